@@ -30,7 +30,7 @@ def dovetail(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
     """Dovetail: a collective op in a session to the member's own server."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     import dovetail as tf
-    from dovetail.graph.ops.collectives import all_reduce
+    from dovetail.graph.ops.state.collectives import all_reduce
 
     members = [f"/job:worker/task:{i}/cpu:0" for i in range(len(ports))]
     server = tf.train.Server({"worker": [f"localhost:{p}" for p in ports]}, "worker", rank)

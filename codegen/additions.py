@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..graph.node import Node
-from ..graph.ops.accumulators import ADDITION
+from ..graph.core.node import Node
+from ..graph.ops.state.accumulators import ADDITION
 from .backends.base import NodeError
 from .program import Call, Instruction, Send
 

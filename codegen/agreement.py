@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import bfloat16, float16
+from ..graph.core.dtypes import bfloat16, float16
 
 
 def scale_of(inputs: Iterable[Any]) -> float:

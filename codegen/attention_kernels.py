@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import float32
-from ..graph.node import Node
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Node
 from .doers import AT_ONCE, Doer
 from .loop_text import source_of
 from .matrix_kernels import NS_PER_FLOP, WORTH_HELP_NS, as_vector, is_vector

@@ -8,7 +8,7 @@ with gradients somebody does: the gradients that were built from the parts,
     ds = (dp - Σ dp p) p scale    dq = ds k              dk = dsᵗ q
 
 Where all of these are there, and nobody takes anything but y, dq, dk and dv, they become `AttentionWithSums` in the place of y and
-`AttentionGrad` in the place of the first of the gradients (`graph/ops/attention.py`). Sums over what a broadcast repeated, which
+`AttentionGrad` in the place of the first of the gradients (`graph/ops/nn/attention.py`). Sums over what a broadcast repeated, which
 stand between the parts when sizes are not known, are part of what `AttentionGrad` computes.
 """
 
@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..graph.dtypes import DType, bfloat16, float16, float32
-from ..graph.node import Node, Tensor
-from ..graph.ops import attention as _attention  # noqa: F401  the ops that this makes
-from ..graph.static_value import static_value
+from ..graph.core.constant_value import static_value
+from ..graph.core.dtypes import DType, bfloat16, float16, float32
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from .new_nodes import inferred_node
 from .rewrite import Fired
 from .unit import BeginLoop, RunGuarded, SendTensor, Unit, UnitStep, taken_by

@@ -21,10 +21,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import float32, float64, int32, int64
-from ..graph.node import Node, Tensor
-from ..graph.shape import element_count
-from ..graph.static_value import static_dims, static_value
+from ..graph.core.constant_value import static_dims, static_value
+from ..graph.core.dtypes import float32, float64, int32, int64
+from ..graph.core.node import Node, Tensor
+from ..graph.core.shape import element_count
 from .drawing import DRAWN
 from .fusible import NotFusibleError
 from .sizes import Size, Sizes

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import memory
+from ..graph.resources import shared_storage
 
 LARGE = 1 << 16  # bytes; the C library gives larger pieces back to the system, below it reuses memory itself
 KEPT = 1 << 29  # bytes that are kept at most for results to come
@@ -64,7 +64,7 @@ class Buffers:
         if size < LARGE:
             return np.empty(shape, dtype)
         if sending.on:
-            shared = memory.to_send(shape, dtype)
+            shared = shared_storage.to_send(shape, dtype)
             if shared is not None:
                 return shared
         with self._lock:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.node import Node
+from ..graph.core.node import Node
 from .buffers import LARGE, buffers
 from .loop_text import source_of
 from .program import Kernel

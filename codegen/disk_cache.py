@@ -14,7 +14,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Random draws taken apart, so that their numbers can be made where they are used.
 
 A node that draws becomes two: one that makes the *stream*, a key and the number of this draw, and one that gives the stream's numbers
-at the positions of a tensor (`graph/ops/streams.py`). The second is a function of what it takes, so fusion sees it as any other:
-a dropout's mask is made in the kernel that uses it, and no array of random numbers is ever written. Streams are made at the
-beginning, where they stand in no kernel's way, but for those of nodes that may be dead or are run again and again.
+at the positions of a tensor (`graph/ops/random/philox_stream.py`). The second is a function of what it takes, so fusion sees it as
+any other: a dropout's mask is made in the kernel that uses it, and no array of random numbers is ever written. Streams are made at
+the beginning, where they stand in no kernel's way, but for those of nodes that may be dead or are run again and again.
 
 What stays whole: draws of types that no kernel makes, of a shape whose rank is not known, of nothing, and those of which others
 want to know whether they are dead.
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..graph.dtypes import DType, bfloat16, float16, float32, float64
-from ..graph.node import Node
-from ..graph.ops import streams as _streams  # noqa: F401  the ops that this makes
+from ..graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ..graph.core.node import Node
+from ..graph.ops.random import philox_stream as _streams  # noqa: F401  the ops that this makes
 from .guards import asked_for
 from .new_nodes import inferred_node
 from .unit import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep, node_of

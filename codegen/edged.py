@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..graph.dtypes import FLOAT8, bfloat16, float16, float32
-from ..graph.node import Node, Tensor
+from ..graph.core.dtypes import FLOAT8, bfloat16, float16, float32
+from ..graph.core.node import Node, Tensor
 from .fused_nodes import FusedNodes, inputs_of
 from .loops import COSTLY, Loops, Store, Value
 from .triton_templates.edges import Edge

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 
-from ..graph.dtypes import resource
-from ..graph.node import Node, Tensor
-from ..graph.opdef import nbytes
+from ..graph.core.dtypes import resource
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import nbytes
 from .axes import LOOKUPS
 from .cpu_fusion import fuse_for_cpu
 from .edged import EdgedNodes

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.node import Node, Tensor
-from ..graph.shape import element_count
-from ..graph.static_value import static_value
+from ..graph.core.constant_value import static_value
+from ..graph.core.node import Node, Tensor
+from ..graph.core.shape import element_count
 from .new_nodes import new_node
 
 _METADATA = frozenset(("Shape", "Size", "Rank"))  # known where the shape is

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..graph.dtypes import DType
-from ..graph.node import Node, Tensor
-from ..graph.opdef import size
+from ..graph.core.dtypes import DType
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import size
 from .axes import EXTREMES, LAST_AXIS, LOOKUPS
 from .drawing import with_streams
 from .fused_nodes import FusedNodes

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph.node import Node, Tensor
+from ..graph.core.node import Node, Tensor
 from .axes import Labels
 from .loops import Loops
 from .unit import RecvTensor, UnitStep, node_of, taken_by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..graph.dtypes import (
+from ..graph.core.dtypes import (
     DType,
     bfloat16,
     bool_,
@@ -20,7 +20,7 @@ from ..graph.dtypes import (
     uint32,
     uint64,
 )
-from ..graph.node import Tensor
+from ..graph.core.node import Tensor
 
 SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
 """Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""

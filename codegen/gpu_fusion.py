@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..graph.dtypes import FLOAT8
+from ..graph.core.dtypes import FLOAT8
 from .attention_pass import join_attention
 from .edged import join_edges
 from .fuse import Fusion, fuse

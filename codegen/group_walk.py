@@ -29,9 +29,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from ..graph.dtypes import DType, resource
-from ..graph.node import Node, Tensor
-from ..graph.shape import Dims, element_count
+from ..graph.core.dtypes import DType, resource
+from ..graph.core.node import Node, Tensor
+from ..graph.core.shape import Dims, element_count
 from .axes import EXTREMES, LOOKUPS, Pattern, pattern_of
 from .drawing import DRAWN
 from .fusible import SUPPORTED, NotFusibleError, check_types

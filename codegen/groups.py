@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..graph.node import Node, Tensor
+from ..graph.core.node import Node, Tensor
 from .axes import Labels, Pattern
 from .guards import NONE, Sources
 from .sizes import Size

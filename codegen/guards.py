@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TypeAlias
 
-from ..graph.node import Node, Tensor
+from ..graph.core.node import Node, Tensor
 from .unit import BeginLoop, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
 
 Sources: TypeAlias = frozenset[Hashable]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.ops.windows import Window
+from ..graph.ops.nn.conv_geometry import Window
 from .buffers import LARGE
 from .doers import Doer
 from .kernel_cache import Function

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.node import Node
-from ..graph.ops.windows import Window, channels_last, height_and_width, nhwc, window_of
+from ..graph.core.node import Node
+from ..graph.ops.nn.conv_geometry import Window, channels_last, height_and_width, nhwc, window_of
 from .doers import AT_ONCE, Doer
 from .image_convolution import FUNCTIONS as CONVOLUTION_FUNCTIONS, convolve
 from .image_filter import FUNCTIONS as FILTER_FUNCTIONS, filter_gradient

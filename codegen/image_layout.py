@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.ops.windows import Window
+from ..graph.ops.nn.conv_geometry import Window
 from .doers import Doer
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..graph.ops.windows import Window
+from ..graph.ops.nn.conv_geometry import Window
 
 
 @dataclass(frozen=True, slots=True)

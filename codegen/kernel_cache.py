@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..graph import philox
+from ..graph.core import philox
 from . import disk_cache
 from .loops import Loops
 from .numba_source import NumbaSource, numba_source

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..graph.dtypes import float32, int64
-from ..graph.node import Node, Tensor
+from ..graph.core.dtypes import float32, int64
+from ..graph.core.node import Node, Tensor
 from .axes import Assumed, Labels, Pattern, pattern_of
 from .drawing import DRAWN
 from .fused_nodes import Assumption, FusedNodes

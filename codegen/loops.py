@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.dtypes import DType, bool_
+from ..graph.core.dtypes import DType, bool_
 
 # Operations on one number, by how many they take. Their meaning is NumPy's.
 UNARY = frozenset(

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.accumulators import ReachedAccumulator
-from ..graph.dtypes import DType
-from ..graph.errors import AbortedError, InvalidArgumentError
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.opdef import OpDef
-from ..graph.ops.accumulators import ACCUMULATOR, ADDITION
-from ..graph.shape import text
-from ..graph.state import Context, VariableState
+from ..graph.core.dtypes import DType
+from ..graph.core.errors import AbortedError, InvalidArgumentError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import OpDef
+from ..graph.core.shape import text
+from ..graph.ops.state.accumulators import ACCUMULATOR, ADDITION
+from ..graph.resources.accumulator import ReachedAccumulator
+from ..graph.resources.resource_manager import Context, VariableState
 from .additions import with_joint_additions
 from .backends.base import Backend
 from .fused_nodes import FusedNodes

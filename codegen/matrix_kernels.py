@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..graph.node import Node
+from ..graph.core.node import Node
 from .buffers import buffers
 from .loop_text import source_of
 from .native_calls import flat

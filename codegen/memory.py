@@ -23,10 +23,10 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..graph.dtypes import resource
-from ..graph.node import Node, Tensor
-from ..graph.opdef import nbytes
-from ..graph.ops.training import RULES
+from ..graph.core.dtypes import resource
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import nbytes
+from ..graph.ops.state.training import RULES
 from .fused_nodes import FusedNodes, inputs_of, outputs_of
 from .fusible import SUPPORTED
 from .unit import UnitStep, node_of

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.memory import is_shared, to_send
+from ..graph.resources.shared_storage import is_shared, to_send
 from . import native_calls
 from .buffers import LARGE, buffers
 from .crew import Crew, crew, ranges_array

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.node import Node, Tensor
-from ..graph.opdef import OpDef, opdef
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import OpDef, opdef
 
 
 def new_node(

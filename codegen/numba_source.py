@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType, bfloat16, float16, float32, float64
+from ..graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from .loops import ADD, COSTLY, READS, Loops, Store, Value
 from .numba_stretches import BLOCK, StretchWriter
 from .numba_values import NARROW, SHORT, combine, literal, start_of, type_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from ..graph.dtypes import DType, bfloat16, float16, float32, float64
+from ..graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from .loops import ADD, COSTLY, Loops, Value
 from .row_facts import is_below_zero, is_part
 

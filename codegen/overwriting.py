@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.node import Node, Tensor
+from ..graph.core.node import Node, Tensor
 from .buffers import LARGE, buffers
 from .fused_nodes import FusedNodes, inputs_of
 from .loops import READS, Loops

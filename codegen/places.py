@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.state import Context, Resources
+from ..graph.resources.resource_manager import Context, Resources
 from .backends.gathering import one_or_all, run_of
 from .program import Call, Instruction, Loop, Program
 

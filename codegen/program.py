@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..graph.source import Origin, SourceLine, locate
+from ..graph.core.source_location import Origin, SourceLine, locate
 
 if TYPE_CHECKING:
-    from ..graph.node import Tensor
+    from ..graph.core.node import Tensor
     from .memory import MemoryPlan
     from .unit import RecvTensor
 
@@ -116,7 +116,7 @@ class Guarded:
 
 @dataclass(slots=True, eq=False)
 class Wait(Guarded):
-    """A Guarded whose kernel may give back a `Request` (graph/requests.py) instead of its result; `checks` may be empty."""
+    """A Guarded whose kernel may give back a `Request` (graph/resources/async_request.py) instead of its result; `checks` may be empty."""
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +183,8 @@ class Program:
         feeds: (name, slot) of values that the client gives.
         fetches: (name, slot) of values that the client gets.
         memory: makes the plan of its memory, which takes longer than making the program; None where nodes are not kept.
-        sent: slots that go to other tasks: what is written there is best written where those can read it (`graph/memory.py`).
+        sent: slots that go to other tasks: what is written there is best written where those can read it
+        (`graph/resources/shared_storage.py`).
         tensors: which tensor a slot is for, as far as it is one; None where nodes are not kept.
     """
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..graph import philox
+from ..graph.core import philox
 from . import vecmath as m
 
 u64, i64, f32, f64 = np.uint64, np.int64, np.float32, np.float64

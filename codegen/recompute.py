@@ -15,8 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..graph.node import Node, Tensor
-from ..graph.opdef import size
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import size
 from .group_walk import BATCH, MOST_NODES, Walk
 from .groups import Axes, Axis, Group
 from .trace import constant_of

@@ -25,11 +25,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..graph.dtypes import DType, resource
-from ..graph.node import Node, Tensor
-from ..graph.opdef import OpDef, Trait, opdef
-from ..graph.settings import setting
-from ..graph.shape import Dims
+from ..graph.core.dtypes import DType, resource
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import OpDef, Trait, opdef
+from ..graph.core.settings import setting
+from ..graph.core.shape import Dims
 from .folding import Folding
 from .new_nodes import inferred_node, new_node
 from .rules.algebra import algebra_rules

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..graph.dtypes import DType, bfloat16, float16, float32, int32, int64
+from ..graph.core.dtypes import DType, bfloat16, float16, float32, int32, int64
 from .loops import ADD, MAX, Loops, LoopsBuilder
 
 MOST_COORDINATES = 6

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.memory import is_shared
+from ..graph.resources.shared_storage import is_shared
 from .backends.warming import WarmingKernel
 from .buffers import sending
 from .program import Call, Guarded, Instruction, Kernel, Loop, Program

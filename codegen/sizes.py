@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import DType, int32, int64
-from ..graph.node import Node, Tensor
-from ..graph.static_value import moved_inputs
+from ..graph.core.constant_value import moved_inputs
+from ..graph.core.dtypes import DType, int32, int64
+from ..graph.core.node import Node, Tensor
 from .new_nodes import new_node
 
 _MOST_ELEMENTS = 16  # of a vector of sizes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import FLOAT8, DType, bool_, float64, int32, int64
+from ..graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
 from .fusible import SUPPORTED, NotFusibleError
 from .loops import COSTLY, FLOAT32_ONLY, LoopsBuilder
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import float32, float64, int32, int64
-from ..graph.node import Node
+from ..graph.core.dtypes import float32, float64, int32, int64
+from ..graph.core.node import Node
 from .doers import AT_ONCE, Doer
 from .loop_text import source_of
 from .threads import ranges_of

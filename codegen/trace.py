@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..graph.dtypes import bfloat16, bool_, float16, float32, int64
-from ..graph.node import Node, Tensor
+from ..graph.core.dtypes import bfloat16, bool_, float16, float32, int64
+from ..graph.core.node import Node, Tensor
 from .fusible import NotFusibleError
 from .loops import LoopsBuilder, Scan
 from .symbols import Symbol, SymbolicMath, literal, python_number

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..graph.errors import FailedPreconditionError, InternalError
+from ..graph.core.errors import FailedPreconditionError, InternalError
 from . import disk_cache
 from .gpu_image import facts_of
 from .gpu_kernel import Binary, Target, TritonKernel

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from ..graph.errors import InternalError
+from ..graph.core.errors import InternalError
 from .gpu_kernel import Binary, Parameter, Target, TritonKernel
 
 logger = logging.getLogger(__name__)

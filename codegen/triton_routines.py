@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..graph.dtypes import DType, bfloat16, float16, float32
+from ..graph.core.dtypes import DType, bfloat16, float16, float32
 from .gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .loops import ADD, READS, Loops, Store, Value
 from .pairs import SOFTMAX, Pair, pairs_of

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..graph.dtypes import float64
+from ..graph.core.dtypes import float64
 from .gpu_kernel import HEADER
 from .loops import ADD, MAX, SET, Loops, Value
 from .pairs import SOFTMAX, Pair

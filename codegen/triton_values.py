@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
+from ..graph.core.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
 from .loops import Loops, Scan, Value
 from .pairs import pairs_of
 from .row_facts import is_below_zero, is_part

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..graph.dtypes import DType
-from ..graph.node import Node, Tensor
+from ..graph.core.dtypes import DType
+from ..graph.core.node import Node, Tensor
 
 
 @dataclass(slots=True, eq=False)  # not frozen: see codegen/program.py

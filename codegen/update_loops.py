@@ -1,6 +1,6 @@
 """The rules of optimizers as loops.
 
-They are written once, as functions of NumPy arrays (`graph/ops/training.py`). Here they are called with symbols in the place of
+They are written once, as functions of NumPy arrays (`graph/ops/state/training.py`). Here they are called with symbols in the place of
 arrays, which write down what is done to them as loop IR; so every dense update is one kernel over the variable and its slots.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType
-from ..graph.node import Node
-from ..graph.ops.training import RULES, UpdateRule
+from ..graph.core.dtypes import DType
+from ..graph.core.node import Node
+from ..graph.ops.state.training import RULES, UpdateRule
 from .fusible import NotFusibleError
 from .loops import Loops, LoopsBuilder
 from .row_loops import owned_row

@@ -27,11 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 import dovetail as dt  # noqa: E402
-from dovetail.graph.build import apply, placeholder  # noqa: E402
-from dovetail.graph.dtypes import DType  # noqa: E402
-from dovetail.graph.opdef import OpDef, Trait, registered  # noqa: E402
+from dovetail.graph.core.build import apply, placeholder  # noqa: E402
+from dovetail.graph.core.dtypes import DType  # noqa: E402
+from dovetail.graph.core.opdef import OpDef, Trait, registered  # noqa: E402
+from dovetail.graph.core.settings import SETTINGS  # noqa: E402
 from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
-from dovetail.graph.settings import SETTINGS  # noqa: E402
 from dovetail.onnx.registry import IMPORTERS  # noqa: E402
 from dovetail.onnx.writing import EXPORTERS  # noqa: E402
 

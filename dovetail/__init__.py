@@ -105,27 +105,11 @@ from .debugging import (
     is_strictly_increasing,
     verify_tensor_all_finite,
 )
-from .graph.aggregation import VariableAggregation, VariableSynchronization
-from .graph.build import (
-    constant,
-    convert_to_tensor,
-    placeholder,
-    register_tensor_conversion_function,
-)
-from .graph.control_flow import (
-    case,
-    cond,
-    switch_case,
-    while_loop,
-)
-from .graph.data_flow import (
-    FIFOQueue,
-    PaddingFIFOQueue,
-    PriorityQueue,
-    QueueBase,
-    RandomShuffleQueue,
-)
-from .graph.default_graph import (
+from .graph.control_flow.cond_while import case, cond, switch_case, while_loop
+from .graph.control_flow.functional import foldl, foldr, map_fn, scan
+from .graph.core.build import constant, convert_to_tensor, placeholder, register_tensor_conversion_function
+from .graph.core.default_graph import (
+    GraphKeys,
     add_to_collection,
     colocate_with,
     container,
@@ -140,14 +124,8 @@ from .graph.default_graph import (
     reset_default_graph,
     set_random_seed,
 )
-from .graph.deserialize import (
-    load as load_graph,
-)
-from .graph.device import (
-    DeviceSpec,
-    DeviceSpecV1,
-)
-from .graph.dtypes import (
+from .graph.core.device import DeviceSpec, DeviceSpecV1
+from .graph.core.dtypes import (
     DType,
     as_dtype,
     bfloat16,
@@ -171,50 +149,148 @@ from .graph.dtypes import (
     uint64,
     variant,
 )
-from .graph.errors import OpError
-from .graph.functional import (
-    foldl,
-    foldr,
-    map_fn,
-    scan,
+from .graph.core.errors import OpError
+from .graph.core.graph import Graph
+from .graph.core.node import Node as Operation, NodeDef, Tensor
+from .graph.core.shape import Dimension, TensorShape, dimension_at_index, dimension_value
+from .graph.gradients.custom import (
+    NoGradient,
+    NotDifferentiable,
+    RegisterGradient,
+    custom_gradient,
+    grad_pass_through,
+    hessians,
+    recompute_grad,
 )
-from .graph.gradient_accumulators import (
-    ConditionalAccumulator,
-    ConditionalAccumulatorBase,
-    SparseConditionalAccumulator,
+from .graph.gradients.reverse import UnconnectedGradients, gradients
+from .graph.io.deserialize import load as load_graph
+from .graph.io.serialize import save as save_graph
+from .graph.ops.array.concat_stack import concat, parallel_stack, split, stack, unstack
+from .graph.ops.array.creation import (
+    eye,
+    fill,
+    linspace,
+    linspace as lin_space,
+    ones,
+    ones_like,
+    range,
+    zeros,
+    zeros_like,
 )
-from .graph.gradients import (
-    UnconnectedGradients,
-    gradients,
+from .graph.ops.array.diagonal import (
+    diag,
+    diag_part,
+    matrix_band_part,
+    matrix_diag,
+    matrix_diag_part,
+    matrix_set_diag,
+    trace,
 )
-from .graph.graph import Graph
-from .graph.graph_keys import GraphKeys
-from .graph.indexed_slices import (
-    IndexedSlices,
-    IndexedSlicesValue,
+from .graph.ops.array.dynamic_partition import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    parallel_dynamic_stitch,
+    setdiff1d,
+    unique,
+    unique_with_counts,
 )
-from .graph.initializers import (
-    constant_initializer,
-    glorot_normal_initializer,
-    glorot_uniform_initializer,
-    ones_initializer,
-    orthogonal_initializer,
-    random_normal_initializer,
-    random_uniform_initializer,
-    truncated_normal_initializer,
-    uniform_unit_scaling_initializer,
-    variance_scaling_initializer,
-    zeros_initializer,
+from .graph.ops.array.gather import batch_gather, gather, gather_nd, one_hot, reverse, reverse as reverse_v2
+from .graph.ops.array.identity_and_placeholders import (
+    Assert,
+    Print,
+    group,
+    guarantee_const,
+    identity,
+    identity_n,
+    no_op,
+    placeholder_with_default,
+    stop_gradient,
+    tuple,
 )
-from .graph.node import (
-    Node as Operation,
-    NodeDef,
-    Tensor,
+from .graph.ops.array.padding import pad, tile
+from .graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, roll, sequence_mask
+from .graph.ops.array.scatter import (
+    scatter_nd,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_add as tensor_scatter_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_sub as tensor_scatter_sub,
+    tensor_scatter_nd_update,
+    tensor_scatter_nd_update as tensor_scatter_update,
 )
-from .graph.ops.activations import (
-    log_sigmoid,
+from .graph.ops.array.segments import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
 )
-from .graph.ops.arithmetic import (
+from .graph.ops.array.sequences import reverse_sequence
+from .graph.ops.array.shapes import (
+    broadcast_static_shape,
+    broadcast_to,
+    ensure_shape,
+    expand_dims,
+    invert_permutation,
+    rank,
+    reshape,
+    shape,
+    shape_n,
+    size,
+    squeeze,
+    transpose,
+)
+from .graph.ops.array.slicing import slice, strided_slice
+from .graph.ops.array.sorting import argsort, searchsorted, sort
+from .graph.ops.array.space_depth import (
+    batch_to_space,
+    batch_to_space_nd,
+    depth_to_space,
+    required_space_to_batch_paddings,
+    space_to_batch,
+    space_to_batch_nd,
+    space_to_depth,
+)
+from .graph.ops.control.python_function import numpy_function, py_func, py_function
+from .graph.ops.image.patches import extract_image_patches
+from .graph.ops.io.parsing import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+    decode_raw,
+    parse_example,
+    parse_single_example,
+)
+from .graph.ops.io.readers import matching_files, read_file, write_file
+from .graph.ops.io.sequence_parsing import (
+    decode_json_example,
+    parse_single_sequence_example,
+    parse_tensor,
+    serialize_tensor,
+)
+from .graph.ops.linalg.decompositions import qr
+from .graph.ops.linalg.einsum import einsum, tensordot
+from .graph.ops.linalg.linalg import matmul, matrix_transpose
+from .graph.ops.linalg.matrix_functions import cross, svd
+from .graph.ops.linalg.solving import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant,
+    matrix_inverse,
+    matrix_solve,
+    matrix_triangular_solve,
+)
+from .graph.ops.math.arithmetic import (
     absolute as abs,
     accumulate_n,
     add,
@@ -244,99 +320,11 @@ from .graph.ops.arithmetic import (
     truncatediv,
     truncatemod,
 )
-from .graph.ops.arranging import (
-    meshgrid,
-    repeat,
-    roll,
-    sequence_mask,
-)
-from .graph.ops.barriers import (
-    Barrier,
-)
-from .graph.ops.broadcasting import (
-    broadcast_dynamic_shape,
-)
-from .graph.ops.cast import (
-    cast,
-    saturate_cast,
-    to_bfloat16,
-    to_double,
-    to_float,
-    to_int32,
-    to_int64,
-)
-from .graph.ops.clip import (
-    clip_by_average_norm,
-    clip_by_global_norm,
-    clip_by_norm,
-    clip_by_value,
-    global_norm,
-)
-from .graph.ops.compare import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    not_equal,
-    where,
-    where_v2,
-)
-from .graph.ops.counting import bincount, confusion_matrix
-from .graph.ops.creation import (
-    eye,
-    fill,
-    linspace,
-    linspace as lin_space,
-    ones,
-    ones_like,
-    range,
-    zeros,
-    zeros_like,
-)
-from .graph.ops.decompositions import (
-    qr,
-)
-from .graph.ops.diagonal import (
-    diag,
-    diag_part,
-    matrix_band_part,
-    matrix_diag,
-    matrix_diag_part,
-    matrix_set_diag,
-    trace,
-)
-from .graph.ops.einsum import (
-    einsum,
-    tensordot,
-)
-from .graph.ops.gathering import (
-    batch_gather,
-    gather,
-    gather_nd,
-    one_hot,
-    reverse,
-    reverse as reverse_v2,
-)
-from .graph.ops.histograms import histogram_fixed_width, histogram_fixed_width_bins
-from .graph.ops.joining import (
-    concat,
-    parallel_stack,
-    split,
-    stack,
-    unstack,
-)
-from .graph.ops.linalg import (
-    matmul,
-    matrix_transpose,
-)
-from .graph.ops.logic import (
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-)
-from .graph.ops.math import (
+from .graph.ops.math.broadcasting import broadcast_dynamic_shape
+from .graph.ops.math.cast import cast, saturate_cast, to_bfloat16, to_double, to_float, to_int32, to_int64
+from .graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
+from .graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, not_equal, where, where_v2
+from .graph.ops.math.elementwise import (
     acos,
     acosh,
     asin,
@@ -368,49 +356,21 @@ from .graph.ops.math import (
     tan,
     tanh,
 )
-from .graph.ops.matrix_functions import cross, svd
-from .graph.ops.padding import (
-    pad,
-    tile,
+from .graph.ops.math.histograms import histogram_fixed_width, histogram_fixed_width_bins
+from .graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
+from .graph.ops.math.reduce import reduce_all, reduce_any, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
+from .graph.ops.math.scan import argmax, argmax as arg_max, argmin, argmin as arg_min, cumprod, cumsum
+from .graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
+from .graph.ops.math.statistics import (
+    count_nonzero,
+    norm,
+    reduce_euclidean_norm,
+    reduce_logsumexp,
+    reduce_std,
+    reduce_variance,
 )
-from .graph.ops.parsing import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    SparseFeature,
-    VarLenFeature,
-    decode_raw,
-    parse_example,
-    parse_single_example,
-)
-from .graph.ops.partitions import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
-    parallel_dynamic_stitch,
-    setdiff1d,
-    unique,
-    unique_with_counts,
-)
-from .graph.ops.passing import (
-    Assert,
-    Print,
-    group,
-    guarantee_const,
-    identity,
-    identity_n,
-    no_op,
-    placeholder_with_default,
-    stop_gradient,
-    tuple,
-)
-from .graph.ops.patches import extract_image_patches
-from .graph.ops.printing import print_v2 as print
-from .graph.ops.python_function import (
-    numpy_function,
-    py_func,
-    py_function,
-)
-from .graph.ops.random import (
+from .graph.ops.nn.activations import log_sigmoid
+from .graph.ops.random.random import (
     multinomial,
     random_crop,
     random_normal,
@@ -418,123 +378,8 @@ from .graph.ops.random import (
     random_uniform,
     truncated_normal,
 )
-from .graph.ops.random_common import (
-    get_seed,
-)
-from .graph.ops.readers import (
-    matching_files,
-    read_file,
-    write_file,
-)
-from .graph.ops.reduce import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
-from .graph.ops.regular_expressions import regex_replace
-from .graph.ops.scan import (
-    argmax,
-    argmax as arg_max,
-    argmin,
-    argmin as arg_min,
-    cumprod,
-    cumsum,
-)
-from .graph.ops.scatter_nd_state import (
-    scatter_nd_add,
-    scatter_nd_sub,
-    scatter_nd_update,
-)
-from .graph.ops.scatter_state import (
-    scatter_add,
-    scatter_div,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-    scatter_update,
-)
-from .graph.ops.scattering import (
-    scatter_nd,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_add as tensor_scatter_add,
-    tensor_scatter_nd_max,
-    tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_sub as tensor_scatter_sub,
-    tensor_scatter_nd_update,
-    tensor_scatter_nd_update as tensor_scatter_update,
-)
-from .graph.ops.segments import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
-from .graph.ops.separated_values import (
-    decode_csv,
-)
-from .graph.ops.sequence_parsing import (
-    decode_json_example,
-    parse_single_sequence_example,
-    parse_tensor,
-    serialize_tensor,
-)
-from .graph.ops.sequences import (
-    reverse_sequence,
-)
-from .graph.ops.shapes import (
-    broadcast_static_shape,
-    broadcast_to,
-    ensure_shape,
-    expand_dims,
-    invert_permutation,
-    rank,
-    reshape,
-    shape,
-    shape_n,
-    size,
-    squeeze,
-    transpose,
-)
-from .graph.ops.slicing import (
-    slice,
-    strided_slice,
-)
-from .graph.ops.solving import (
-    cholesky,
-    cholesky_solve,
-    matrix_determinant,
-    matrix_inverse,
-    matrix_solve,
-    matrix_triangular_solve,
-)
-from .graph.ops.sorting import (
-    argsort,
-    searchsorted,
-    sort,
-)
-from .graph.ops.space_depth import (
-    batch_to_space,
-    batch_to_space_nd,
-    depth_to_space,
-    required_space_to_batch_paddings,
-    space_to_batch,
-    space_to_batch_nd,
-    space_to_depth,
-)
-from .graph.ops.sparse_arranging import (
+from .graph.ops.random.random_common import get_seed
+from .graph.ops.sparse.arrange import (
     sparse_concat,
     sparse_fill_empty_rows,
     sparse_mask,
@@ -549,7 +394,7 @@ from .graph.ops.sparse_arranging import (
     sparse_to_indicator,
     sparse_transpose,
 )
-from .graph.ops.sparse_math import (
+from .graph.ops.sparse.math import (
     sparse_add,
     sparse_maximum,
     sparse_minimum,
@@ -563,9 +408,25 @@ from .graph.ops.sparse_math import (
     sparse_softmax,
     sparse_tensor_dense_matmul,
 )
-from .graph.ops.sparse_to_dense import sparse_to_dense
-from .graph.ops.special import lbeta
-from .graph.ops.state import (
+from .graph.ops.sparse.to_dense import sparse_to_dense
+from .graph.ops.state.accumulator_api import (
+    ConditionalAccumulator,
+    ConditionalAccumulatorBase,
+    SparseConditionalAccumulator,
+)
+from .graph.ops.state.barriers import Barrier
+from .graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
+from .graph.ops.state.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
+from .graph.ops.state.scatter_state import (
+    scatter_add,
+    scatter_div,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
+    scatter_update,
+)
+from .graph.ops.state.variables import (
     assign,
     assign_add,
     assign_sub,
@@ -573,21 +434,11 @@ from .graph.ops.state import (
     is_variable_initialized,
     report_uninitialized_variables,
 )
-from .graph.ops.statistics import (
-    count_nonzero,
-    norm,
-    reduce_euclidean_norm,
-    reduce_logsumexp,
-    reduce_std,
-    reduce_variance,
-)
-from .graph.ops.string_joining import (
-    reduce_join,
-    string_join,
-    string_split,
-    substr,
-)
-from .graph.ops.strings import (
+from .graph.ops.strings.csv import decode_csv
+from .graph.ops.strings.printing import print_v2 as print
+from .graph.ops.strings.regular_expressions import regex_replace
+from .graph.ops.strings.split_join import reduce_join, string_join, string_split, substr
+from .graph.ops.strings.strings import (
     as_string,
     decode_base64,
     encode_base64,
@@ -597,48 +448,15 @@ from .graph.ops.strings import (
     string_to_hash_bucket_strong,
     string_to_number,
 )
-from .graph.own_gradients import (
-    NoGradient,
-    NotDifferentiable,
-    RegisterGradient,
-    custom_gradient,
-    grad_pass_through,
-    hessians,
-    recompute_grad,
-)
-from .graph.partitioners import (
-    fixed_size_partitioner,
-    min_max_variable_partitioner,
-    variable_axis_size_partitioner,
-)
-from .graph.serialize import (
-    save as save_graph,
-)
-from .graph.shape import (
-    Dimension,
-    TensorShape,
-    dimension_at_index,
-    dimension_value,
-)
-from .graph.sparse_tensor import (
+from .graph.tensors.indexed_slices import IndexedSlices, IndexedSlicesValue
+from .graph.tensors.sparse_tensor import (
     SparseTensor,
     SparseTensorValue,
     convert_to_tensor_or_sparse_tensor,
     sparse_placeholder,
 )
-from .graph.templates import (
-    make_template,
-)
-from .graph.tensor_array import (
-    TensorArray,
-)
-from .graph.variable_creation import (
-    disable_resource_variables,
-    enable_resource_variables,
-    resource_variables_enabled,
-    variable_creator_scope,
-)
-from .graph.variable_lists import (
+from .graph.tensors.tensor_array import TensorArray
+from .graph.variables.collections import (
     all_variables,
     assert_variables_initialized,
     global_variables,
@@ -653,7 +471,25 @@ from .graph.variable_lists import (
     trainable_variables,
     variables_initializer,
 )
-from .graph.variable_scope import (
+from .graph.variables.initializers import (
+    constant_initializer,
+    glorot_normal_initializer,
+    glorot_uniform_initializer,
+    ones_initializer,
+    orthogonal_initializer,
+    random_normal_initializer,
+    random_uniform_initializer,
+    truncated_normal_initializer,
+    uniform_unit_scaling_initializer,
+    variance_scaling_initializer,
+    zeros_initializer,
+)
+from .graph.variables.partitioned import (
+    fixed_size_partitioner,
+    min_max_variable_partitioner,
+    variable_axis_size_partitioner,
+)
+from .graph.variables.scope import (
     AUTO_REUSE,
     VariableScope,
     create_partitioned_variables,
@@ -664,7 +500,16 @@ from .graph.variable_scope import (
     variable_op_scope,
     variable_scope,
 )
-from .graph.variables import Variable
+from .graph.variables.templates import make_template
+from .graph.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    disable_resource_variables,
+    enable_resource_variables,
+    resource_variables_enabled,
+    variable_creator_scope,
+)
 from .io.readers import (
     FixedLengthRecordReader,
     IdentityReader,
@@ -696,8 +541,8 @@ from .runtime.session import (
 
 if TYPE_CHECKING:
     from . import contrib, estimator, feature_column, graph_util, keras, layers, losses, saved_model, test, timeline
-    from .graph.import_graph_def import import_graph_def
-    from .graph.tensor_protos import make_ndarray, make_tensor_proto
+    from .graph.tensorflow.import_graph_def import import_graph_def
+    from .graph.tensorflow.values import make_ndarray, make_tensor_proto
     from .placer.cost.profile import Profile
     from .placer.simulate import simulate
     from .runtime.local import LocalCluster
@@ -716,12 +561,12 @@ _LATE = {
     "estimator": ".estimator",
     "feature_column": ".feature_column",
     "graph_util": ".graph_util",
-    "import_graph_def": ".graph.import_graph_def",
+    "import_graph_def": ".graph.tensorflow.import_graph_def",
     "keras": ".keras",
     "layers": ".layers",
     "losses": ".losses",
-    "make_ndarray": ".graph.tensor_protos",
-    "make_tensor_proto": ".graph.tensor_protos",
+    "make_ndarray": ".graph.tensorflow.values",
+    "make_tensor_proto": ".graph.tensorflow.values",
     "onnx": ".onnx",
     "profile": ".runtime.profile",
     "saved_model": ".saved_model",
@@ -737,7 +582,7 @@ def __getattr__(name: str) -> Any:
         module = import_module(_LATE[name], __name__)
         return module if _LATE[name] == f".{name}" else getattr(module, name)  # `estimator` has a part of its own name
     if name in ("AttrValue", "GraphDef", "MetaGraphDef", "TensorInfo"):
-        from .graph.messages import message
+        from .graph.tensorflow.protos import message
 
         return message(name)
     said = import_module(".tf1.names", __name__).substitute(name)

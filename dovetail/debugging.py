@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from .graph.build import TensorLike, convert
-from .graph.default_graph import get_default_graph
-from .graph.dtypes import DType, as_dtype, float32
-from .graph.errors import InvalidArgumentError
-from .graph.node import Node, Tensor
-from .graph.ops.arithmetic import absolute, add, multiply, subtract
-from .graph.ops.compare import equal, greater, greater_equal, less, less_equal, not_equal
-from .graph.ops.joining import concat
-from .graph.ops.logic import logical_or
-from .graph.ops.math import is_finite, is_inf, is_nan
-from .graph.ops.passing import Assert, group, identity, no_op
-from .graph.ops.reduce import reduce_all
-from .graph.ops.shapes import rank as rank_of, reshape, shape
-from .graph.sparse_tensor import SparseTensor
-from .graph.static_value import static_value
+from .graph.core.build import TensorLike, convert
+from .graph.core.constant_value import static_value
+from .graph.core.default_graph import get_default_graph
+from .graph.core.dtypes import DType, as_dtype, float32
+from .graph.core.errors import InvalidArgumentError
+from .graph.core.node import Node, Tensor
+from .graph.ops.array.concat_stack import concat
+from .graph.ops.array.identity_and_placeholders import Assert, group, identity, no_op
+from .graph.ops.array.shapes import rank as rank_of, reshape, shape
+from .graph.ops.math.arithmetic import absolute, add, multiply, subtract
+from .graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, not_equal
+from .graph.ops.math.elementwise import is_finite, is_inf, is_nan
+from .graph.ops.math.logic import logical_or
+from .graph.ops.math.reduce import reduce_all
+from .graph.tensors.sparse_tensor import SparseTensor
 
 Data = Sequence[TensorLike] | None
 

@@ -1,6 +1,6 @@
 """`dt.dtypes`: element types."""
 
-from .graph.dtypes import (
+from .graph.core.dtypes import (
     DType,
     as_dtype,
     bfloat16,
@@ -26,8 +26,8 @@ from .graph.dtypes import (
     uint64,
     variant,
 )
-from .graph.ops.cast import cast, saturate_cast
-from .graph.ops.strings import as_string
+from .graph.ops.math.cast import cast, saturate_cast
+from .graph.ops.strings.strings import as_string
 
 __all__ = [
     "DType",

@@ -1,6 +1,6 @@
 """`dt.errors`: one class per status code, under TensorFlow's names."""
 
-from .graph.errors import (
+from .graph.core.errors import (
     AbortedError,
     AlreadyExistsError,
     CancelledError,

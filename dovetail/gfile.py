@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from .graph.errors import AlreadyExistsError, NotFoundError
+from .graph.core.errors import AlreadyExistsError, NotFoundError
 
 
 class FileStatistics(NamedTuple):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from .graph import dtypes
-from .graph.attr_values import write_attr
-from .graph.graph_def_parts import needed_by, node_of
-from .graph.import_graph_def import import_graph_def
-from .graph.messages import message
-from .graph.tensor_protos import make_tensor_proto
+from .graph.core import dtypes
+from .graph.tensorflow.export_graph_def import needed_by, node_of
+from .graph.tensorflow.import_graph_def import import_graph_def
+from .graph.tensorflow.protos import message
+from .graph.tensorflow.values import make_tensor_proto, write_attr
 
 _PLACES = frozenset(("VarHandleOp", "Variable", "VariableV2"))
 _HANDS_ON_HANDLES = frozenset(("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch"))
@@ -158,8 +157,8 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
 
 def _value_of(place: Any) -> Any:
     """A tensor with the value of a variable, of its place."""
-    from .graph.ops.passing import identity
-    from .graph.ops.state import read_variable
+    from .graph.ops.array.identity_and_placeholders import identity
+    from .graph.ops.state.variables import read_variable
 
     if place.type == "VarHandleOp":
         return read_variable(place.outputs[0])

@@ -1,13 +1,13 @@
 """`dt.image`: pictures as tensors."""
 
-from .graph.ops.image_boxes import (
+from .graph.ops.image.boxes import (
     non_max_suppression,
     non_max_suppression_overlaps,
     non_max_suppression_padded,
     non_max_suppression_with_scores,
     sample_distorted_bounding_box,
 )
-from .graph.ops.image_colours import (
+from .graph.ops.image.colour import (
     adjust_brightness,
     adjust_contrast,
     adjust_gamma,
@@ -29,7 +29,7 @@ from .graph.ops.image_colours import (
     yiq_to_rgb,
     yuv_to_rgb,
 )
-from .graph.ops.image_files import (
+from .graph.ops.image.files import (
     adjust_jpeg_quality,
     decode_and_crop_jpeg,
     decode_bmp,
@@ -43,14 +43,7 @@ from .graph.ops.image_files import (
     is_jpeg,
     random_jpeg_quality,
 )
-from .graph.ops.image_quality import (
-    image_gradients,
-    psnr,
-    sobel_edges,
-    ssim,
-    ssim_multiscale,
-)
-from .graph.ops.images import (
+from .graph.ops.image.geometry import (
     ResizeMethod,
     central_crop,
     crop_to_bounding_box,
@@ -72,10 +65,9 @@ from .graph.ops.images import (
     transpose_image,
     transpose_image as transpose,
 )
-from .graph.ops.patches import extract_image_patches
-from .graph.ops.random import (
-    random_crop,
-)
+from .graph.ops.image.patches import extract_image_patches
+from .graph.ops.image.quality import image_gradients, psnr, sobel_edges, ssim, ssim_multiscale
+from .graph.ops.random.random import random_crop
 
 __all__ = [
     "ResizeMethod",

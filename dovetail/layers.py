@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .graph.aggregation import VariableSynchronization
-from .graph.build import convert
-from .graph.default_graph import get_default_graph
-from .graph.dtypes import DType, bfloat16, float16, float32
-from .graph.errors import UnimplementedError
-from .graph.graph_keys import GraphKeys
-from .graph.node import Tensor
-from .graph.ops.cast import cast
-from .graph.ops.shapes import transpose
-from .graph.structure import flatten as leaves_of
-from .graph.variable_scope import VariableScope, get_variable, get_variable_scope, variable_scope
+from .graph.core.build import convert
+from .graph.core.default_graph import GraphKeys, get_default_graph
+from .graph.core.dtypes import DType, bfloat16, float16, float32
+from .graph.core.errors import UnimplementedError
+from .graph.core.nest import flatten as leaves_of
+from .graph.core.node import Tensor
+from .graph.ops.array.shapes import transpose
+from .graph.ops.math.cast import cast
+from .graph.variables.scope import VariableScope, get_variable, get_variable_scope, variable_scope
+from .graph.variables.variable import VariableSynchronization
 from .keras.backend import snake_case
 from .keras.layers import (
     base as _base,

@@ -1,15 +1,7 @@
 """`dt.linalg`: products, transposes and diagonals of matrices."""
 
-from .graph.ops.clip import (
-    global_norm,
-)
-from .graph.ops.creation import (
-    eye,
-)
-from .graph.ops.decompositions import (
-    qr,
-)
-from .graph.ops.diagonal import (
+from .graph.ops.array.creation import eye
+from .graph.ops.array.diagonal import (
     diag as tensor_diag,
     diag_part as tensor_diag_part,
     matrix_band_part as band_part,
@@ -18,21 +10,11 @@ from .graph.ops.diagonal import (
     matrix_set_diag as set_diag,
     trace,
 )
-from .graph.ops.einsum import (
-    einsum,
-    tensordot,
-)
-from .graph.ops.linalg import (
-    matmul,
-    matrix_transpose,
-    matrix_transpose as transpose,
-    matvec,
-)
-from .graph.ops.matrix_functions import adjoint, cross, logdet, matrix_rank, pinv, slogdet, svd
-from .graph.ops.normalization import (
-    l2_normalize,
-)
-from .graph.ops.solving import (
+from .graph.ops.linalg.decompositions import qr
+from .graph.ops.linalg.einsum import einsum, tensordot
+from .graph.ops.linalg.linalg import matmul, matrix_transpose, matrix_transpose as transpose, matvec
+from .graph.ops.linalg.matrix_functions import adjoint, cross, logdet, matrix_rank, pinv, slogdet, svd
+from .graph.ops.linalg.solving import (
     cholesky,
     cholesky_solve,
     matrix_determinant as det,
@@ -40,9 +22,9 @@ from .graph.ops.solving import (
     matrix_solve as solve,
     matrix_triangular_solve as triangular_solve,
 )
-from .graph.ops.statistics import (
-    norm,
-)
+from .graph.ops.math.clip import global_norm
+from .graph.ops.math.statistics import norm
+from .graph.ops.nn.normalization import l2_normalize
 
 __all__ = [
     "adjoint",

@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .graph.build import apply, convert, make
-from .graph.default_graph import get_default_graph, name_scope
-from .graph.dtypes import DType, as_dtype, int64, string
-from .graph.graph_keys import GraphKeys
-from .graph.node import Node, Tensor
-from .graph.ops import tables as _tables  # noqa: F401  (defines the ops)
-from .graph.ops.arithmetic import add
-from .graph.ops.cast import cast
-from .graph.ops.compare import equal, where
-from .graph.ops.operands import as_bytes
-from .graph.ops.passing import no_op
-from .graph.ops.strings import as_string, string_to_hash_bucket_fast
-from .graph.sparse_tensor import SparseTensor
-from .graph.static_value import static_value
+from .graph.core.build import apply, convert, make
+from .graph.core.constant_value import static_value
+from .graph.core.default_graph import GraphKeys, get_default_graph, name_scope
+from .graph.core.dtypes import DType, as_dtype, int64, string
+from .graph.core.node import Node, Tensor
+from .graph.ops.array.identity_and_placeholders import no_op
+from .graph.ops.math.arithmetic import add
+from .graph.ops.math.cast import cast
+from .graph.ops.math.compare import equal, where
+from .graph.ops.math.static_operands import as_bytes
+from .graph.ops.state import tables as _tables  # noqa: F401  (defines the ops)
+from .graph.ops.strings.strings import as_string, string_to_hash_bucket_fast
+from .graph.tensors.sparse_tensor import SparseTensor
 
 _LOGGER = logging.getLogger("dovetail")
 

@@ -8,25 +8,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from .graph.build import convert
-from .graph.default_graph import get_default_graph
-from .graph.dtypes import float32, int64
-from .graph.graph_keys import GraphKeys
-from .graph.node import Tensor
-from .graph.ops.arithmetic import absolute, add_n, div_no_nan, maximum, minimum, multiply, negative, square, subtract
-from .graph.ops.cast import cast
-from .graph.ops.compare import not_equal
-from .graph.ops.creation import range as range_
-from .graph.ops.math import log
-from .graph.ops.passing import identity, stop_gradient
-from .graph.ops.reduce import reduce_sum
-from .graph.ops.shapes import rank, size, squeeze
-from .graph.ops.softmax import (
+from .graph.core.build import convert
+from .graph.core.default_graph import GraphKeys, get_default_graph
+from .graph.core.dtypes import float32, int64
+from .graph.core.node import Tensor
+from .graph.ops.array.creation import range as range_
+from .graph.ops.array.identity_and_placeholders import identity, stop_gradient
+from .graph.ops.array.shapes import rank, size, squeeze
+from .graph.ops.math.arithmetic import (
+    absolute,
+    add_n,
+    div_no_nan,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    square,
+    subtract,
+)
+from .graph.ops.math.cast import cast
+from .graph.ops.math.compare import not_equal
+from .graph.ops.math.elementwise import log
+from .graph.ops.math.reduce import reduce_sum
+from .graph.ops.math.weights import broadcast_weights, without_last
+from .graph.ops.nn.softmax import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,
 )
-from .graph.ops.weights import broadcast_weights, without_last
 
 
 class Reduction:

@@ -1,11 +1,21 @@
 """`dt.math`: arithmetic, functions, comparisons and reductions."""
 
-from .graph.ops.activations import (
-    log_sigmoid,
-    softplus,
-    softsign,
+from .graph.ops.array.segments import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
 )
-from .graph.ops.arithmetic import (
+from .graph.ops.array.shapes import invert_permutation
+from .graph.ops.array.sorting import in_top_k, top_k
+from .graph.ops.math.arithmetic import (
     absolute as abs,
     accumulate_n,
     add,
@@ -30,30 +40,8 @@ from .graph.ops.arithmetic import (
     subtract,
     truediv,
 )
-from .graph.ops.compare import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    not_equal,
-)
-from .graph.ops.counting import (
-    bincount,
-    confusion_matrix,
-    multiply_no_nan,
-    reciprocal_no_nan,
-    xdivy,
-    xlogy,
-    zero_fraction,
-)
-from .graph.ops.logic import (
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-)
-from .graph.ops.math import (
+from .graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, not_equal
+from .graph.ops.math.elementwise import (
     acos,
     acosh,
     asin,
@@ -85,53 +73,34 @@ from .graph.ops.math import (
     tan,
     tanh,
 )
-from .graph.ops.normalization import (
-    l2_normalize,
+from .graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
+from .graph.ops.math.reduce import reduce_all, reduce_any, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
+from .graph.ops.math.scan import argmax, argmin, cumprod, cumsum
+from .graph.ops.math.special_functions import (
+    bessel_i0,
+    bessel_i0e,
+    bessel_i1,
+    bessel_i1e,
+    bincount,
+    confusion_matrix,
+    lbeta,
+    multiply_no_nan,
+    polyval,
+    reciprocal_no_nan,
+    xdivy,
+    xlogy,
+    zero_fraction,
 )
-from .graph.ops.reduce import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
-from .graph.ops.scan import (
-    argmax,
-    argmin,
-    cumprod,
-    cumsum,
-)
-from .graph.ops.segments import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
-from .graph.ops.shapes import (
-    invert_permutation,
-)
-from .graph.ops.softmax import log_softmax, softmax
-from .graph.ops.sorting import (
-    in_top_k,
-    top_k,
-)
-from .graph.ops.special import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e, lbeta, polyval
-from .graph.ops.statistics import (
+from .graph.ops.math.statistics import (
     count_nonzero,
     reduce_euclidean_norm,
     reduce_logsumexp,
     reduce_std,
     reduce_variance,
 )
+from .graph.ops.nn.activations import log_sigmoid, softplus, softsign
+from .graph.ops.nn.normalization import l2_normalize
+from .graph.ops.nn.softmax import log_softmax, softmax
 
 __all__ = [
     "abs",

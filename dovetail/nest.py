@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .graph.structure import children, describe
+from .graph.core.nest import children, describe
 
 
 def _parts(structure: Any) -> list[Any] | None:

@@ -1,6 +1,12 @@
 """`dt.nn`: what neural networks are made of."""
 
-from .graph.ops.activations import (
+from .graph.ops.array.embedding import embedding_lookup
+from .graph.ops.array.sorting import in_top_k, top_k
+from .graph.ops.array.space_depth import depth_to_space, space_to_batch, space_to_depth
+from .graph.ops.math.elementwise import sigmoid, tanh
+from .graph.ops.math.special_functions import zero_fraction
+from .graph.ops.math.statistics import normalize_moments, sufficient_statistics, weighted_moments
+from .graph.ops.nn.activations import (
     crelu,
     elu,
     gelu,
@@ -14,7 +20,7 @@ from .graph.ops.activations import (
     softsign,
     swish,
 )
-from .graph.ops.candidate_sampling import (
+from .graph.ops.nn.candidate_sampling import (
     all_candidate_sampler,
     compute_accidental_hits,
     fixed_unigram_candidate_sampler,
@@ -23,7 +29,7 @@ from .graph.ops.candidate_sampling import (
     sampled_softmax_loss,
     uniform_candidate_sampler,
 )
-from .graph.ops.conv import (
+from .graph.ops.nn.conv import (
     atrous_conv2d,
     conv1d,
     conv2d,
@@ -38,22 +44,8 @@ from .graph.ops.conv import (
     depthwise_conv2d_native_backprop_input as depthwise_conv2d_backprop_input,
     separable_conv2d,
 )
-from .graph.ops.counting import zero_fraction
-from .graph.ops.embedding import (
-    embedding_lookup,
-)
-from .graph.ops.math import (
-    sigmoid,
-    tanh,
-)
-from .graph.ops.nn import (
-    bias_add,
-    dropout,
-    log_poisson_loss,
-    relu_layer,
-    xw_plus_b,
-)
-from .graph.ops.normalization import (
+from .graph.ops.nn.dense import bias_add, dropout, log_poisson_loss, relu_layer, xw_plus_b
+from .graph.ops.nn.normalization import (
     batch_norm_with_global_normalization,
     batch_normalization,
     fused_batch_norm,
@@ -62,17 +54,9 @@ from .graph.ops.normalization import (
     layer_norm,
     moments,
 )
-from .graph.ops.pooling import (
-    avg_pool,
-    avg_pool as avg_pool2d,
-    max_pool,
-    max_pool as max_pool2d,
-)
-from .graph.ops.response_normalization import (
-    local_response_normalization,
-    local_response_normalization as lrn,
-)
-from .graph.ops.softmax import (
+from .graph.ops.nn.pooling import avg_pool, avg_pool as avg_pool2d, max_pool, max_pool as max_pool2d
+from .graph.ops.nn.response_normalization import local_response_normalization, local_response_normalization as lrn
+from .graph.ops.nn.softmax import (
     log_softmax,
     sigmoid_cross_entropy_with_logits,
     softmax,
@@ -81,16 +65,7 @@ from .graph.ops.softmax import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from .graph.ops.sorting import (
-    in_top_k,
-    top_k,
-)
-from .graph.ops.space_depth import depth_to_space, space_to_batch, space_to_depth
-from .graph.ops.sparse_math import (
-    embedding_lookup_sparse,
-    safe_embedding_lookup_sparse,
-)
-from .graph.ops.spatial import (
+from .graph.ops.nn.spatial import (
     atrous_conv2d_transpose,
     avg_pool1d,
     avg_pool3d,
@@ -107,11 +82,7 @@ from .graph.ops.spatial import (
     max_pool_v2,
     pool,
 )
-from .graph.ops.statistics import (
-    normalize_moments,
-    sufficient_statistics,
-    weighted_moments,
-)
+from .graph.ops.sparse.math import embedding_lookup_sparse, safe_embedding_lookup_sparse
 from .rnn import (
     bidirectional_dynamic_rnn,
     dynamic_rnn,

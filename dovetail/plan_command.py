@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .graph.deserialize import load as load_graph
-from .graph.errors import InvalidArgumentError, OpError
-from .graph.graph import Graph
-from .graph.node import Node, Tensor
+from .graph.core.errors import InvalidArgumentError, OpError
+from .graph.core.graph import Graph
+from .graph.core.node import Node, Tensor
+from .graph.io.deserialize import load as load_graph
 from .placer.cluster.load import as_cluster
 from .placer.cluster.spec import Cluster, DeviceInfo, Link
 from .placer.cost.profile import Profile

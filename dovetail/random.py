@@ -1,13 +1,13 @@
 """`dt.random`: random numbers that do not depend on where they are made."""
 
-from .graph.default_graph import set_random_seed
-from .graph.ops.candidate_sampling import (
+from .graph.core.default_graph import set_random_seed
+from .graph.ops.nn.candidate_sampling import (
     all_candidate_sampler,
     fixed_unigram_candidate_sampler,
     log_uniform_candidate_sampler,
     uniform_candidate_sampler,
 )
-from .graph.ops.random import (
+from .graph.ops.random.random import (
     categorical,
     multinomial,
     random_crop,
@@ -16,8 +16,8 @@ from .graph.ops.random import (
     random_uniform as uniform,
     truncated_normal,
 )
-from .graph.ops.random_common import get_seed
-from .graph.ops.stateless_random import (
+from .graph.ops.random.random_common import get_seed
+from .graph.ops.random.stateless_random import (
     stateless_random_normal as stateless_normal,
     stateless_random_uniform as stateless_uniform,
     stateless_truncated_normal,

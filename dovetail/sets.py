@@ -1,6 +1,6 @@
 """`dt.sets`: sets in the rows of tensors."""
 
-from .graph.ops.sets import (
+from .graph.ops.sparse.sets import (
     set_difference,
     set_difference as difference,
     set_intersection,

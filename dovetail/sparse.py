@@ -1,9 +1,6 @@
 """`dt.sparse`: tensors of which only the elements that are not zero are kept."""
 
-from .graph.gradient_accumulators import (
-    SparseConditionalAccumulator,
-)
-from .graph.ops.sparse_arranging import (
+from .graph.ops.sparse.arrange import (
     from_dense,
     sparse_concat as concat,
     sparse_expand_dims as expand_dims,
@@ -21,7 +18,7 @@ from .graph.ops.sparse_arranging import (
     sparse_to_indicator as to_indicator,
     sparse_transpose as transpose,
 )
-from .graph.ops.sparse_math import (
+from .graph.ops.sparse.math import (
     sparse_add as add,
     sparse_maximum as maximum,
     sparse_minimum as minimum,
@@ -36,10 +33,8 @@ from .graph.ops.sparse_math import (
     sparse_tensor_dense_matmul as matmul,
     sparse_tensor_dense_matmul as sparse_dense_matmul,
 )
-from .graph.sparse_tensor import (
-    SparseTensor,
-    sparse_placeholder as placeholder,
-)
+from .graph.ops.state.accumulator_api import SparseConditionalAccumulator
+from .graph.tensors.sparse_tensor import SparseTensor, sparse_placeholder as placeholder
 
 __all__ = [
     "SparseConditionalAccumulator", "SparseTensor", "add", "concat", "expand_dims", "eye", "fill_empty_rows", "from_dense", "mask",

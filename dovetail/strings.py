@@ -1,14 +1,9 @@
 """`dt.strings`: text."""
 
-from .graph.ops.printing import string_format as format
-from .graph.ops.regular_expressions import regex_full_match, regex_replace
-from .graph.ops.string_joining import (
-    reduce_join,
-    string_join as join,
-    string_split_v2 as split,
-    substr,
-)
-from .graph.ops.strings import (
+from .graph.ops.strings.printing import string_format as format
+from .graph.ops.strings.regular_expressions import regex_full_match, regex_replace
+from .graph.ops.strings.split_join import reduce_join, string_join as join, string_split_v2 as split, substr
+from .graph.ops.strings.strings import (
     as_string,
     string_length as length,
     string_lower as lower,

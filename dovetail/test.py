@@ -18,14 +18,14 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from .graph.build import placeholder
-from .graph.default_graph import get_default_graph, get_default_session, reset_default_graph, set_random_seed
-from .graph.device import DeviceSpec
-from .graph.dtypes import as_dtype, bfloat16, float16
-from .graph.errors import OpError
-from .graph.gradients import gradients
-from .graph.graph import Graph
-from .graph.node import Tensor
+from .graph.core.build import placeholder
+from .graph.core.default_graph import get_default_graph, get_default_session, reset_default_graph, set_random_seed
+from .graph.core.device import DeviceSpec
+from .graph.core.dtypes import as_dtype, bfloat16, float16
+from .graph.core.errors import OpError
+from .graph.core.graph import Graph
+from .graph.core.node import Tensor
+from .graph.gradients.reverse import gradients
 from .runtime.config import ConfigProto
 from .runtime.session import Session
 from .train import ClusterSpec, Server

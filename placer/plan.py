@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..graph.device import DeviceName, DeviceSpec
-from ..graph.dtypes import bfloat16
-from ..graph.errors import InvalidArgumentError
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.opdef import Cost
+from ..graph.core.device import DeviceName, DeviceSpec
+from ..graph.core.dtypes import bfloat16
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
 from .cost.profile import Profile, as_profile
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ..graph.graph import Graph
-from ..graph.node import Node
-from ..graph.opdef import Cost
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node
+from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
 from .cost.static import DeviceLoad, Traffic
 from .partition.partitioned_graph import Channel, Partition, Partitioned

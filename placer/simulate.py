@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ..graph.dtypes import bfloat16, float32
+from ..graph.core.dtypes import bfloat16, float32
 from .plan_data import PlanData
 from .render.text import short, size_text
 from .render.timeline import Bar, Chart
@@ -27,7 +27,7 @@ from .search.problem import Problem, summed
 from .search.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from ..graph.node import Node
+    from ..graph.core.node import Node
     from .cost.profile import Profile
 
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from ..codegen.program import Call
-from ..graph.errors import OpError
+from ..graph.core.errors import OpError
 from .execution import Execution
 from .loaded import Loaded, Stretch
 from .step import TaskStep

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
-from ..graph.errors import ResourceExhaustedError
+from ..graph.core.errors import ResourceExhaustedError
 from .wire import BORROW_BYTES, Frame
 
 SETTING = "DOVETAIL_BACKLOG_MB"

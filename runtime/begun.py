@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..graph.requests import Request
+from ..graph.resources.async_request import Request
 
 W = TypeVar("W")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..codegen.cuda.driver import CudaError
 from ..codegen.cuda.ipc import Outgoing
-from ..graph.errors import InternalError, OpError, UnavailableError
-from ..graph.state import DEAD
+from ..graph.core.errors import InternalError, OpError, UnavailableError
+from ..graph.resources.resource_manager import DEAD
 from .calls import Calls
 from .carried import Carry
 from .client_steps import ClientSteps

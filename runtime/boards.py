@@ -1,4 +1,4 @@
-"""What this process has to meet others of its machine in memory: `graph/boards.py` says what for.
+"""What this process has to meet others of its machine in memory: `graph/collectives/shared_buffer.py` says what for.
 
 A board's memory is a segment as the pool's are (`segments.py`): a sealed file without a name, which others of the same
 user open through /proc, and which ends with the last process that maps it. Threads sleep at a word of it by the kernel's futex, which
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 from .borrowing import map_segment
 from .segments import Reference, is_available, new_segment
 
@@ -32,7 +32,7 @@ _lock = threading.RLock()  # a mapping may end at any time, also while bytes are
 
 
 class Boards:
-    """As `Machine` of `graph/boards.py`.
+    """As `Machine` of `graph/collectives/shared_buffer.py`.
 
     Args:
         may_sleep: whether the calling thread may wait for a moment.

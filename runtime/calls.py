@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..graph.errors import InternalError, OpError, UnavailableError
-from ..graph.settings import setting
+from ..graph.core.errors import InternalError, OpError, UnavailableError
+from ..graph.core.settings import setting
 from .mail import Mail
 from .quota import Limit, Quota
 from .wire import Message

@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ..graph.node import Node
-from ..graph.opdef import Trait
+from ..graph.core.node import Node
+from ..graph.core.opdef import Trait
 from ..placer.partition.partitioned_graph import Partition, Partitioned, task_of
 
 

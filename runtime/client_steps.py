@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..graph.errors import InvalidArgumentError, OpError
-from ..graph.settings import setting
+from ..graph.core.errors import InvalidArgumentError, OpError
+from ..graph.core.settings import setting
 from .callers import SILENT_S, Caller, Callers
 from .execution import ChannelKey
 from .mail import Mail

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..codegen.options import KernelOptions
-from ..graph.errors import InvalidArgumentError
-from ..graph.repeated import Repeated
-from ..graph.settings import setting
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.repeated_field import Repeated
+from ..graph.core.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec
 from ..placer.cost.profile import Profile, as_profile
 

@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..codegen.unit import Posted, RecvTensor
-from ..graph.accumulators import AccumulatorKind
-from ..graph.dtypes import DType, as_dtype
-from ..graph.errors import AbortedError, InvalidArgumentError, OpError, from_code
-from ..graph.node import Node
-from ..graph.ops.accumulators import ACCUMULATOR
-from ..graph.state import Resources, VariableState
+from ..graph.core.dtypes import DType, as_dtype
+from ..graph.core.errors import AbortedError, InvalidArgumentError, OpError, from_code
+from ..graph.core.node import Node
+from ..graph.ops.state.accumulators import ACCUMULATOR
+from ..graph.resources.accumulator import AccumulatorKind
+from ..graph.resources.resource_manager import Resources, VariableState
 from ..placer.partition.partitioned_graph import task_of
 from .lookouts import Lookouts, Owner, lookout
 from .opened import Reached

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
-from ..graph.node import Node, Tensor
-from ..graph.opdef import nbytes
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import nbytes
 from ..placer.partition.partitioned_graph import LoopPart, Partition, Partitioned, Step
 
 LEAST_BYTES = 64 << 10  # handing it to another thread, and back, takes as long as reducing so much

@@ -10,7 +10,7 @@ that share a loop may so be in different iterations, as far as data let them.
 
 An instruction that waits for another step (a dequeue) pauses its program in the same way: it leaves the request with the step,
 and is resumed when whatever settles the request says so. When the step ends first, the request is cancelled, which puts back
-what it holds (`graph/requests.py`).
+what it holds (`graph/resources/async_request.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
-from ..graph.errors import InternalError, InvalidArgumentError, OpError
-from ..graph.requests import Desk, Request
-from ..graph.state import DEAD
+from ..graph.core.errors import InternalError, InvalidArgumentError, OpError
+from ..graph.resources.async_request import Desk, Request
+from ..graph.resources.resource_manager import DEAD
 from .begun import Begun
 from .kernel_errors import explained
 

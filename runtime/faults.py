@@ -1,8 +1,8 @@
 """Faults of connections, for tests: messages that are lost or late, and ends of the process at chosen messages.
 
-`graph/faults.py` says how they are asked for. Lost is lost without a trace: the connection stays, as if the network had broken and
-come back without anybody noticing, which is worse than what a real one does. Late messages of one peer stay in order, and do not
-hold up those of others.
+`graph/core/fault_injection.py` says how they are asked for. Lost is lost without a trace: the connection stays, as if the network
+had broken and come back without anybody noticing, which is worse than what a real one does. Late messages of one peer stay in
+order, and do not hold up those of others.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..graph.faults import faults
-from ..graph.settings import setting
+from ..graph.core.fault_injection import faults
+from ..graph.core.settings import setting
 
 
 class LinkFaults:

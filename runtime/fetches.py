@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import to_array
-from ..graph.dtypes import string
-from ..graph.graph import Graph
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Node, Tensor
-from ..graph.shape import compatible, text
-from ..graph.sparse_tensor import SparseTensor
-from ..graph.static_value import static_dims
+from ..graph.core.build import to_array
+from ..graph.core.constant_value import static_dims
+from ..graph.core.dtypes import string
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.shape import compatible, text
+from ..graph.tensors.indexed_slices import IndexedSlices
+from ..graph.tensors.sparse_tensor import SparseTensor
 
 Values = Mapping[str, Any]
 Rebuild = Callable[[Values], Any]

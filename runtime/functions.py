@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.state import Resources, SessionState
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.resources.resource_manager import Resources, SessionState
 from .session import Session
 
 Call = Callable[..., Any]

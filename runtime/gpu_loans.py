@@ -29,8 +29,8 @@ import numpy as np
 
 from ..codegen.cuda.driver import CudaError
 from ..codegen.cuda.ipc import Incoming, Outgoing, closed, handle_of, opened
-from ..graph import dtypes
-from ..graph.settings import setting
+from ..graph.core import dtypes
+from ..graph.core.settings import setting
 from .borrowing import Borrower
 from .execution import ChannelKey
 from .segments import Reference, is_alive, is_available, new_segment

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from weakref import ref
 
-from ..graph.errors import OpError
-from ..graph.process import process_id
+from ..graph.core.errors import OpError
+from ..graph.core.interpreter_state import process_id
 from .recorder import Recorder
 
 

@@ -15,10 +15,10 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from ..codegen.cuda.driver import gpu_memory
-from ..graph.errors import DeadlineExceededError, InternalError, OpError
-from ..graph.graph import Graph
-from ..graph.settings import setting
-from ..graph.state import Resources, SessionState
+from ..graph.core.errors import DeadlineExceededError, InternalError, OpError
+from ..graph.core.graph import Graph
+from ..graph.core.settings import setting
+from ..graph.resources.resource_manager import Resources, SessionState
 from ..placer.cluster.spec import Cluster, local_devices
 from ..placer.plan import Plan
 from .config import ConfigProto

@@ -7,7 +7,7 @@ from typing import Any
 from ..codegen.backends.base import NodeError
 from ..codegen.cuda.driver import CudaError
 from ..codegen.program import Call, Guarded
-from ..graph.errors import (
+from ..graph.core.errors import (
     InternalError,
     InvalidArgumentError,
     OpError,

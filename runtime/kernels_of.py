@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..graph.errors import InvalidArgumentError
-from ..graph.node import Node
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.node import Node
 from ..placer.plan import Plan, tools
 from .config import ConfigProto, check_config
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 
 OWN = "own.key"
 ALLOWED = "allowed"

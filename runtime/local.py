@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..graph.errors import UnavailableError
-from ..graph.process import process_id
+from ..graph.core.errors import UnavailableError
+from ..graph.core.interpreter_state import process_id
 from ..placer.cluster.spec import ClusterSpec, DeviceInfo
 from .address import is_loopback
 from .keys import client_keys

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 
 FORMATS = ("text", "json")
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from ..codegen.buffers import buffers
-from ..graph.process import process_id
+from ..graph.core.interpreter_state import process_id
 from .borrowing import Borrower, Unreadable
 from .records import (
     MOST_BYTES,

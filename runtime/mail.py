@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph.errors import AbortedError, InternalError, OpError, ResourceExhaustedError
+from ..graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError
 from .transport import Endpoint
 from .wire import Message, WireError
 

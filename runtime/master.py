@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..codegen.unit import Posted, Unit
-from ..graph.collector import collector_paused
-from ..graph.errors import AbortedError, InvalidArgumentError, OpError
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.settings import setting
+from ..graph.core.errors import AbortedError, InvalidArgumentError, OpError
+from ..graph.core.graph import Graph
+from ..graph.core.interpreter_state import collector_paused
+from ..graph.core.node import Node, Tensor
+from ..graph.core.settings import setting
 from ..placer.cluster.spec import Cluster, DeviceInfo
 from ..placer.cost.profile import Profile, as_profile
 from ..placer.partition.control_edges import passed_over
@@ -452,7 +452,7 @@ def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
     Raises:
         InvalidArgumentError: it is malformed.
     """
-    from ..graph.device import DeviceName, parse_strict
+    from ..graph.core.device import DeviceName, parse_strict
 
     name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
     if not (

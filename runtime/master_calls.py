@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ..graph.deserialize import extend_from_bytes
-from ..graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
-from ..graph.settings import setting
+from ..graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
+from ..graph.core.settings import setting
+from ..graph.io.deserialize import extend_from_bytes
 from ..placer.cluster.spec import ClusterSpec
 from ..placer.serialize.write import plan_lines
 from . import leases

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.build import placeholder
-from ..graph.graph import Graph
-from ..graph.node import Node
-from ..graph.ops.creation import fill
-from ..graph.ops.linalg import matmul
-from ..graph.ops.passing import identity
-from ..graph.ops.reduce import reduce_sum
-from ..graph.variables import Variable
+from ..graph.core import dtypes
+from ..graph.core.build import placeholder
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node
+from ..graph.ops.array.creation import fill
+from ..graph.ops.array.identity_and_placeholders import identity
+from ..graph.ops.linalg.linalg import matmul
+from ..graph.ops.math.reduce import reduce_sum
+from ..graph.variables.variable import Variable
 from ..placer.cluster.spec import Cluster, DeviceInfo, Link
 from ..placer.cost.profile import fitted_link
 from ..placer.search.from_graph import CLIENT

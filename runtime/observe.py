@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from ..graph.errors import InternalError, UnavailableError
+from ..graph.core.errors import InternalError, UnavailableError
 from .connections import Connections
 from .keys import client_keys
 from .waiting import call

@@ -39,13 +39,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..graph import memory
-from ..graph.accumulators import AccumulatorKind, ReachedAccumulator
-from ..graph.dtypes import DType
-from ..graph.errors import AbortedError, FailedPreconditionError, UnavailableError
-from ..graph.process import process_id
-from ..graph.shared_sums import bytes_of
-from ..graph.state import VariableState
+from ..graph.core.dtypes import DType
+from ..graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
+from ..graph.core.interpreter_state import process_id
+from ..graph.resources import shared_storage
+from ..graph.resources.accumulator import AccumulatorKind, ReachedAccumulator
+from ..graph.resources.resource_manager import VariableState
+from ..graph.resources.shared_accumulator import bytes_of
 from .bells import Rope, rope
 from .borrowing import Borrower, Unreadable
 from .lookouts import Lookout, Owner, Snapshots, lookout
@@ -283,7 +283,7 @@ class OwnOpened(Opened):
 
     def __init__(self, place: Place, words: memoryview, door: Door, value: Array, label: str) -> None:
         self.spare = -(-value.nbytes // _LINE) * _LINE
-        block = memory.shared_empty(2 * self.spare) if 0 < value.nbytes <= MOST_BYTES else None
+        block = shared_storage.shared_empty(2 * self.spare) if 0 < value.nbytes <= MOST_BYTES else None
         if block is None:
             raise MemoryError
         first, second = (block[at : at + value.nbytes].view(value.dtype).reshape(value.shape) for at in (0, self.spare))
@@ -309,7 +309,7 @@ class OwnOpened(Opened):
                 self.is_stuck = True  # somebody who was stopped may write there when he goes on
                 _stuck.append(self)
         self._places = ()
-        return memory.kept_copy(self._both[self._words[TURN] & 1], posted=True)
+        return shared_storage.kept_copy(self._both[self._words[TURN] & 1], posted=True)
 
     def closed(self) -> None:
         """As `memory.Opened.closed`."""

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..graph.errors import InvalidArgumentError, UnimplementedError
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.opdef import Trait
+from ..graph.core.errors import InvalidArgumentError, UnimplementedError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import Trait
 from ..placer.partition.prune import needed
 from .fetches import Fetches, feed_value
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.device import is_compatible, parse_strict
-from ..graph.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ..graph.core.device import is_compatible, parse_strict
+from ..graph.core.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from ..placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
 from .config import ConfigProto
 from .keys import Keys

@@ -1,10 +1,11 @@
 """Posts: a task's variables, where other processes of its machine can read them without asking.
 
 Theory of operation. A *post* is a record in shared memory (`records.py`) that says where the value of one variable lies, and how often
-it has changed. Its owner, the task that has the variable, keeps it (`Post`, told by `graph/state.py`); others copy the value from where
-it lies (`lookouts.py`), without a message to anybody. The record begins with a *sequence number* (a seqlock, as in Linux): it is odd
-while the value changes or moves. Who reads looks at the number, copies, and looks again: where it is even and the same, the copy is a
-value that the variable had in between; else he tries again, and after some time gives up, and has the value sent as any tensor.
+it has changed. Its owner, the task that has the variable, keeps it (`Post`, told by `graph/resources/resource_manager.py`); others
+copy the value from where it lies (`lookouts.py`), without a message to anybody. The record begins with a *sequence number* (a
+seqlock, as in Linux): it is odd while the value changes or moves. Who reads looks at the number, copies, and looks again: where it
+is even and the same, the copy is a value that the variable had in between; else he tries again, and after some time gives up, and
+has the value sent as any tensor.
 
 It says that there is nothing where the variable has no value, where that is larger than `MOST_BYTES` or lies elsewhere (the pool has
 no room, or it is on a GPU), and when variable, session or server have gone. A record may be used again for another post: that
@@ -16,7 +17,8 @@ reading the owner is asked for, which costs a microsecond (a file descriptor tha
 only stopped (SIGSTOP) has its variables read; unless it was stopped while it changed one.
 
 A variable that others are to change, too, is *opened* (`opened.py`): from then on its value has two places, and the sequence number
-stays as it is; what tells a change then is the turn. So is the state of an accumulator to which others add (`graph/shared_sums.py`).
+stays as it is; what tells a change then is the turn. So is the state of an accumulator to which others add
+(`graph/resources/shared_accumulator.py`).
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.accumulators import Accumulator, AccumulatorKind, DenseAccumulator
-from ..graph.process import process_id
-from ..graph.state import Resources, VariableState
+from ..graph.core.interpreter_state import process_id
+from ..graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
+from ..graph.resources.resource_manager import Resources, VariableState
 from .bells import Bell
 from .borrowing import Unreadable
 from .opened import Door, OwnOpened, can_open, settle

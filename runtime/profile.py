@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ..graph.opdef import Cost
+from ..graph.core.opdef import Cost
 from ..placer.cost.profile import Profile, fitted_link, measured_nodes
 from ..placer.cost.shapes import sizes_of
 from ..placer.partition.partitioned_graph import task_of

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from operator import add, gt, sub
 from typing import NamedTuple
 
-from ..graph.errors import ResourceExhaustedError
+from ..graph.core.errors import ResourceExhaustedError
 
 NAME_CHARS = 64  # of a client's name
 _names: dict[int, str] = {}  # process -> its name; a forked child is another client

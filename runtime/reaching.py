@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..codegen.unit import Posted
-from ..graph.accumulators import AccumulatorKind
-from ..graph.node import Node, Tensor
-from ..graph.settings import setting
+from ..graph.core.node import Node, Tensor
+from ..graph.core.settings import setting
+from ..graph.resources.accumulator import AccumulatorKind
 from ..placer.partition.one_sided_accumulates import DirectAddition, added, direct_additions
 from ..placer.partition.one_sided_reads import DirectRead
 from ..placer.partition.one_sided_updates import DirectUpdate, direct_updates, moved

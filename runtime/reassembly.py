@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from ..codegen.buffers import buffers
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 from .kinds import WireError, numbers_of
 from .wire import MAX_HEADER, Frame
 

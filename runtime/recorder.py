@@ -22,8 +22,8 @@ import numpy as np
 
 from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send, one_by_one
 from ..codegen.unit import RecvTensor
-from ..graph.errors import InternalError
-from ..graph.requests import Request
+from ..graph.core.errors import InternalError
+from ..graph.resources.async_request import Request
 from .begun import Begun
 from .execution import ABSENT, ChannelKey, Execution
 from .step import Shell, TaskStep

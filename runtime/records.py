@@ -7,7 +7,7 @@ A record belongs to the task that has the variable (`posts.py`); others read the
     spare           how many bytes behind the value its second place is; 0: it has one place, and only its owner changes it
     turn            how often an opened variable has changed: where that is odd, the value is in the second place
     holder          the process that changes it, for errors
-    wanted          how many gradients the task waits for, of an accumulator (graph/shared_sums.py)
+    wanted          how many gradients the task waits for, of an accumulator (graph/resources/shared_accumulator.py)
     descriptor and number of the segment, offset, bytes, element type, dimensions
 
 The order of stores and loads matters. Each is a call of its own here, so compilers keep it; processors do where loads are not
@@ -21,7 +21,7 @@ import os
 import platform
 from typing import Any, Final, NamedTuple
 
-from ..graph import dtypes
+from ..graph.core import dtypes
 
 MOST_BYTES: Final = 1 << 20
 """Larger values are better lent: a copy of them costs more than two messages."""

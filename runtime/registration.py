@@ -8,7 +8,7 @@ from typing import Any
 
 from ..codegen.options import KernelOptions
 from ..codegen.unit import Unit
-from ..graph.errors import InvalidArgumentError
+from ..graph.core.errors import InvalidArgumentError
 from .quota import NAME_CHARS
 from .units import pack_units, unpack_units
 

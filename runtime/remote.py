@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.errors import CancelledError, OpError, UnavailableError
-from ..graph.graph import Graph
-from ..graph.serialize import graph_to_bytes
+from ..graph.core.errors import CancelledError, OpError, UnavailableError
+from ..graph.core.graph import Graph
+from ..graph.io.serialize import graph_to_bytes
 from ..placer.plan import Plan
 from ..placer.serialize.read import parts_of
 from .borrowing import make_own

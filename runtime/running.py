@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
 from ..codegen.unit import RecvTensor
-from ..graph.errors import OpError
+from ..graph.core.errors import OpError
 from ..placer.partition.partitioned_graph import task_of
 from .carried import Carry
 from .execution import ChannelKey, Execution

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 
 
 def displace_nobody() -> None:

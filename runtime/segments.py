@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..graph.process import process_id
+from ..graph.core.interpreter_state import process_id
 
 PAGE: Final = 4096
 NUMBER, RETIRED, FIRST = 0, 2, 4  # in words of 32 bits: the segment's number takes two

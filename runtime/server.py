@@ -25,11 +25,11 @@ from typing import Any
 import threadpoolctl
 
 from ..codegen.cuda.driver import gpu_memory
-from ..graph.collectives import Collectives
-from ..graph.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
+from ..graph.collectives.coordinator import Collectives
+from ..graph.core.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
+from ..graph.core.interpreter_state import process_id
+from ..graph.core.settings import setting
 from ..graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
-from ..graph.process import process_id
-from ..graph.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
 from . import here
 from .bells import Bell

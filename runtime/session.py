@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..graph.default_graph import default_session, get_default_graph
-from ..graph.errors import InvalidArgumentError
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.process import process_id
+from ..graph.core.default_graph import default_session, get_default_graph
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.graph import Graph
+from ..graph.core.interpreter_state import process_id
+from ..graph.core.node import Node, Tensor
 from ..placer.cluster.spec import DeviceInfo
 from ..placer.partition.prune import needed
 from ..placer.plan import Plan

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..graph.process import process_id
+from ..graph.core.interpreter_state import process_id
 from .segments import PAGE, RETIRED, Block, Reference, Segment, new_segment
 
 SHARE_BYTES: Final = 64 << 10

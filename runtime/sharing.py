@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import memory
-from ..graph.process import process_id
-from ..graph.settings import setting
+from ..graph.core.interpreter_state import process_id
+from ..graph.core.settings import setting
+from ..graph.resources import shared_storage
 from .borrowing import Borrower
 from .keys import Keys
 from .segments import Reference, is_available
@@ -64,7 +64,7 @@ def share_variables() -> None:
     """Let the values of this process's variables lie where the other processes of its machine can read them."""
     pool = pool_of_process()
     if pool is not None:
-        memory.use(pool)
+        shared_storage.use(pool)
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..graph.dtypes import resource
-from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
-from ..graph.graph import Graph
-from ..graph.node import Node
-from ..graph.settings import setting
+from ..graph.core.dtypes import resource
+from ..graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node
+from ..graph.core.settings import setting
 from ..placer.partition.prune import needed
 from ..placer.plan import Plan
 from .config import RunMetadata, RunOptions

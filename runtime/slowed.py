@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from ..codegen.program import Call, Guarded, Instruction, Kernel, Loop, Program
-from ..graph.faults import faults
+from ..graph.core.fault_injection import faults
 
 LEAST_S = 1e-4  # a shorter sleep lasts longer than it should: what is owed adds up first
 CREDIT_S = 2e-3  # what slept or waited too long makes up for later, at most

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from ..codegen.program import Call, Program, Read, Recv
 from ..codegen.unit import RecvTensor
-from ..graph.errors import OpError, from_code
-from ..graph.requests import Request
+from ..graph.core.errors import OpError, from_code
+from ..graph.resources.async_request import Request
 from .begun import Begun
 from .execution import ABSENT, ChannelKey, Execution
 from .kernel_errors import explained

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 
-from ..graph.errors import DeadlineExceededError
+from ..graph.core.errors import DeadlineExceededError
 
 _LOOK_S = 0.001
 

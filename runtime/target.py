@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..graph.errors import NotFoundError
-from ..graph.graph import Graph
+from ..graph.core.errors import NotFoundError
+from ..graph.core.graph import Graph
 from ..placer.cluster.spec import DeviceInfo
 from ..placer.plan import Plan
 from .recorder import Gathered

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.shape import VALUE_RANK
+from ..graph.core import dtypes
+from ..graph.core.shape import VALUE_RANK
 from . import compression
 from .kinds import WireError, short
 

@@ -32,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from ..graph.settings import setting
+from ..graph.core.settings import setting
 from .address import all_loopback, resolve, split_address
 from .backlog import Backlog
 from .decoding import decode

@@ -26,14 +26,14 @@ from ..codegen.unit import (
     Unit,
     UnitStep,
 )
-from ..graph.deserialize import extend_from_bytes
-from ..graph.dtypes import DType, bfloat16, float32
-from ..graph.errors import InvalidArgumentError
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.opdef import opdef
-from ..graph.ops.accumulators import ACCUMULATOR
-from ..graph.serialize import graph_to_bytes
+from ..graph.core.dtypes import DType, bfloat16, float32
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import opdef
+from ..graph.io.deserialize import extend_from_bytes
+from ..graph.io.serialize import graph_to_bytes
+from ..graph.ops.state.accumulators import ACCUMULATOR
 from ..placer.partition.one_sided_reads import VARIABLES
 from ..placer.partition.partitioned_graph import Channel, LoopPart, Partitioned
 from .awaited import held, received_together

@@ -13,7 +13,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from ..graph.errors import (
+from ..graph.core.errors import (
     AbortedError,
     DeadlineExceededError,
     OpError,

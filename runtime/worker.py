@@ -20,10 +20,10 @@ from ..codegen.lower import lower
 from ..codegen.places import with_places
 from ..codegen.sent_results import with_sent_results
 from ..codegen.unit import RecvTensor, SendTensor
-from ..graph.collectives import Collectives
-from ..graph.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
-from ..graph.node import Node
-from ..graph.state import Context, Resources, SessionState
+from ..graph.collectives.coordinator import Collectives
+from ..graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
+from ..graph.core.node import Node
+from ..graph.resources.resource_manager import Context, Resources, SessionState
 from ..placer.cluster.spec import DeviceInfo
 from ..placer.partition.partitioned_graph import task_of
 from .alone import Alone, only_stretch

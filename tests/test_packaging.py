@@ -49,7 +49,7 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
         f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, package in FOLDERS.items()
         for path in (ROOT / folder).rglob("*.py")
-    } | {"dovetail/py.typed", "dovetail/graph/tensorflow_ops.jsonl"}
+    } | {"dovetail/py.typed", "dovetail/graph/tensorflow/signatures.jsonl"}
     expected |= {f"dovetail/{PAGE}/{path.name}" for path in (ROOT / PAGE).iterdir()}
     info = f"dovetail-{dovetail.__version__}.dist-info"
     assert {name for name in names if not name.startswith(f"{info}/")} == expected

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.node import Node
+from ...graph.core.node import Node
 from ..cuda.device import Device
 from ..gpu_kernel import Target
 from ..triton_templates.attention import attention, attention_gradient, attention_sizes

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ...graph.node import Node
-from ...graph.state import Context
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import Context
 from ..program import Kernel, Program
 
 if TYPE_CHECKING:

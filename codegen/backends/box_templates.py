@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
-from ...graph.opdef import opdef
-from ...graph.ops.padding import MIRROR_OFFSETS
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.core.opdef import opdef
+from ...graph.ops.array.padding import MIRROR_OFFSETS
 from ..cuda.device import Device
 from ..gpu_kernel import Target, triton_type
 from ..triton_templates.boxes import Move, moves

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import ResourceExhaustedError
-from ...graph.state import VariableState
+from ...graph.core.errors import ResourceExhaustedError
+from ...graph.resources.resource_manager import VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device, NotCapturableError
 from ..cuda.driver import CudaError

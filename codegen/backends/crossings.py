@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...graph.source import UNKNOWN
-from ...graph.state import VariableState
+from ...graph.core.source_location import UNKNOWN
+from ...graph.resources.resource_manager import VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.ipc import LEAST_BYTES, Lends, Outgoing, outgoing

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...graph.node import Node
-from ...graph.opdef import Trait
-from ...graph.settings import setting
-from ...graph.shape import element_count
-from ...graph.state import Context
+from ...graph.core.node import Node
+from ...graph.core.opdef import Trait
+from ...graph.core.settings import setting
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import Context
 from ..cuda.device import Device
 from ..cuda.ipc import Lends
 from ..edged import EdgedNodes

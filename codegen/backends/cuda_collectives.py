@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph import collective_runs as runs
-from ...graph.node import Node
-from ...graph.state import Context
+from ...graph.collectives import kernels as runs
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import Context
 from ..cuda import nccl
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.dtypes import as_dtype, resource
-from ...graph.errors import InternalError
-from ...graph.node import Node
-from ...graph.state import VariableState
+from ...graph.core.dtypes import as_dtype, resource
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import VariableState
 from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
 from ..fused_nodes import FusedNodes

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
-from ...graph.ops.random_common import stream_of
-from ...graph.state import Context
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.ops.random.random_common import stream_of
+from ...graph.resources.resource_manager import Context
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice
 from ..gpu_kernel import Routine

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
-from ...graph.ops.training import RULES
-from ...graph.state import VariableState
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.ops.state.training import RULES
+from ...graph.resources.resource_manager import VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.errors import InternalError
-from ...graph.node import Node
-from ...graph.shape import element_count
-from ...graph.state import Context, VariableState
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import Context, VariableState
 from ..agreement import agree, difference
 from ..cuda.array import DeviceArray
 from ..cuda.memory import Block

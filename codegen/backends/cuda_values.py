@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
-from ...graph.state import VariableState
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.device import Device
 from ..cuda.ipc import Incoming

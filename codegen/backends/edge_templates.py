@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.node import Node
+from ...graph.core.node import Node
 from ..edged import EdgedNodes, given_to, operands_of
 from ..fused_nodes import FusedNodes
 from ..gpu_kernel import SM90, Routine

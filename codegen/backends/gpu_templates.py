@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import FLOAT8, DType
-from ...graph.node import Node
-from ...graph.settings import setting
+from ...graph.core.dtypes import FLOAT8, DType
+from ...graph.core.node import Node
+from ...graph.core.settings import setting
 from ..cuda.cublaslt import Product, library_products
 from ..cuda.device import Device
 from ..gpu_kernel import Routine, Target, triton_type

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
-from ...graph.ops.windows import Window, height_and_width, layout, window_of
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
 from ..cuda.device import Device
 from ..gpu_kernel import Routine, Target
 from ..triton_templates.convolution import convolution, filter_gradient, input_gradient

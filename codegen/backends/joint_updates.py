@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from ...graph.errors import OpError
-from ...graph.node import Node
-from ...graph.state import Context, Resources, SessionState, VariableState
+from ...graph.core.errors import OpError
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import Context, Resources, SessionState, VariableState
 from ..cuda.array import DeviceArray
 from ..cuda.kernels import RoutineOnDevice
 from ..gpu_kernel import SM90

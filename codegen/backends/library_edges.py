@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...graph.dtypes import FLOAT8, DType, float32
+from ...graph.core.dtypes import FLOAT8, DType, float32
 from ..cuda.cublaslt import LibraryProduct, Product, is_there, library_products
 from ..cuda.device import Device
 from ..cuda.kernels import RoutineOnDevice

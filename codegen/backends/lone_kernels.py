@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.node import Node
+from ...graph.core.node import Node
 from ..fuse import fuse
 from ..fusible import NotFusibleError
 from ..native_planner import NotPlannableError, Planner, Value

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import DType, bfloat16, float16, float32
-from ...graph.errors import InternalError
-from ...graph.node import Node
+from ...graph.core.dtypes import DType, bfloat16, float16, float32
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
 from ..agreement import agree, difference
 from ..buffers import buffers
 from ..kernel_cache import Function, compile_now, source_of

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.node import Tensor
-from ...graph.opdef import opdef
-from ...graph.settings import setting
+from ...graph.core.node import Tensor
+from ...graph.core.opdef import opdef
+from ...graph.core.settings import setting
 from .. import native_calls
 from ..memory import MemoryPlan
 from ..native_planner import Planner, Value

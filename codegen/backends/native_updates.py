@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.shape import element_count
-from ...graph.state import VariableState, changing
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import VariableState, changing
 from ..native_planner import Planner, Value
 from ..native_plans import Plan
 from ..program import Call

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ...graph.errors import InternalError
-from ...graph.node import Node
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
 from ..agreement import agree, difference
 from ..attention_kernels import attention_kernel
 from ..doers import put_by

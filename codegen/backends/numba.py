@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.dtypes import bfloat16, float16, resource
-from ...graph.errors import FailedPreconditionError, InternalError
-from ...graph.node import Node
-from ...graph.settings import setting
-from ...graph.state import Context
+from ...graph.core.dtypes import bfloat16, float16, resource
+from ...graph.core.errors import FailedPreconditionError, InternalError
+from ...graph.core.node import Node
+from ...graph.core.settings import setting
+from ...graph.resources.resource_manager import Context
 from .. import attention_kernels, copies, image_kernels, matrix_kernels, row_kernels, top_kernels
 from ..agreement import agree, difference, scale_of
 from ..buffers import LARGE, buffers

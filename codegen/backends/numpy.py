@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...graph.errors import UnimplementedError
-from ...graph.node import Node, Tensor
-from ...graph.state import Context
+from ...graph.core.errors import UnimplementedError
+from ...graph.core.node import Node, Tensor
+from ...graph.resources.resource_manager import Context
 from ..program import Kernel, Program
 from ..rewrite import NONE, Rewrites
 from .base import ContextOf, NodeError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.errors import InternalError
+from ...graph.core.errors import InternalError
 from .. import triton_compile
 from ..agreement import agree
 from ..cuda.array import DeviceArray

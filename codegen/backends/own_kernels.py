@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...graph.node import Node, Tensor
-from ...graph.shape import element_count
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import element_count
 from ..fused_nodes import FusedNodes, inputs_of
 from ..fusible import SUPPORTED
 from ..kernel_cache import source_of

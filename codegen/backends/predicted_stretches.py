@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import resource
-from ...graph.node import Tensor
+from ...graph.core.dtypes import resource
+from ...graph.core.node import Tensor
 from ..memory import Arena
 from ..native_planner import At, NotPlannableError, Planner, Value, Warming, joined, stand_in
 from ..program import Call, Instruction, Loop

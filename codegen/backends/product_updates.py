@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.shape import element_count
-from ...graph.state import VariableState, changing
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import VariableState, changing
 from ..buffers import buffers
 from ..matrix_kernels import Product, product_of
 from ..native_calls import flat

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
 from ..cuda.device import Device
 from ..fusible import SUPPORTED
 from ..gpu_kernel import Target

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.node import Node
+from ...graph.core.node import Node
 from ..cuda.device import Device
 from ..gpu_kernel import Target, triton_type
 from ..triton_ops.picking import check_segment_sum, gather, segment_of, segment_sum

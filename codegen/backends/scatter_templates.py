@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...graph.node import Node
+from ...graph.core.node import Node
 from ..cuda.device import Device
 from ..gpu_kernel import Target, triton_type
 from ..row_loops import MOST_COORDINATES

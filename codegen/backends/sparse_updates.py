@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.dtypes import float32, float64
-from ...graph.node import Node
-from ...graph.ops.training import RULES
-from ...graph.state import VariableState, changing
+from ...graph.core.dtypes import float32, float64
+from ...graph.core.node import Node
+from ...graph.ops.state.training import RULES
+from ...graph.resources.resource_manager import VariableState, changing
 from ..buffers import buffers
 from ..fusible import NotFusibleError
 from ..kernel_cache import Function, compile_now, source_of

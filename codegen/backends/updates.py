@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.dtypes import bfloat16, float16
-from ...graph.errors import InternalError
-from ...graph.node import Node
-from ...graph.shape import element_count
-from ...graph.state import VariableState, changing
+from ...graph.core.dtypes import bfloat16, float16
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import VariableState, changing
 from ..agreement import agree, difference
 from ..fusible import SUPPORTED
 from ..kernel_cache import source_of

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import FLOAT8, DType, float32, float64
+from ...graph.core.dtypes import FLOAT8, DType, float32, float64
 from .device import Device
 from .optional import OptionalBindings
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.settings import setting
+from ...graph.core.settings import setting
 from ..gpu_kernel import Target
 from .array import DeviceArray
 from .driver import OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count

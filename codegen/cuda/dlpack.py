@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.dtypes import as_dtype
+from ...graph.core.dtypes import as_dtype
 
 if TYPE_CHECKING:
     from .array import DeviceArray

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...graph.errors import UnimplementedError
+from ...graph.core.errors import UnimplementedError
 from ..gpu_kernel import Binary, Parameter, Routine
 from .device import Device
 from .driver import bindings, check, error

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.errors import ResourceExhaustedError
+from ...graph.core.errors import ResourceExhaustedError
 
 SMALLEST = 512  # bytes; what cuMemAlloc aligns to, and more than any vector load needs
 LISTED = 10  # tensors in an out-of-memory error

@@ -1,8 +1,8 @@
 """NCCL: collectives from GPU to GPU, through the bindings of nccl4py (`nccl.bindings.nccl`).
 
-A `NcclLink` is one member's side of a communicator, as `graph/links.py` wants it: it belongs to a session, a group and a rank. What
-runs on it does so in a thread of its own, on a stream of its own, in the order of the runs' numbers: a communicator wants the same
-calls in the same order from all members, and each call ends on the device when all have made theirs.
+A `NcclLink` is one member's side of a communicator, as `graph/collectives/device_link.py` wants it: it belongs to a session, a
+group and a rank. What runs on it does so in a thread of its own, on a stream of its own, in the order of the runs' numbers: a
+communicator wants the same calls in the same order from all members, and each call ends on the device when all have made theirs.
 
 The communicator does not block (`blocking = 0`): its calls say "in progress", and are asked until they are done. So the thread can
 always look whether the link was stopped, and abort the communicator, which ends what spins on the device. It asks for the end of a
@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...graph.errors import AbortedError, OpError, UnavailableError
-from ...graph.links import Card
+from ...graph.collectives.device_link import Card
+from ...graph.core.errors import AbortedError, OpError, UnavailableError
 from .device import Device
 from .driver import CudaError, bindings as cuda, check
 from .optional import OptionalBindings
@@ -63,7 +63,7 @@ class _StoppedError(Exception):
 
 
 class NcclLink:
-    """One member's side of a communicator: a `Link` of `graph/links.py`.
+    """One member's side of a communicator: a `Link` of `graph/collectives/device_link.py`.
 
     Args:
         device: the member's GPU. rank, size: its place in the group.

@@ -23,7 +23,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ...graph.errors import ResourceExhaustedError
+from ...graph.core.errors import ResourceExhaustedError
 from .. import disk_cache
 from .array import DeviceArray
 from .device import Device

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from ...graph.node import Tensor
-from ...graph.shape import is_static
+from ...graph.core.node import Tensor
+from ...graph.core.shape import is_static
 from .pattern import Match, Rule
 
 

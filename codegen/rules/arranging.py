@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.dtypes import DType
-from ...graph.node import Tensor
-from ...graph.shape import is_static
-from ...graph.static_value import static_value
+from ...graph.core.constant_value import static_value
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Tensor
+from ...graph.core.shape import is_static
 from .pattern import Match, Rule
 
 

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from ...graph.node import Tensor
-from ...graph.ops import composites as _composites  # noqa: F401  the ops that these rules make
+from ...graph.core.node import Tensor
+from ...graph.ops.math import fused_ops as _composites  # noqa: F401  the ops that these rules make
 from .pattern import Match, Rule
 
 _CUBE = "{x * (x * x), x ** 3, x * Square(x)}"

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.node import Node, Tensor
-from ...graph.opdef import opdef, size
-from ...graph.shape import is_static
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import opdef, size
+from ...graph.core.shape import is_static
 from .arranging import permutation_of, rows_out_of_product
 from .pattern import Match, Rule
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.node import Node, Tensor
+from ...graph.core.node import Node, Tensor
 from ..sizes import Sizes
 
 COMMUTES = frozenset({"AddV2", "Mul"})

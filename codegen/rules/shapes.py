@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.node import Node, Tensor
+from ...graph.core.node import Node, Tensor
 from ..sizes import Product, Size, product, quotient
 from .pattern import Match, Rule
 

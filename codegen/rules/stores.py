@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ...graph.node import Node, Tensor
-from ...graph.shape import is_static
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import is_static
 from ..unit import UnitStep, taken_by
 
 ASSIGNS = frozenset(("Assign", "AssignVariableOp"))

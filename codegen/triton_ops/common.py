@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...graph.dtypes import DType, bfloat16, float16
+from ...graph.core.dtypes import DType, bfloat16, float16
 from ..gpu_kernel import HEADER, Grid, Launch, Parameter, TritonKernel, triton_type
 from ..triton_math import functions
 

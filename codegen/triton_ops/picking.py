@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.dtypes import DType
+from ...graph.core.dtypes import DType
 from ..gpu_kernel import Count, Grid, Routine, Scratch, triton_type
 from ..row_loops import added, converted, kept_in, picked, picked_inside
 from ..triton_routines import launches, one_after_another

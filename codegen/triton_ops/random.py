@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
+from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from ..gpu_kernel import Count, Grid, Routine
 from .common import address, make
 

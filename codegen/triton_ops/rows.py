@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...graph.dtypes import DType, float32
+from ...graph.core.dtypes import DType, float32
 from ..gpu_kernel import Count, Grid, Routine, Scratch, triton_type
 from .common import NARROW, address, computed, make
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...graph.dtypes import DType, float32, float64, int32, int64, uint32, uint64
+from ...graph.core.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ..gpu_kernel import Count, Grid, Launch, Routine, Scratch
 from ..row_loops import MOST_COORDINATES, added, claim, converted, filled, forget, put_by_owners, rows_of
 from ..triton_routines import launches, one_after_another

@@ -13,7 +13,7 @@ Rows of up to `rows.LONGEST_SORTED` elements of 32 bits or less are sorted by on
 
 from __future__ import annotations
 
-from ...graph.dtypes import DType
+from ...graph.core.dtypes import DType
 from ..gpu_kernel import Count, Grid, Launch, Routine, Scratch
 from .common import NARROW, address, make
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.dtypes import DType
+from ...graph.core.dtypes import DType
 from ..gpu_kernel import Count, Routine, Scratch, triton_type
 from ..loops import Loops
 from ..row_loops import added_to_owners, filled, kept_in

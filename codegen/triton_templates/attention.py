@@ -31,7 +31,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.dtypes import DType, bfloat16, float16, float32
+from ...graph.core.dtypes import DType, bfloat16, float16, float32
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .attention_blocks import Blocks, blocks_for
 from .edges import type_text

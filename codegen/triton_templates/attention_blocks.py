@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...graph.dtypes import DType, float32
+from ...graph.core.dtypes import DType, float32
 from ..gpu_kernel import Target
 
 

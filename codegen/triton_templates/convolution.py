@@ -24,8 +24,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...graph.dtypes import DType, bfloat16, float16, float32, float64
-from ...graph.ops.windows import Window
+from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ...graph.ops.nn.conv_geometry import Window
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .edges import Edge, EdgeWriter, Place, plain, type_text
 from .images import IMAGE, WINDOW, Layout, size_parameters, window_constants

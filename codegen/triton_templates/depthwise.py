@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...graph.dtypes import DType, bfloat16, float16, float32
-from ...graph.ops.windows import Window
+from ...graph.core.dtypes import DType, bfloat16, float16, float32
+from ...graph.ops.nn.conv_geometry import Window
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from .convolution import add_parts
 from .edges import Edge, EdgeWriter, Place, plain, type_text

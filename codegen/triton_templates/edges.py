@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graph.dtypes import DType, bool_, float32
+from ...graph.core.dtypes import DType, bool_, float32
 from ..gpu_kernel import Parameter, triton_type
 from ..loops import COSTLY, Loops, LoopsBuilder, Value
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.ops.windows import Window
+from ...graph.ops.nn.conv_geometry import Window
 from ..gpu_kernel import Parameter
 from .writing import Constants, inside
 

@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...graph.dtypes import DType, float32, float64
+from ...graph.core.dtypes import DType, float32, float64
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .edges import Edge, EdgeWriter, Place, plain, type_text
 from .matmul_tiles import Tile, can_describe, tiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...graph.dtypes import DType
+from ...graph.core.dtypes import DType
 from ..gpu_kernel import Target
 
 _SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.dtypes import DType
-from ...graph.ops.windows import Window
+from ...graph.core.dtypes import DType
+from ...graph.ops.nn.conv_geometry import Window
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .edges import NARROW, type_text
 from .images import IMAGE, WINDOW, Layout, for_taps, size_parameters, window_constants

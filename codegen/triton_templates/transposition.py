@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ...graph.dtypes import DType
+from ...graph.core.dtypes import DType
 from ..gpu_kernel import Count, Grid, Launch, Parameter, Routine, triton_type
 from .writing import lines, make_kernel
 

@@ -83,7 +83,7 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from ..graph.errors import OpError
+    from ..graph.core.errors import OpError
     from ..runtime.observe import Observer, TaskView
     from .watch import picture
 

@@ -104,7 +104,7 @@ def list_(folder: _Folder = None) -> None:
 
 
 def _folder(given: Path | None) -> Path:
-    from ..graph.settings import setting
+    from ..graph.core.settings import setting
 
     folder = given or setting("DOVETAIL_KEYS")
     if not folder:

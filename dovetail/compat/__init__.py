@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.shape import dimension_at_index, dimension_value
+from ..graph.core.shape import dimension_at_index, dimension_value
 from . import v1
 
 bytes_or_text_types = (bytes, str)

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Tensor
-from ..graph.ops.passing import group, no_op
-from ..graph.static_value import static_value
-from ..graph.variables import Variable
+from ..graph.core.build import convert
+from ..graph.core.constant_value import static_value
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.node import Tensor
+from ..graph.ops.array.identity_and_placeholders import group, no_op
+from ..graph.tensors.indexed_slices import IndexedSlices
+from ..graph.variables.variable import Variable
 
 
 class AggregationMethod:

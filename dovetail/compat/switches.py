@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..graph.errors import UnimplementedError
+from ..graph.core.errors import UnimplementedError
 
 
 def executing_eagerly() -> bool:

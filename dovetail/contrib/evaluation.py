@@ -6,13 +6,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import int64
-from ..graph.graph_keys import GraphKeys
-from ..graph.initializers import zeros_initializer
-from ..graph.ops.passing import identity
-from ..graph.ops.state import assign_add
-from ..graph.variable_scope import get_variable
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.dtypes import int64
+from ..graph.ops.array.identity_and_placeholders import identity
+from ..graph.ops.state.variables import assign_add
+from ..graph.variables.initializers import zeros_initializer
+from ..graph.variables.scope import get_variable
 from ..runtime.config import ConfigProto
 from ..summary import FileWriter, merge_all
 from ..train.basic_session_run_hooks import FinalOpsHook

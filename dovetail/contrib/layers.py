@@ -1,6 +1,6 @@
 """Layers, initializers and regularizers of `tf.contrib.layers`."""
 
-from ..graph.ops.sparse_math import safe_embedding_lookup_sparse
+from ..graph.ops.sparse.math import safe_embedding_lookup_sparse
 from . import utils
 from .networks import (
     bias_add,

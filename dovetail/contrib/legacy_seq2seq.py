@@ -6,20 +6,20 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.default_graph import name_scope
-from ..graph.dtypes import float32
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import add_n
-from ..graph.ops.cast import cast
-from ..graph.ops.embedding import embedding_lookup
-from ..graph.ops.nn import xw_plus_b
-from ..graph.ops.passing import stop_gradient
-from ..graph.ops.reduce import reduce_sum
-from ..graph.ops.scan import argmax
-from ..graph.ops.shapes import reshape, shape
-from ..graph.ops.softmax import sparse_softmax_cross_entropy_with_logits
-from ..graph.variable_scope import get_variable, variable_scope
+from ..graph.core.build import convert
+from ..graph.core.default_graph import name_scope
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Tensor
+from ..graph.ops.array.embedding import embedding_lookup
+from ..graph.ops.array.identity_and_placeholders import stop_gradient
+from ..graph.ops.array.shapes import reshape, shape
+from ..graph.ops.math.arithmetic import add_n
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.reduce import reduce_sum
+from ..graph.ops.math.scan import argmax
+from ..graph.ops.nn.dense import xw_plus_b
+from ..graph.ops.nn.softmax import sparse_softmax_cross_entropy_with_logits
+from ..graph.variables.scope import get_variable, variable_scope
 from ..rnn import static_rnn
 
 _NO_DIVISION_BY_ZERO = 1e-12  # TensorFlow's

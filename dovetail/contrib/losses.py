@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import losses
-from ..graph.node import Tensor
+from ..graph.core.node import Tensor
 from ..losses import add_loss, get_losses, get_regularization_losses, get_total_loss
 from .arg_scope import add_arg_scope
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import metrics
-from ..graph.build import convert
-from ..graph.dtypes import float32
-from ..graph.node import Tensor
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal
-from ..graph.ops.reduce import reduce_mean
+from ..graph.core.build import convert
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Tensor
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import equal
+from ..graph.ops.math.reduce import reduce_mean
 from ..metrics import mean as streaming_mean, mean_tensor as streaming_mean_tensor
 
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import layers as core
-from ..graph.build import convert
-from ..graph.initializers import zeros_initializer
-from ..graph.node import Tensor
-from ..graph.ops.activations import relu
-from ..graph.ops.conv import depthwise_conv2d, separable_conv2d as _separable
-from ..graph.ops.nn import bias_add as _bias_add
-from ..graph.variable_scope import VariableScope, variable_scope
+from ..graph.core.build import convert
+from ..graph.core.node import Tensor
+from ..graph.ops.nn.activations import relu
+from ..graph.ops.nn.conv import depthwise_conv2d, separable_conv2d as _separable
+from ..graph.ops.nn.dense import bias_add as _bias_add
+from ..graph.variables.initializers import zeros_initializer
+from ..graph.variables.scope import VariableScope, variable_scope
 from .arg_scope import add_arg_scope
 from .regularizers import xavier_initializer
 from .utils import collect_named_outputs, get_variable_collections

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.default_graph import control_dependencies, get_default_graph
-from ..graph.dtypes import bfloat16, float16, float32
-from ..graph.graph_keys import GraphKeys
-from ..graph.initializers import ones_initializer, zeros_initializer
-from ..graph.node import Tensor
-from ..graph.ops.cast import cast
-from ..graph.ops.creation import ones, zeros
-from ..graph.ops.normalization import batch_normalization, fused_batch_norm, moments
-from ..graph.ops.passing import identity
-from ..graph.ops.shapes import reshape, shape, size
-from ..graph.ops.state import assign_sub
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph
+from ..graph.core.dtypes import bfloat16, float16, float32
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import ones, zeros
+from ..graph.ops.array.identity_and_placeholders import identity
+from ..graph.ops.array.shapes import reshape, shape, size
+from ..graph.ops.math.cast import cast
+from ..graph.ops.nn.normalization import batch_normalization, fused_batch_norm, moments
+from ..graph.ops.state.variables import assign_sub
+from ..graph.variables.initializers import ones_initializer, zeros_initializer
 from .arg_scope import add_arg_scope
 from .networks import Function, channels_of, finished, layer_scope, order_of
 from .plain_layers import either

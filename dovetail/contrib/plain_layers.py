@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import layers as core
-from ..graph.build import convert
-from ..graph.control_flow import cond
-from ..graph.default_graph import name_scope
-from ..graph.dtypes import float32, int64
-from ..graph.node import Tensor
-from ..graph.ops.cast import cast
-from ..graph.ops.gathering import one_hot
-from ..graph.ops.nn import dropout as _dropout
-from ..graph.ops.softmax import softmax as _softmax
-from ..graph.static_value import static_value
-from ..graph.variable_scope import variable_scope
+from ..graph.control_flow.cond_while import cond
+from ..graph.core.build import convert
+from ..graph.core.constant_value import static_value
+from ..graph.core.default_graph import name_scope
+from ..graph.core.dtypes import float32, int64
+from ..graph.core.node import Tensor
+from ..graph.ops.array.gather import one_hot
+from ..graph.ops.math.cast import cast
+from ..graph.ops.nn.dense import dropout as _dropout
+from ..graph.ops.nn.softmax import softmax as _softmax
+from ..graph.variables.scope import variable_scope
 from .arg_scope import add_arg_scope
 from .networks import Function, order_of
 from .utils import collect_named_outputs

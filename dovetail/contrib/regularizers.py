@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph, name_scope
-from ..graph.dtypes import float32
-from ..graph.graph_keys import GraphKeys
-from ..graph.initializers import (
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys, get_default_graph, name_scope
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Tensor
+from ..graph.ops.math.arithmetic import absolute, add_n
+from ..graph.ops.math.reduce import reduce_sum
+from ..graph.ops.nn.normalization import l2_loss
+from ..graph.variables.initializers import (
     glorot_normal_initializer,
     glorot_uniform_initializer,
     variance_scaling_initializer as core_scaling,
 )
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import absolute, add_n
-from ..graph.ops.normalization import l2_loss
-from ..graph.ops.reduce import reduce_sum
 
 
 def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: Any = float32) -> Any:

@@ -10,16 +10,15 @@ from functools import partial
 from typing import Any
 
 from ..debugging import check_numerics as checked
-from ..graph.build import convert
-from ..graph.default_graph import control_dependencies, get_default_graph, name_scope
-from ..graph.graph_keys import GraphKeys
-from ..graph.indexed_slices import IndexedSlices, map_values
-from ..graph.node import Tensor
-from ..graph.ops.clip import clip_by_global_norm, clip_by_norm, global_norm
-from ..graph.ops.passing import group, identity
-from ..graph.ops.random import random_normal
-from ..graph.ops.shapes import shape
-from ..graph.variable_lists import trainable_variables
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
+from ..graph.core.node import Tensor
+from ..graph.ops.array.identity_and_placeholders import group, identity
+from ..graph.ops.array.shapes import shape
+from ..graph.ops.math.clip import clip_by_global_norm, clip_by_norm, global_norm
+from ..graph.ops.random.random import random_normal
+from ..graph.tensors.indexed_slices import IndexedSlices, map_values
+from ..graph.variables.collections import trainable_variables
 from ..placer.rules.replica_device_setter import GreedyLoadBalancingStrategy, RandomStrategy, byte_size_load_fn
 from ..summary import histogram, scalar
 from ..train.adagrad import AdagradOptimizer

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import convert
-from ..graph.shape import TensorShape
-from ..graph.static_value import static_dims, static_value
+from ..graph.core.build import convert
+from ..graph.core.constant_value import static_dims, static_value
+from ..graph.core.shape import TensorShape
 
 
 def constant_value(tensor: Any) -> np.ndarray[Any, Any] | None:

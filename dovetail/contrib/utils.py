@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..graph.default_graph import get_default_graph
-from ..graph.graph import Graph
-from ..graph.node import Tensor
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.graph import Graph
+from ..graph.core.node import Tensor
 
 _aliases: WeakKeyDictionary[Graph, dict[str, list[str]]] = WeakKeyDictionary()
 """By the name of the tensor."""

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import placeholder
-from ..graph.default_graph import device as _device, get_default_graph
-from ..graph.dtypes import float32
-from ..graph.graph_keys import GraphKeys
-from ..graph.ops.passing import group
-from ..graph.variable_lists import global_variables
-from ..graph.variable_scope import VariableScope, get_variable, get_variable_scope
-from ..graph.variables import Variable
+from ..graph.core.build import placeholder
+from ..graph.core.default_graph import GraphKeys, device as _device, get_default_graph
+from ..graph.core.dtypes import float32
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.variables.collections import global_variables
+from ..graph.variables.scope import VariableScope, get_variable, get_variable_scope
+from ..graph.variables.variable import Variable
 from ..train.checkpoint_state import load_checkpoint
 from ..train.saver import Saver
 from .arg_scope import add_arg_scope

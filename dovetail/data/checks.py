@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import convert, to_array
-from ..graph.dtypes import as_dtype, int64, string
-from ..graph.node import Tensor
-from ..graph.ops.joining import stack
-from ..graph.shape import Dimension, Dims, TensorShape, as_dims, compatible
+from ..graph.core.build import convert, to_array
+from ..graph.core.dtypes import as_dtype, int64, string
+from ..graph.core.node import Tensor
+from ..graph.core.shape import Dimension, Dims, TensorShape, as_dims, compatible
+from ..graph.ops.array.concat_stack import stack
 from .given import Number, as_known, known
 from .spec import Component, Element, as_array, flatten, pack
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import bool_, int64, string
-from ..graph.node import Tensor
-from ..graph.shape import Dims, TensorShape
-from ..graph.state import Resources
+from ..graph.core.dtypes import bool_, int64, string
+from ..graph.core.node import Tensor
+from ..graph.core.shape import Dims, TensorShape
+from ..graph.resources.resource_manager import Resources
 from . import files as _files, records as _records, walks as _walks  # noqa: F401  (they register kinds)
 from .checks import (
     AUTOTUNE,

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgpack
 
-from ..graph.deserialize import extend_from_bytes
-from ..graph.dtypes import DType
-from ..graph.errors import InvalidArgumentError, OpError
-from ..graph.graph import Graph
-from ..graph.ops.iterators import decoders
-from ..graph.records import MalformedError, unpacked
-from ..graph.shape import as_dims
+from ..graph.core.dtypes import DType
+from ..graph.core.errors import InvalidArgumentError, OpError
+from ..graph.core.graph import Graph
+from ..graph.core.shape import as_dims
+from ..graph.io.deserialize import extend_from_bytes
+from ..graph.io.record_format import MalformedError, unpacked
+from ..graph.ops.io.iterators import decoders
 from .dataset import Dataset
 from .function import DatasetFunction, Function
 from .given import Given

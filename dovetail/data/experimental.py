@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.graph_keys import GraphKeys
+from ..graph.core.default_graph import GraphKeys
 from .checks import AUTOTUNE
 from .iterator import Iterator
 from .options import DistributeOptions, OptimizationOptions, StatsOptions, ThreadingOptions

@@ -1,6 +1,6 @@
 """Functions of elements: traced once as a graph, called on the arrays of each element.
 
-What a function uses of the graph around it comes with it: `graph/function_graph.py` says how.
+What a function uses of the graph around it comes with it: `graph/control_flow/function_graph.py` says how.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator as Walk, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.build import convert, placeholder
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import InvalidArgumentError, OutOfRangeError
-from ..graph.function_graph import FunctionGraph
-from ..graph.graph import Graph
-from ..graph.node import Node, Tensor
-from ..graph.opdef import Trait
-from ..graph.state import Resources
+from ..graph.control_flow.function_graph import FunctionGraph
+from ..graph.core.build import convert, placeholder
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import InvalidArgumentError, OutOfRangeError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.opdef import Trait
+from ..graph.resources.resource_manager import Resources
 from ..runtime.functions import Call, compiled
 from .checks import common
 from .given import At, Given, Source

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import FailedPreconditionError, PermissionDeniedError
-from ..graph.node import Tensor
-from ..graph.ops.random_common import get_seed
-from ..graph.state import Resources
-from ..graph.static_value import static_value
+from ..graph.core.build import convert
+from ..graph.core.constant_value import static_value
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import FailedPreconditionError, PermissionDeniedError
+from ..graph.core.node import Tensor
+from ..graph.ops.random.random_common import get_seed
+from ..graph.resources.resource_manager import Resources
 from .spec import Array, Component, as_array, component_of
 
 Seeds: TypeAlias = tuple[int, ...]

@@ -10,21 +10,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ..graph.build import apply, constant, convert, make
-from ..graph.default_graph import get_default_graph
-from ..graph.device import DeviceSpec
-from ..graph.dtypes import int64
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Node, Tensor
-from ..graph.ops.iterators import handle_of, register
-from ..graph.ops.joining import stack
-from ..graph.ops.passing import identity, no_op
-from ..graph.ops.random import random_uniform
-from ..graph.ops.state import assign
-from ..graph.shape import TensorShape, compatible
-from ..graph.variable_creation import without_creators
-from ..graph.variables import Variable
+from ..graph.core.build import apply, constant, convert, make
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.device import DeviceSpec
+from ..graph.core.dtypes import int64
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.shape import TensorShape, compatible
+from ..graph.ops.array.concat_stack import stack
+from ..graph.ops.array.identity_and_placeholders import identity, no_op
+from ..graph.ops.io.iterators import handle_of, register
+from ..graph.ops.random.random import random_uniform
+from ..graph.ops.state.variables import assign
+from ..graph.variables.variable import Variable, without_creators
 from ..runtime.here import tasks_here
 from .checks import described
 from .encoding import LIMIT, BoundError, encode

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator as Walk
 from pathlib import Path
 
-from ..graph.errors import InvalidArgumentError
+from ..graph.core.errors import InvalidArgumentError
 from ..io.records import tf_record_iterator
 from .files import compression_at, files_of, opened
 from .given import At

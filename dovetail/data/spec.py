@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import convert, to_array
-from ..graph.dtypes import DType, as_dtype, int64
-from ..graph.errors import UnimplementedError
-from ..graph.node import Tensor
-from ..graph.shape import Dims
-from ..graph.sparse_tensor import SparseTensor, SparseTensorValue, is_sparse
-from ..graph.structure import flatten as leaves
+from ..graph.core.build import convert, to_array
+from ..graph.core.dtypes import DType, as_dtype, int64
+from ..graph.core.errors import UnimplementedError
+from ..graph.core.nest import flatten as leaves
+from ..graph.core.node import Tensor
+from ..graph.core.shape import Dims
+from ..graph.tensors.sparse_tensor import SparseTensor, SparseTensorValue, is_sparse
 
 Array = np.ndarray[Any, Any]
 Element = Sequence[Array]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgpack
 
-from ..graph.errors import DataLossError, InvalidArgumentError
-from ..graph.records import MAX_RECORD, MalformedError, Reader, extension
+from ..graph.core.errors import DataLossError, InvalidArgumentError
+from ..graph.io.record_format import MAX_RECORD, MalformedError, Reader, extension
 from .spec import Component, Element
 
 FORMAT = "dovetail-elements-1"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import int64
-from ..graph.ops.cast import cast
-from ..graph.shape import as_dims
+from ..graph.core.dtypes import int64
+from ..graph.core.shape import as_dims
+from ..graph.ops.math.cast import cast
 from .checks import positive, shapes_for
 from .dataset import Dataset
 from .function import dataset_traced, folded, traced

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.errors import DataLossError, InvalidArgumentError, OutOfRangeError
+from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeError
 from .ahead import Ahead, InOrder
 from .checks import AUTOTUNE, checked, positive
 from .given import At, arrays_of

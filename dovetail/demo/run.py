@@ -13,7 +13,7 @@ from rich.console import Console
 
 import dovetail as tf
 
-from ..graph.errors import OpError
+from ..graph.core.errors import OpError
 from ..placer.plan import Plan
 from .data import Digits, load_digits
 from .display import Display, Training, make_display

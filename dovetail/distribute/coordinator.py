@@ -21,15 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import placeholder, to_array
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import AbortedError, CancelledError, OpError, UnavailableError
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Node, Tensor
-from ..graph.ops.state import is_variable_initialized
-from ..graph.structure import flatten, map_structure, pack
-from ..graph.variable_lists import global_variables
-from ..graph.variable_scope import AUTO_REUSE, get_variable_scope, variable_scope
+from ..graph.core.build import placeholder, to_array
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
+from ..graph.core.nest import flatten, map_structure, pack
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.state.variables import is_variable_initialized
+from ..graph.variables.collections import global_variables
+from ..graph.variables.scope import AUTO_REUSE, get_variable_scope, variable_scope
 from .parameter_server import ParameterServerStrategy
 from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues, checked_dataset
 from .values import DistributedVariable
@@ -420,7 +419,7 @@ def _is_fed(value: Any) -> bool:
 
 
 def _dtype_of(array: Any) -> Any:
-    from ..graph.dtypes import as_dtype, string
+    from ..graph.core.dtypes import as_dtype, string
 
     return string if array.dtype == object else as_dtype(array.dtype)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.variable_creation import without_creators
+from ..graph.core.default_graph import get_default_graph
+from ..graph.variables.variable import without_creators
 from .reduction import ReduceOp, device_of, on_each
 from .values import DistributedVariable, PerReplica
 

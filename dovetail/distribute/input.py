@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.ops.passing import no_op
-from ..graph.structure import flatten, map_structure
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.nest import flatten, map_structure
+from ..graph.ops.array.identity_and_placeholders import no_op
 from . import roles
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class DistributedIterator:
         def mine(value: Any) -> Any:
             if workers == 1:
                 return value
-            from ..graph.ops.joining import split
+            from ..graph.ops.array.concat_stack import split
 
             return split(convert(value), workers, 0)[rank]
 

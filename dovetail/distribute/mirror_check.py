@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.node import Node
-from ..graph.ops.checksums import check_same, checksum
-from ..graph.ops.joining import stack
-from ..graph.settings import setting
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.node import Node
+from ..graph.core.settings import setting
+from ..graph.ops.array.concat_stack import stack
+from ..graph.ops.state.checksums import check_same, checksum
 from .values import DistributedVariable
 
 if TYPE_CHECKING:

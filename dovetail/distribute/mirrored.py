@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.collective_runs import are_gpus
-from ..graph.default_graph import get_default_graph
-from ..graph.device import canonical_name
-from ..graph.errors import UnimplementedError
+from ..graph.collectives.kernels import are_gpus
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.device import canonical_name
+from ..graph.core.errors import UnimplementedError
 from .reduction import CrossDeviceOps, NcclAllReduce
 from .strategy import Strategy
 
@@ -83,7 +83,7 @@ class TPUStrategy(Strategy):
 def accelerators() -> list[str]:
     """The GPUs of this process, by their short names."""
     from ..codegen.cuda.driver import gpu_memory
-    from ..graph.settings import setting
+    from ..graph.core.settings import setting
     from ..placer.cluster.spec import local_devices
 
     task = "/job:localhost/replica:0/task:0"

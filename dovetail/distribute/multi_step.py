@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..graph.build import convert
-from ..graph.control_flow import while_loop
-from ..graph.default_graph import get_default_graph
-from ..graph.node import Tensor
-from ..graph.ops.passing import group
-from ..graph.structure import flatten
+from ..graph.control_flow.cond_while import while_loop
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.nest import flatten
+from ..graph.core.node import Tensor
+from ..graph.ops.array.identity_and_placeholders import group
 from .context import get_replica_context, get_strategy
 from .values import PerReplica
 

@@ -15,13 +15,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.collective_runs import are_gpus
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import FailedPreconditionError
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Tensor
-from ..graph.ops import collectives
+from ..graph.collectives.kernels import are_gpus
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import FailedPreconditionError
+from ..graph.core.node import Tensor
+from ..graph.ops.state import collectives
+from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
 from . import roles
 from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
@@ -217,7 +217,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     def _gather_across(self, value: Tensor, axis: int) -> Tensor:
         if len(self._workers) <= 1:
             return value
-        from ..graph.ops.shapes import transpose
+        from ..graph.ops.array.shapes import transpose
 
         rank = value.shape.rank
         if axis == 0:
@@ -255,7 +255,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     def barrier(self) -> Any:
         """A node that ends when all workers have come to it."""
         if len(self._workers) <= 1:
-            from ..graph.ops.passing import no_op
+            from ..graph.ops.array.identity_and_placeholders import no_op
 
             return no_op()
         return self._collective(lambda i: collectives.barrier(self._members, self._rank, i))
@@ -266,7 +266,7 @@ class CollectiveAllReduceStrategy(MultiWorkerMirroredStrategy):
 
 
 def _text(device: Any) -> str:
-    from ..graph.device import canonical_name
+    from ..graph.core.device import canonical_name
 
     return canonical_name(device if isinstance(device, str) else device.to_string())
 

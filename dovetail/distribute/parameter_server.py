@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.variable_scope import get_variable_scope, variable_scope
+from ..graph.core.default_graph import get_default_graph
+from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..placer.cluster.spec import ClusterSpec
 from ..placer.rules.replica_device_setter import replica_device_setter
 from . import roles

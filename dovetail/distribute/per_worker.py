@@ -7,7 +7,7 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..data.encoding import BoundError, encode
-from ..graph.errors import InvalidArgumentError
+from ..graph.core.errors import InvalidArgumentError
 from .input import DistributedDataset
 
 

@@ -6,14 +6,14 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.collective_runs import are_gpus
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import DType
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Tensor
-from ..graph.opdef import nbytes
-from ..graph.ops import collectives
+from ..graph.collectives.kernels import are_gpus
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.dtypes import DType
+from ..graph.core.node import Tensor
+from ..graph.core.opdef import nbytes
+from ..graph.ops.state import collectives
+from ..graph.tensors.indexed_slices import IndexedSlices
 from .values import DistributedValues, DistributedVariable, PerReplica
 
 BUCKET_BYTES = 4 << 20  # gradients travel together up to here: large enough for the ring, small enough to begin early
@@ -96,7 +96,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         with graph.colocate_with(None, ignore_existing=True), graph.device(self.reduce_to_device or device):
             if any(isinstance(v, IndexedSlices) for v in values):
                 return joined_slices(values, op, len(values))
-            from ..graph.ops.arithmetic import add_n
+            from ..graph.ops.math.arithmetic import add_n
 
             tensors = [convert(v) for v in values]
             total = (self.accumulation_fn or add_n)(tensors)
@@ -229,7 +229,7 @@ def device_of(destination: Any) -> str | None:
 
 def on_each(value: Any, destinations: Any) -> Any:
     """A value as it is for one destination; a `PerReplica` with the value on each device where destinations are several."""
-    from ..graph.ops.passing import identity
+    from ..graph.ops.array.identity_and_placeholders import identity
 
     places = destinations.values if isinstance(destinations, (DistributedValues, DistributedVariable)) else ()
     if len(places) < 2:
@@ -249,7 +249,7 @@ def _packs(num_packs: int) -> int:
 
 def scaled(total: Tensor, count: int) -> Tensor:
     """A sum of `count` values, divided by it: rounded down for whole numbers."""
-    from ..graph.ops.arithmetic import floordiv, multiply, truediv
+    from ..graph.ops.math.arithmetic import floordiv, multiply, truediv
 
     if not (total.dtype.is_floating or total.dtype.is_complex):
         return floordiv(total, count)
@@ -260,7 +260,7 @@ def scaled(total: Tensor, count: int) -> Tensor:
 
 def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSlices:
     """The sum (or mean over `count`) of `IndexedSlices`: all their rows, one after another."""
-    from ..graph.ops.joining import concat
+    from ..graph.ops.array.concat_stack import concat
 
     if not all(isinstance(v, IndexedSlices) for v in values):
         raise TypeError("Replicas gave IndexedSlices and tensors for one value; pass one kind from all of them")

@@ -18,14 +18,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph.blocks import open_blocks
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.graph import Graph
-from ..graph.node import Tensor
-from ..graph.scopes import Scopes
-from ..graph.variable_scope import VariableScope, _open
-from ..graph.variable_store import VariableStore
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.graph import Graph
+from ..graph.core.graph_scopes import open_blocks
+from ..graph.core.node import Tensor
+from ..graph.core.scopes import Scopes
+from ..graph.variables.scope import VariableScope, _open
+from ..graph.variables.store import VariableStore
 from .context import contexts, entered, set_contexts
 from .values import DistributedVariable, regroup, select
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..data.spec import Component, flatten, pack
-from ..graph.node import Tensor
-from ..graph.ops.shapes import shape
-from ..graph.sparse_tensor import SparseTensorValue, is_sparse
-from ..graph.structure import flatten as leaves
+from ..graph.core.nest import flatten as leaves
+from ..graph.core.node import Tensor
+from ..graph.ops.array.shapes import shape
+from ..graph.tensors.sparse_tensor import SparseTensorValue, is_sparse
 
 
 def in_whole_rounds(dataset: Dataset, replicas: int) -> Dataset:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph.aggregation import VariableAggregation, VariableSynchronization
-from ..graph.errors import UnimplementedError
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Node, Tensor
-from ..graph.structure import children, describe, map_structure
-from ..graph.variable_kinds import ResourceVariable
+from ..graph.core.errors import UnimplementedError
+from ..graph.core.nest import children, describe, map_structure
+from ..graph.core.node import Node, Tensor
+from ..graph.tensors.indexed_slices import IndexedSlices
+from ..graph.variables.ref_and_resource import ResourceVariable
+from ..graph.variables.variable import VariableAggregation, VariableSynchronization
 from .context import contexts, get_replica_context
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class DistributedVariable(ResourceVariable):
             if len(self.values) == 1:
                 self._initializers = self.values[0].initializer
             else:
-                from ..graph.ops.passing import group
+                from ..graph.ops.array.identity_and_placeholders import group
 
                 with self.graph.init_scope(), self.graph.name_scope(None):
                     nodes = [v.initializer for v in self.values]
@@ -183,7 +183,7 @@ class DistributedVariable(ResourceVariable):
 
     def _change_all(self, op: str, value: Any, name: str | None) -> Node:
         """Change every copy; a `PerReplica` has a value for each."""
-        from ..graph.ops.passing import group
+        from ..graph.ops.array.identity_and_placeholders import group
 
         values = value.values if isinstance(value, DistributedValues) else [value] * len(self.values)
         if self._on_read and op == "Assign" and self.aggregation is VariableAggregation.SUM:

@@ -13,15 +13,15 @@ from ..distribute.reduction import ReduceOp
 from ..distribute.rounds import in_whole_rounds, rows_of
 from ..distribute.strategy import Strategy
 from ..distribute.values import PerReplica
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import float32
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import add_n
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import greater, where
-from ..graph.ops.creation import zeros_like
-from ..graph.ops.passing import group
-from ..graph.structure import flatten, map_structure
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.dtypes import float32
+from ..graph.core.nest import flatten, map_structure
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.creation import zeros_like
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.math.arithmetic import add_n
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import greater, where
 from ..train.scaffold import Scaffold
 from .spec import EstimatorSpec, ModeKeys
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..feature_column import input_layer, linear_model
-from ..graph.default_graph import control_dependencies, get_default_graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.initializers import glorot_uniform_initializer
-from ..graph.node import Tensor
-from ..graph.ops.activations import relu
-from ..graph.ops.nn import dropout as without_some
-from ..graph.variable_scope import variable_scope
+from ..graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph
+from ..graph.core.node import Tensor
+from ..graph.ops.nn.activations import relu
+from ..graph.ops.nn.dense import dropout as without_some
+from ..graph.variables.initializers import glorot_uniform_initializer
+from ..graph.variables.scope import variable_scope
 from ..layers import batch_normalization, dense
 from ..losses import Reduction
 from .estimator import Estimator

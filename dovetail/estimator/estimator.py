@@ -15,11 +15,11 @@ import numpy as np
 
 from .. import saved_model
 from ..distribute.context import outside_strategies
-from ..graph.errors import UnimplementedError
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Node, Tensor
-from ..graph.ops.passing import group
+from ..graph.core.default_graph import GraphKeys
+from ..graph.core.errors import UnimplementedError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.identity_and_placeholders import group
 from ..metrics import mean
 from ..summary import FileWriterCache, scalar
 from ..train.basic_session_run_hooks import (

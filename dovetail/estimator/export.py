@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..graph.build import convert, placeholder
-from ..graph.dtypes import string
-from ..graph.node import Tensor
-from ..graph.ops.parsing import parse_example
-from ..graph.ops.strings import as_string
+from ..graph.core.build import convert, placeholder
+from ..graph.core.dtypes import string
+from ..graph.core.node import Tensor
+from ..graph.ops.io.parsing import parse_example
+from ..graph.ops.strings.strings import as_string
 from ..saved_model import signature_constants as names
 from ..saved_model.signature_def_utils import (
     build_signature_def,

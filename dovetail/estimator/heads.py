@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import metrics
-from ..graph.build import convert
-from ..graph.dtypes import float32, int64, string
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import maximum
-from ..graph.ops.cast import cast
-from ..graph.ops.gathering import gather
-from ..graph.ops.hashing import vocabulary_index
-from ..graph.ops.joining import concat
-from ..graph.ops.math import sigmoid
-from ..graph.ops.scan import argmax
-from ..graph.ops.shapes import expand_dims, reshape
-from ..graph.ops.softmax import sigmoid_cross_entropy_with_logits, softmax, sparse_softmax_cross_entropy_with_logits
+from ..graph.core.build import convert
+from ..graph.core.dtypes import float32, int64, string
+from ..graph.core.node import Tensor
+from ..graph.ops.array.concat_stack import concat
+from ..graph.ops.array.gather import gather
+from ..graph.ops.array.shapes import expand_dims, reshape
+from ..graph.ops.math.arithmetic import maximum
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.elementwise import sigmoid
+from ..graph.ops.math.scan import argmax
+from ..graph.ops.nn.softmax import sigmoid_cross_entropy_with_logits, softmax, sparse_softmax_cross_entropy_with_logits
+from ..graph.ops.strings.hashing import vocabulary_index
 from ..losses import Reduction, compute_weighted_loss
 from ..train.training_util import get_global_step
 from .export import ExportOutput, outputs_of_classes, outputs_of_numbers

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..distribute import roles
 from ..distribute.strategy import Strategy
 from ..distribute.tf_config import task_index, tf_config
-from ..graph.errors import UnimplementedError
+from ..graph.core.errors import UnimplementedError
 from ..placer.cluster.spec import ClusterSpec
 from ..placer.rules.replica_device_setter import replica_device_setter
 from ..runtime.config import ConfigProto, check_config

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..distribute.multi_worker import MultiWorkerMirroredStrategy
 from ..distribute.strategy import Strategy
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import UnavailableError
-from ..graph.graph import Graph
-from ..graph.ops.passing import group
-from ..graph.variable_lists import global_variables
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import UnavailableError
+from ..graph.core.graph import Graph
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.variables.collections import global_variables
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
 from ..train.basic_session_run_hooks import StepCounterHook, SummarySaverHook

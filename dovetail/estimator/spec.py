@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Node, Tensor
+from ..graph.core.build import convert
+from ..graph.core.node import Node, Tensor
 from ..train.scaffold import Scaffold
 from ..train.session_run_hook import SessionRunHook
 
@@ -89,7 +89,7 @@ def _scalar(loss: Any) -> Tensor:
     if found.shape.rank not in (None, 0):
         if found.shape.num_elements() != 1:
             raise ValueError(f"Loss must be scalar, given: {found}")
-        from ..graph.ops.shapes import reshape
+        from ..graph.ops.array.shapes import reshape
 
         found = reshape(found, [])
     return found

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..distribute import roles
 from ..distribute.multi_worker import server_of
-from ..graph.graph_keys import GraphKeys
+from ..graph.core.default_graph import GraphKeys
 from ..train.basic_session_run_hooks import SecondOrStepTimer
 from ..train.checkpoint_hooks import CheckpointSaverListener
 from ..train.checkpoint_state import checkpoint_exists, load_variable

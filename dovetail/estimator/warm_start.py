@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.variables import Variable
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.variables.variable import Variable
 from ..train.checkpoint_state import latest_checkpoint
 from ..train.saver import Saver
 from ..train.scaffold import Scaffold

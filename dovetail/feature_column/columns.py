@@ -14,25 +14,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.dtypes import DType, float32, int64, string
-from ..graph.initializers import truncated_normal_initializer
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import div_no_nan, maximum, multiply, sqrt
-from ..graph.ops.cast import cast
-from ..graph.ops.clip import clip_by_norm
-from ..graph.ops.compare import greater, greater_equal, where
-from ..graph.ops.creation import zeros_like
-from ..graph.ops.embedding import embedding_lookup
-from ..graph.ops.gathering import one_hot
-from ..graph.ops.hashing import cross_hashed
-from ..graph.ops.parsing import FixedLenFeature, VarLenFeature
-from ..graph.ops.reduce import reduce_sum
-from ..graph.ops.shapes import expand_dims, reshape, shape
-from ..graph.ops.sparse_arranging import sparse_tensor_to_dense
-from ..graph.ops.strings import string_length
-from ..graph.sparse_tensor import SparseTensor
-from ..graph.variable_scope import get_variable
+from ..graph.core.build import convert
+from ..graph.core.dtypes import DType, float32, int64, string
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import zeros_like
+from ..graph.ops.array.embedding import embedding_lookup
+from ..graph.ops.array.gather import one_hot
+from ..graph.ops.array.shapes import expand_dims, reshape, shape
+from ..graph.ops.io.parsing import FixedLenFeature, VarLenFeature
+from ..graph.ops.math.arithmetic import div_no_nan, maximum, multiply, sqrt
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.clip import clip_by_norm
+from ..graph.ops.math.compare import greater, greater_equal, where
+from ..graph.ops.math.reduce import reduce_sum
+from ..graph.ops.sparse.arrange import sparse_tensor_to_dense
+from ..graph.ops.strings.hashing import cross_hashed
+from ..graph.ops.strings.strings import string_length
+from ..graph.tensors.sparse_tensor import SparseTensor
+from ..graph.variables.initializers import truncated_normal_initializer
+from ..graph.variables.scope import get_variable
 
 COMBINERS = ("sum", "mean", "sqrtn")
 Features = Mapping[str, Any]

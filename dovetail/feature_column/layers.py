@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..graph.dtypes import float32
-from ..graph.initializers import zeros_initializer
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import add_n
-from ..graph.ops.joining import concat
-from ..graph.ops.linalg import matmul
-from ..graph.variable_scope import get_variable, variable_scope
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Tensor
+from ..graph.ops.array.concat_stack import concat
+from ..graph.ops.linalg.linalg import matmul
+from ..graph.ops.math.arithmetic import add_n
+from ..graph.variables.initializers import zeros_initializer
+from ..graph.variables.scope import get_variable, variable_scope
 from .columns import CategoricalColumn, DenseColumn, Features, combined
 from .make import checked
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..graph.dtypes import as_dtype, float32, int64, string
-from ..graph.node import Tensor
-from ..graph.ops.compare import less, where
-from ..graph.ops.creation import zeros_like
-from ..graph.ops.hashing import vocabulary_index
-from ..graph.ops.strings import as_string, string_to_hash_bucket_fast
+from ..graph.core.dtypes import as_dtype, float32, int64, string
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import zeros_like
+from ..graph.ops.math.compare import less, where
+from ..graph.ops.strings.hashing import vocabulary_index
+from ..graph.ops.strings.strings import as_string, string_to_hash_bucket_fast
 from .columns import (
     COMBINERS,
     BucketizedColumn,

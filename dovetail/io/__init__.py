@@ -1,6 +1,6 @@
 """Files, records, and what is in them (`dt.io`)."""
 
-from ..graph.ops.image_files import (
+from ..graph.ops.image.files import (
     decode_and_crop_jpeg,
     decode_bmp,
     decode_gif,
@@ -12,7 +12,7 @@ from ..graph.ops.image_files import (
     extract_jpeg_shape,
     is_jpeg,
 )
-from ..graph.ops.parsing import (
+from ..graph.ops.io.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
     SparseFeature,
@@ -21,16 +21,16 @@ from ..graph.ops.parsing import (
     parse_example,
     parse_single_example,
 )
-from ..graph.ops.readers import matching_files, read_file, write_file
-from ..graph.ops.separated_values import decode_csv
-from ..graph.ops.sequence_parsing import (
+from ..graph.ops.io.readers import matching_files, read_file, write_file
+from ..graph.ops.io.sequence_parsing import (
     decode_json_example,
     parse_sequence_example,
     parse_single_sequence_example,
     parse_tensor,
     serialize_tensor,
 )
-from ..graph.ops.strings import decode_base64, encode_base64
+from ..graph.ops.strings.csv import decode_csv
+from ..graph.ops.strings.strings import decode_base64, encode_base64
 from ..queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from . import gfile
 from .matching import match_filenames_once

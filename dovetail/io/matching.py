@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..graph.build import TensorLike
-from ..graph.graph_keys import GraphKeys
-from ..graph.ops.readers import matching_files
-from ..graph.variables import Variable
+from ..graph.core.build import TensorLike
+from ..graph.core.default_graph import GraphKeys
+from ..graph.ops.io.readers import matching_files
+from ..graph.variables.variable import Variable
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..graph.build import TensorLike, convert, make
-from ..graph.data_flow import QueueBase
-from ..graph.dtypes import int64
-from ..graph.errors import InvalidArgumentError, NotFoundError, UnimplementedError
-from ..graph.node import Node, Tensor
-from ..graph.ops.readers import Format, Record, reader
+from ..graph.core.build import TensorLike, convert, make
+from ..graph.core.dtypes import int64
+from ..graph.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.io.readers import Format, Record, reader
+from ..graph.ops.state.queue_api import QueueBase
 from .records import compression_of, tf_record_iterator
 
 

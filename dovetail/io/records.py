@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..graph.crc32c import masked
-from ..graph.errors import DataLossError, NotFoundError
+from ..graph.core.errors import DataLossError, NotFoundError
+from ..graph.tensorflow.crc32c import masked
 
 CHUNK = 1 << 20  # bytes that are read at once from a file that zlib has compressed
 

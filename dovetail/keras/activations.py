@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Tensor
-from ..graph.ops.activations import elu, gelu, leaky_relu, relu as _relu, selu, silu, softplus, softsign
-from ..graph.ops.arithmetic import minimum
-from ..graph.ops.clip import clip_by_value
-from ..graph.ops.math import exp, sigmoid, tanh
-from ..graph.ops.softmax import log_softmax, softmax as _softmax
+from ..graph.core.build import convert
+from ..graph.core.node import Tensor
+from ..graph.ops.math.arithmetic import minimum
+from ..graph.ops.math.clip import clip_by_value
+from ..graph.ops.math.elementwise import exp, sigmoid, tanh
+from ..graph.ops.nn.activations import elu, gelu, leaky_relu, relu as _relu, selu, silu, softplus, softsign
+from ..graph.ops.nn.softmax import log_softmax, softmax as _softmax
 from .registry import Registry
 
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from ..distribute.context import get_replica_context, has_strategy
 from ..distribute.values import DistributedVariable
-from ..graph.default_graph import get_default_graph, get_default_session, reset_default_graph
-from ..graph.device import DeviceSpec
-from ..graph.errors import DeadlineExceededError
-from ..graph.graph import Graph
+from ..graph.core.default_graph import get_default_graph, get_default_session, reset_default_graph
+from ..graph.core.device import DeviceSpec
+from ..graph.core.errors import DeadlineExceededError
+from ..graph.core.graph import Graph
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import div_no_nan, multiply
-from ..graph.ops.cast import cast
-from ..graph.ops.reduce import reduce_mean, reduce_sum
-from ..graph.ops.shapes import size
+from ..graph.core.build import convert
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.shapes import size
+from ..graph.ops.math.arithmetic import div_no_nan, multiply
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.reduce import reduce_mean, reduce_sum
 from . import losses, metrics
 from .losses import Loss, weights_for
 from .metrics import Mean, Metric

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import maximum, sqrt, square
-from ..graph.ops.clip import clip_by_value
-from ..graph.ops.reduce import reduce_sum
+from ..graph.core.node import Tensor
+from ..graph.ops.math.arithmetic import maximum, sqrt, square
+from ..graph.ops.math.clip import clip_by_value
+from ..graph.ops.math.reduce import reduce_sum
 from .backend import epsilon
 from .registry import Configured, Registry
 

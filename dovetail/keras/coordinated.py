@@ -21,10 +21,10 @@ from ..distribute.coordinator import ClusterCoordinator
 from ..distribute.input import InputContext
 from ..distribute.parameter_server import ParameterServerStrategy
 from ..distribute.values import PerReplica, select
-from ..graph.default_graph import get_default_graph
-from ..graph.node import Node
-from ..graph.ops.passing import group
-from ..graph.structure import pack
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.nest import pack
+from ..graph.core.node import Node
+from ..graph.ops.array.identity_and_placeholders import group
 from .data import Batch, Elements, Source
 from .steps import Step
 

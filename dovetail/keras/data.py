@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..graph.dtypes import as_dtype
-from ..graph.structure import flatten, pack
+from ..graph.core.dtypes import as_dtype
+from ..graph.core.nest import flatten, pack
 from .backend import floatx
 
 Array = np.ndarray[Any, Any]

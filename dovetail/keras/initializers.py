@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.initializers import (
+from ..graph.variables.initializers import (
     Constant,
     GlorotNormal,
     GlorotUniform,

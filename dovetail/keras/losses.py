@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.dtypes import int64
-from ..graph.node import Tensor
-from ..graph.ops.activations import softplus
-from ..graph.ops.arithmetic import absolute, maximum, multiply, negative, square, subtract
-from ..graph.ops.cast import cast
-from ..graph.ops.clip import clip_by_value
-from ..graph.ops.compare import less_equal, where_v2
-from ..graph.ops.math import log, log1p
-from ..graph.ops.normalization import l2_normalize
-from ..graph.ops.reduce import reduce_mean, reduce_sum
-from ..graph.ops.shapes import expand_dims, reshape, shape, squeeze
-from ..graph.ops.softmax import (
+from ..graph.core.build import convert
+from ..graph.core.dtypes import int64
+from ..graph.core.node import Tensor
+from ..graph.ops.array.shapes import expand_dims, reshape, shape, squeeze
+from ..graph.ops.math.arithmetic import absolute, maximum, multiply, negative, square, subtract
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.clip import clip_by_value
+from ..graph.ops.math.compare import less_equal, where_v2
+from ..graph.ops.math.elementwise import log, log1p
+from ..graph.ops.math.reduce import reduce_mean, reduce_sum
+from ..graph.ops.nn.activations import softplus
+from ..graph.ops.nn.normalization import l2_normalize
+from ..graph.ops.nn.softmax import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.aggregation import VariableAggregation, VariableSynchronization
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import float32
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import div_no_nan, multiply, sqrt
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal, greater, greater_equal
-from ..graph.ops.logic import logical_and, logical_not
-from ..graph.ops.passing import group
-from ..graph.ops.reduce import reduce_mean, reduce_sum
-from ..graph.ops.scan import argmax
-from ..graph.ops.shapes import expand_dims, reshape, size
-from ..graph.ops.sorting import in_top_k
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.array.shapes import expand_dims, reshape, size
+from ..graph.ops.array.sorting import in_top_k
+from ..graph.ops.math.arithmetic import div_no_nan, multiply, sqrt
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import equal, greater, greater_equal
+from ..graph.ops.math.logic import logical_and, logical_not
+from ..graph.ops.math.reduce import reduce_mean, reduce_sum
+from ..graph.ops.math.scan import argmax
+from ..graph.variables.variable import VariableAggregation, VariableSynchronization
 from . import losses
 from .backend import batch_set_value, copies
 from .layers.base import Layer

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..distribute.context import get_strategy, has_strategy, in_cross_replica_context
-from ..graph.default_graph import get_default_graph
-from ..graph.node import Tensor
-from ..graph.structure import flatten, pack
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.nest import flatten, pack
+from ..graph.core.node import Tensor
 from . import saving
 from .layers.base import Layer
 from .layers.inputs import Input, InputLayer

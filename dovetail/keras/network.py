@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.node import Node, Tensor
-from ..graph.structure import flatten, map_structure
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.nest import flatten, map_structure
+from ..graph.core.node import Node, Tensor
 from .backend import GraphState
 from .layers.base import Call, Layer
 from .layers.inputs import InputLayer

@@ -7,15 +7,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from ..graph.aggregation import VariableAggregation
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import float32, int64
-from ..graph.indexed_slices import map_values
-from ..graph.node import Node, Tensor
-from ..graph.ops.cast import cast
-from ..graph.ops.clip import clip_by_global_norm, clip_by_norm, clip_by_value
-from ..graph.variables import Variable
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.dtypes import float32, int64
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.clip import clip_by_global_norm, clip_by_norm, clip_by_value
+from ..graph.tensors.indexed_slices import map_values
+from ..graph.variables.variable import Variable, VariableAggregation
 from ..train.optimizer import Optimizer as _Optimizer, as_type
 from . import schedules
 from .backend import copies, set_value
@@ -181,7 +180,7 @@ class Optimizer(_Optimizer, Configured):
         return [(None if g is None else by_id[id(g)], v) for g, v in pairs]
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
-        from ..graph.initializers import constant_initializer
+        from ..graph.variables.initializers import constant_initializer
 
         for v in var_list:
             for slot, start in self._slots_at.items():

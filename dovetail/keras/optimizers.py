@@ -1,7 +1,7 @@
 """`dt.keras.optimizers`: how weights follow their gradients, under Keras' names and with Keras' defaults.
 
 They are `dt.train` optimizers, so they also do `minimize` and `apply_gradients` in any graph, and work under every strategy. An
-update is one op where there is a rule for it (`graph/ops/training.py`). The learning rate is a variable, which callbacks change, or a
+update is one op where there is a rule for it (`graph/ops/state/training.py`). The learning rate is a variable, which callbacks change, or a
 schedule of `iterations`, the variable that counts the updates.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from ..graph.build import convert
-from ..graph.dtypes import float32
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import absolute, maximum, power, sqrt, square
-from ..graph.ops.passing import group
-from ..graph.ops.training import apply_update
+from ..graph.core.build import convert
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.math.arithmetic import absolute, maximum, power, sqrt, square
+from ..graph.ops.state.training import apply_update
+from ..graph.tensors.indexed_slices import IndexedSlices
 from ..train.optimizer import Optimizer as _Optimizer, as_type
 from . import schedules
 from .optimizer import Clipping, Common, Optimizer

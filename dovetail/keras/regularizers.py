@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import absolute, square
-from ..graph.ops.reduce import reduce_sum
+from ..graph.core.build import convert
+from ..graph.core.node import Tensor
+from ..graph.ops.math.arithmetic import absolute, square
+from ..graph.ops.math.reduce import reduce_sum
 from .registry import Configured, Registry
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.dtypes import float32
-from ..graph.node import Tensor
-from ..graph.ops.cast import cast
+from ..graph.core.build import convert
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Tensor
+from ..graph.ops.math.cast import cast
 from ..train import learning_rate_decay as decays
 from .registry import Configured, Registry
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import convert, placeholder
-from ..graph.ops.creation import zeros
-from ..graph.ops.passing import group
-from ..graph.structure import flatten, pack
+from ..graph.core.build import convert, placeholder
+from ..graph.core.nest import flatten, pack
+from ..graph.ops.array.creation import zeros
+from ..graph.ops.array.identity_and_placeholders import group
 from . import data
 from .backend import GraphState, get_session
 from .callback import is_chief

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..distribute.values import PerReplica
-from ..graph.build import placeholder
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import DType, as_dtype, float32
-from ..graph.node import Node
-from ..graph.ops.cast import cast
-from ..graph.ops.passing import group
-from ..graph.ops.shapes import shape
-from ..graph.structure import flatten
+from ..graph.core.build import placeholder
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.dtypes import DType, as_dtype, float32
+from ..graph.core.nest import flatten
+from ..graph.core.node import Node
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.array.shapes import shape
+from ..graph.ops.math.cast import cast
 from .backend import GraphState, get_session, initialize
 from .layers.passes import move_averages, passing
 

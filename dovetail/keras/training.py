@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..distribute.input import InputContext
-from ..graph.structure import flatten, pack
+from ..graph.core.nest import flatten, pack
 from . import data, losses, optimizers
 from .compiled import Compiled
 from .coordinated import Created, DatasetCreator

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.default_graph import set_random_seed as _set_graph_seed
+from ..graph.core.default_graph import set_random_seed as _set_graph_seed
 from .coordinated import DatasetCreator
 from .data import Sequence
 from .registry import custom_object_scope, get_custom_objects, register_keras_serializable

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.build import TensorLike
-from ..graph.dtypes import float64, int64
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import add, multiply, subtract
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal, greater
-from ..graph.ops.creation import ones_like
-from ..graph.ops.diagonal import diag_part
-from ..graph.ops.joining import stack
-from ..graph.ops.passing import identity
-from ..graph.ops.reduce import reduce_mean, reduce_sum
-from ..graph.ops.scattering import scatter_nd
-from ..graph.ops.segments import unsorted_segment_sum
-from ..graph.ops.shapes import reshape
+from ..graph.core.build import TensorLike
+from ..graph.core.dtypes import float64, int64
+from ..graph.core.node import Tensor
+from ..graph.ops.array.concat_stack import stack
+from ..graph.ops.array.creation import ones_like
+from ..graph.ops.array.diagonal import diag_part
+from ..graph.ops.array.identity_and_placeholders import identity
+from ..graph.ops.array.scatter import scatter_nd
+from ..graph.ops.array.segments import unsorted_segment_sum
+from ..graph.ops.array.shapes import reshape
+from ..graph.ops.math.arithmetic import add, multiply, subtract
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import equal, greater
+from ..graph.ops.math.reduce import reduce_mean, reduce_sum
 from .totals import Metric, Names, aligned, as_float, metric, ratio, spread
 
 

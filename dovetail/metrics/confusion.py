@@ -7,19 +7,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..graph.build import TensorLike, constant, convert
-from ..graph.dtypes import bool_, float32
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import absolute, add, maximum, minimum, multiply, subtract, truediv
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import greater, where_v2
-from ..graph.ops.creation import ones_like
-from ..graph.ops.gathering import gather, reverse
-from ..graph.ops.logic import logical_and, logical_not
-from ..graph.ops.math import log
-from ..graph.ops.reduce import reduce_sum
-from ..graph.ops.scan import argmin
-from ..graph.ops.shapes import reshape
+from ..graph.core.build import TensorLike, constant, convert
+from ..graph.core.dtypes import bool_, float32
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import ones_like
+from ..graph.ops.array.gather import gather, reverse
+from ..graph.ops.array.shapes import reshape
+from ..graph.ops.math.arithmetic import absolute, add, maximum, minimum, multiply, subtract, truediv
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import greater, where_v2
+from ..graph.ops.math.elementwise import log
+from ..graph.ops.math.logic import logical_and, logical_not
+from ..graph.ops.math.reduce import reduce_sum
+from ..graph.ops.math.scan import argmin
 from .totals import Build, Metric, Names, PairMetric, aligned, as_float, metric, of_pairs, ratio, spread
 
 CASES = ("true_positives", "false_negatives", "true_negatives", "false_positives")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.build import TensorLike, convert
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import absolute, div_no_nan, multiply, sqrt, square, subtract
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal, less
-from ..graph.ops.creation import ones_like
-from ..graph.ops.reduce import reduce_sum
-from ..graph.ops.shapes import expand_dims, size
+from ..graph.core.build import TensorLike, convert
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import ones_like
+from ..graph.ops.array.shapes import expand_dims, size
+from ..graph.ops.math.arithmetic import absolute, div_no_nan, multiply, sqrt, square, subtract
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import equal, less
+from ..graph.ops.math.reduce import reduce_sum
 from .totals import Metric, Names, PairMetric, aligned, as_float, metric, of_pairs, ratio, spread
 
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import TensorLike, convert
-from ..graph.dtypes import float64, int64
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import minimum, multiply, truediv
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal, greater_equal, less, not_equal
-from ..graph.ops.creation import ones_like, range
-from ..graph.ops.joining import concat
-from ..graph.ops.logic import logical_and, logical_not
-from ..graph.ops.reduce import reduce_any, reduce_sum
-from ..graph.ops.scan import cumsum
-from ..graph.ops.shapes import expand_dims, reshape, shape
-from ..graph.ops.sorting import top_k
-from ..graph.ops.sparse_arranging import sparse_tensor_to_dense
-from ..graph.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
+from ..graph.core.build import TensorLike, convert
+from ..graph.core.dtypes import float64, int64
+from ..graph.core.node import Tensor
+from ..graph.ops.array.concat_stack import concat
+from ..graph.ops.array.creation import ones_like, range
+from ..graph.ops.array.shapes import expand_dims, reshape, shape
+from ..graph.ops.array.sorting import top_k
+from ..graph.ops.math.arithmetic import minimum, multiply, truediv
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import equal, greater_equal, less, not_equal
+from ..graph.ops.math.logic import logical_and, logical_not
+from ..graph.ops.math.reduce import reduce_any, reduce_sum
+from ..graph.ops.math.scan import cumsum
+from ..graph.ops.sparse.arrange import sparse_tensor_to_dense
+from ..graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from .totals import Metric, Names, metric, ratio, spread
 
 _NO_LABEL = np.iinfo(np.int64).min  # what fills rows of sparse labels that have fewer than others

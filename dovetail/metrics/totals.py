@@ -9,20 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..distribute.context import get_replica_context
-from ..graph.aggregation import VariableAggregation, VariableSynchronization
-from ..graph.build import TensorLike, convert
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import DType, float32
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import div_no_nan as _divide, maximum, minimum
-from ..graph.ops.cast import cast
-from ..graph.ops.creation import zeros
-from ..graph.ops.passing import identity, no_op
-from ..graph.ops.shapes import rank, squeeze
-from ..graph.ops.weights import broadcast_weights, of_rank, without_last
-from ..graph.variable_scope import variable_scope
-from ..graph.variables import Variable
+from ..graph.core.build import TensorLike, convert
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.dtypes import DType, float32
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import zeros
+from ..graph.ops.array.identity_and_placeholders import identity, no_op
+from ..graph.ops.array.shapes import rank, squeeze
+from ..graph.ops.math.arithmetic import div_no_nan as _divide, maximum, minimum
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.weights import broadcast_weights, of_rank, without_last
+from ..graph.variables.scope import variable_scope
+from ..graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 Metric = tuple[Tensor, Tensor]
 """(value so far, value after this step's batch was added)."""

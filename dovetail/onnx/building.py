@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..graph.build import constant, placeholder
-from ..graph.default_graph import name_scope
-from ..graph.dtypes import DType, as_dtype
-from ..graph.graph import Graph
-from ..graph.node import Tensor
-from ..graph.shape import Dims
-from ..graph.static_value import static_value
-from ..graph.variables import Variable
+from ..graph.core.build import constant, placeholder
+from ..graph.core.constant_value import static_value
+from ..graph.core.default_graph import name_scope
+from ..graph.core.dtypes import DType, as_dtype
+from ..graph.core.graph import Graph
+from ..graph.core.node import Tensor
+from ..graph.core.shape import Dims
+from ..graph.variables.variable import Variable
 from .importers import all as _all  # noqa: F401  (registers the importers)
 from .messages import array_of, attributes, opset_of, type_message
 from .package import onnx

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.build import TensorLike, convert, placeholder
-from ..graph.default_graph import name_scope
-from ..graph.dtypes import as_dtype
-from ..graph.errors import UnimplementedError
-from ..graph.node import Tensor
-from ..graph.shape import compatible, text
-from ..graph.variables import Variable
+from ..graph.core.build import TensorLike, convert, placeholder
+from ..graph.core.default_graph import name_scope
+from ..graph.core.dtypes import as_dtype
+from ..graph.core.errors import UnimplementedError
+from ..graph.core.node import Tensor
+from ..graph.core.shape import compatible, text
+from ..graph.variables.variable import Variable
 from .building import (
     Builder,
     Scope,

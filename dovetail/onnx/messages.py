@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType, as_dtype, string
-from ..graph.errors import InvalidArgumentError
-from ..graph.node import Tensor
-from ..graph.shape import Dims
+from ..graph.core.dtypes import DType, as_dtype, string
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.node import Tensor
+from ..graph.core.shape import Dims
 from .package import onnx
 from .registry import Array, UnsupportedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..graph.errors import UnimplementedError
+from ..graph.core.errors import UnimplementedError
 
 
 def onnx(part: str = "") -> Any:

@@ -17,11 +17,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..graph.build import constant
-from ..graph.dtypes import DType, int64
-from ..graph.node import Tensor
-from ..graph.shape import Dims
-from ..graph.static_value import static_value
+from ..graph.core.build import constant
+from ..graph.core.constant_value import static_value
+from ..graph.core.dtypes import DType, int64
+from ..graph.core.node import Tensor
+from ..graph.core.shape import Dims
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Made: TypeAlias = Tensor | Sequence[Tensor | None]

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import DType, int64
-from ..graph.node import Node, Tensor
-from ..graph.static_value import static_value
+from ..graph.core.constant_value import static_value
+from ..graph.core.dtypes import DType, int64
+from ..graph.core.node import Node, Tensor
 from .messages import element_number
 from .package import onnx
 from .registry import Array, UnsupportedError

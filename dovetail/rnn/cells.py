@@ -11,23 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..graph.build import convert
-from ..graph.dtypes import as_dtype
-from ..graph.initializers import constant_initializer, zeros_initializer
-from ..graph.node import Tensor
-from ..graph.ops.clip import clip_by_value
-from ..graph.ops.creation import zeros
-from ..graph.ops.joining import concat, split
-from ..graph.ops.linalg import matmul
-from ..graph.ops.math import sigmoid, tanh
-from ..graph.ops.nn import bias_add
-from ..graph.ops.shapes import shape
-from ..graph.partitioned import PartitionedVariable
-from ..graph.partitioners import fixed_size_partitioner
-from ..graph.shape import TensorShape
-from ..graph.static_value import static_value
-from ..graph.structure import flatten, pack
-from ..graph.variable_scope import get_variable, variable_scope
+from ..graph.core.build import convert
+from ..graph.core.constant_value import static_value
+from ..graph.core.dtypes import as_dtype
+from ..graph.core.nest import flatten, pack
+from ..graph.core.node import Tensor
+from ..graph.core.shape import TensorShape
+from ..graph.ops.array.concat_stack import concat, split
+from ..graph.ops.array.creation import zeros
+from ..graph.ops.array.shapes import shape
+from ..graph.ops.linalg.linalg import matmul
+from ..graph.ops.math.clip import clip_by_value
+from ..graph.ops.math.elementwise import sigmoid, tanh
+from ..graph.ops.nn.dense import bias_add
+from ..graph.variables.initializers import constant_initializer, zeros_initializer
+from ..graph.variables.partitioned import PartitionedVariable, fixed_size_partitioner
+from ..graph.variables.scope import get_variable, variable_scope
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.control_flow import while_loop
-from ..graph.dtypes import DType, as_dtype, int32
-from ..graph.node import Tensor
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import less, where
-from ..graph.ops.creation import zeros, zeros_like
-from ..graph.ops.gathering import reverse
-from ..graph.ops.joining import concat, stack, unstack
-from ..graph.ops.logic import logical_not, logical_or
-from ..graph.ops.passing import identity
-from ..graph.ops.reduce import reduce_all
-from ..graph.ops.sequences import reverse_sequence
-from ..graph.ops.shapes import shape, transpose
-from ..graph.structure import flatten, map_structure, pack
-from ..graph.tensor_array import TensorArray
-from ..graph.variable_scope import get_variable_scope, variable_scope
+from ..graph.control_flow.cond_while import while_loop
+from ..graph.core.build import convert
+from ..graph.core.dtypes import DType, as_dtype, int32
+from ..graph.core.nest import flatten, map_structure, pack
+from ..graph.core.node import Tensor
+from ..graph.ops.array.concat_stack import concat, stack, unstack
+from ..graph.ops.array.creation import zeros, zeros_like
+from ..graph.ops.array.gather import reverse
+from ..graph.ops.array.identity_and_placeholders import identity
+from ..graph.ops.array.sequences import reverse_sequence
+from ..graph.ops.array.shapes import shape, transpose
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import less, where
+from ..graph.ops.math.logic import logical_not, logical_or
+from ..graph.ops.math.reduce import reduce_all
+from ..graph.tensors.tensor_array import TensorArray
+from ..graph.variables.scope import get_variable_scope, variable_scope
 from .cells import RNNCell, batch_of
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.default_graph import device as device_block
-from ..graph.dtypes import as_dtype
-from ..graph.node import Tensor
-from ..graph.ops.math import floor
-from ..graph.ops.nn import dropout
-from ..graph.ops.random import random_uniform
-from ..graph.structure import flatten, map_structure, pack
+from ..graph.core.default_graph import device as device_block
+from ..graph.core.dtypes import as_dtype
+from ..graph.core.nest import flatten, map_structure, pack
+from ..graph.core.node import Tensor
+from ..graph.ops.math.elementwise import floor
+from ..graph.ops.nn.dense import dropout
+from ..graph.ops.random.random import random_uniform
 from .cells import LSTMStateTuple, RNNCell, dims_of_size
 
 

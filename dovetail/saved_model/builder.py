@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.default_graph import get_default_graph
-from ..graph.durable_files import write_bytes_durably
-from ..graph.errors import InvalidArgumentError, UnimplementedError
-from ..graph.graph_def import OWN
-from ..graph.graph_def_parts import needed_by, node_of, without
-from ..graph.graph_keys import GraphKeys
-from ..graph.messages import message
-from ..graph.node import Node
-from ..graph.partitioned import PartitionedVariable
-from ..graph.tensor_bundle import write_bundle
-from ..graph.variables import Variable
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.errors import InvalidArgumentError, UnimplementedError
+from ..graph.core.node import Node
+from ..graph.io.atomic_files import write_bytes_durably
+from ..graph.tensorflow.export_graph_def import OWN, needed_by, node_of, without
+from ..graph.tensorflow.protos import message
+from ..graph.tensorflow.tensor_bundle import write_bundle
+from ..graph.variables.partitioned import PartitionedVariable
+from ..graph.variables.variable import Variable
 from ..train.tensorflow_meta_graph import write_collections
 from ..train.tensorflow_savers import add_saving_nodes
 from . import constants, signature_constants, tag_constants

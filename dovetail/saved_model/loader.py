@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..graph.errors import InvalidArgumentError
-from ..graph.messages import message
+from ..graph.core.errors import InvalidArgumentError
+from ..graph.tensorflow.protos import message
 from ..train.tensorflow_meta_graph import import_tensorflow_meta_graph
 from . import constants
 

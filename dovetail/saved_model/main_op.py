@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..compat.functions import tables_initializer
-from ..graph.node import Node
-from ..graph.ops.passing import group
-from ..graph.variable_lists import local_variables_initializer
+from ..graph.core.node import Node
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.variables.collections import local_variables_initializer
 
 
 def main_op() -> Node:

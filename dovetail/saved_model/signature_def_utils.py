@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..graph.dtypes import string
-from ..graph.messages import message
+from ..graph.core.dtypes import string
+from ..graph.tensorflow.protos import message
 from . import signature_constants as names
 from .utils import build_tensor_info
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.messages import message
-from ..graph.node import Tensor
-from ..graph.shape import set_dims
+from ..graph.core.build import convert
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.node import Tensor
+from ..graph.core.shape import set_dims
+from ..graph.tensorflow.protos import message
 
 
 def build_tensor_info(tensor: Any) -> Any:

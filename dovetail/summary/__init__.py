@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     """tensorboardX's messages, loaded when they are used."""
     if name not in _MESSAGES:
         raise AttributeError(f"module 'dovetail.summary' has no attribute {name!r}")
-    from ..graph.ops.summaries import messages
+    from ..graph.ops.io.summaries import messages
 
     if name != "Event":
         return getattr(messages(), name)

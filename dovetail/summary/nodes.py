@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..distribute.context import get_replica_context
-from ..graph.build import TensorLike, apply, convert
-from ..graph.default_graph import get_default_graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Tensor
-from ..graph.ops import summaries as _summaries  # noqa: F401  (defines the ops)
+from ..graph.core.build import TensorLike, apply, convert
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.node import Tensor
+from ..graph.ops.io import summaries as _summaries  # noqa: F401  (defines the ops)
 
 
 def scalar(

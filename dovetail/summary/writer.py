@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..graph.graph import Graph
-from ..graph.ops.summaries import messages
+from ..graph.core.graph import Graph
+from ..graph.ops.io.summaries import messages
 from ..io.records import tf_record_iterator
 from ..placer.plan import Plan
 

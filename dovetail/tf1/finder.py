@@ -14,7 +14,7 @@ from typing import Any
 
 import dovetail
 
-from ..graph import messages
+from ..graph.tensorflow import protos
 from . import inner as _inner  # noqa: F401  (the table names it)
 from .names import FILES, MODULES, OTHER_NAMES, PUBLIC, SAME_MODULES, substitute
 
@@ -33,9 +33,9 @@ def _get(home: str, name: str) -> Any:
     """The name in one of the places of the table. AttributeError, KeyError: it is not there."""
     if home != "messages":
         return walk(f"{home}.{name}" if home else name)
-    if name not in messages.MESSAGES:
+    if name not in protos.MESSAGES:
         raise AttributeError(name)
-    return messages.message(name)
+    return protos.message(name)
 
 
 class InnerModule(ModuleType):

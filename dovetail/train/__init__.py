@@ -125,7 +125,7 @@ def __getattr__(name: str) -> Any:
         from ..runtime.server_def import ServerDef
 
         return ServerDef
-    from ..graph.messages import EXAMPLES, message
+    from ..graph.tensorflow.protos import EXAMPLES, message
 
     if name in EXAMPLES or name == "SaverDef":
         return message(name)

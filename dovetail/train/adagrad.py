@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.ops.passing import identity
+from ..graph.ops.array.identity_and_placeholders import identity
 from .rules import RuleOptimizer, not_negative
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.node import Node, Tensor
-from ..graph.ops.partitions import unique
-from ..graph.ops.scatter_state import scatter
-from ..graph.ops.training import apply_update
+from ..graph.core.build import convert
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.dynamic_partition import unique
+from ..graph.ops.state.scatter_state import scatter
+from ..graph.ops.state.training import apply_update
 from .optimizer import as_type
 from .rules import RuleOptimizer
 

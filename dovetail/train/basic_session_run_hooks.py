@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.default_graph import get_default_graph
+from ..graph.core.default_graph import get_default_graph
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .training_util import get_global_step
 
@@ -166,7 +166,7 @@ class StepCounterHook(SessionRunHook):
 
 
 def _writer_if_installed(folder: str) -> Any:
-    from ..graph.errors import UnimplementedError
+    from ..graph.core.errors import UnimplementedError
     from ..summary import FileWriterCache
 
     try:

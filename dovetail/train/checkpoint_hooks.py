@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
+from ..graph.core.default_graph import get_default_graph
 from .basic_session_run_hooks import SecondOrStepTimer, needed_step
 from .checkpoint_state import checkpoint_exists
 from .meta_graph import write_training_graph

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..graph.errors import OutOfRangeError
+from ..graph.core.errors import OutOfRangeError
 
 logger = logging.getLogger(__name__)
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.control_flow import cond
-from ..graph.data_flow import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
-from ..graph.default_graph import control_dependencies, name_scope
-from ..graph.dtypes import DType, bool_, int64, string
-from ..graph.graph_keys import GraphKeys
-from ..graph.node import Tensor
-from ..graph.ops.compare import greater
-from ..graph.ops.creation import range as range_
-from ..graph.ops.gathering import gather
-from ..graph.ops.partitions import boolean_mask
-from ..graph.ops.passing import Assert, group, identity, no_op
-from ..graph.ops.random import random_shuffle
-from ..graph.ops.shapes import shape, size
-from ..graph.ops.sparse_records import decode_sparse, encode_sparse
-from ..graph.ops.state import count_up_to
-from ..graph.shape import TensorShape
-from ..graph.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor, is_sparse
-from ..graph.variables import Variable
+from ..graph.control_flow.cond_while import cond
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys, control_dependencies, name_scope
+from ..graph.core.dtypes import DType, bool_, int64, string
+from ..graph.core.node import Tensor
+from ..graph.core.shape import TensorShape
+from ..graph.ops.array.creation import range as range_
+from ..graph.ops.array.dynamic_partition import boolean_mask
+from ..graph.ops.array.gather import gather
+from ..graph.ops.array.identity_and_placeholders import Assert, group, identity, no_op
+from ..graph.ops.array.shapes import shape, size
+from ..graph.ops.math.compare import greater
+from ..graph.ops.random.random import random_shuffle
+from ..graph.ops.sparse.records import decode_sparse, encode_sparse
+from ..graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from ..graph.ops.state.variables import count_up_to
+from ..graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor, is_sparse
+from ..graph.variables.variable import Variable
 from .queue_runner import QueueRunner, add_queue_runner
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import sqrt
-from ..graph.ops.compare import greater, where_v2
-from ..graph.ops.statistics import norm
-from ..graph.ops.training import apply_update
+from ..graph.core.build import convert
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.math.arithmetic import sqrt
+from ..graph.ops.math.compare import greater, where_v2
+from ..graph.ops.math.statistics import norm
+from ..graph.ops.state.training import apply_update
+from ..graph.tensors.indexed_slices import IndexedSlices
 from .adam import AdamOptimizer
 from .momentum import MomentumOptimizer
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.build import TensorLike, convert
-from ..graph.dtypes import FLOATS, as_dtype, float32, int32, int64
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import maximum, minimum, power as power_of
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import equal, greater, less_equal, where_v2
-from ..graph.ops.gathering import gather
-from ..graph.ops.math import ceil, cos, exp, floor, log
-from ..graph.ops.random import random_normal
-from ..graph.ops.reduce import reduce_sum
+from ..graph.core.build import TensorLike, convert
+from ..graph.core.dtypes import FLOATS, as_dtype, float32, int32, int64
+from ..graph.core.node import Tensor
+from ..graph.ops.array.gather import gather
+from ..graph.ops.math.arithmetic import maximum, minimum, power as power_of
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import equal, greater, less_equal, where_v2
+from ..graph.ops.math.elementwise import ceil, cos, exp, floor, log
+from ..graph.ops.math.reduce import reduce_sum
+from ..graph.ops.random.random import random_normal
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph.errors import AbortedError, OpError, UnavailableError
+from ..graph.core.errors import AbortedError, OpError, UnavailableError
 from ..runtime.config import RunMetadata, RunOptions
 from ..runtime.session import Session
 from .coordinator import Coordinator

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.control_flow import cond
-from ..graph.dtypes import float32, int64
-from ..graph.graph_keys import GraphKeys
-from ..graph.indexed_slices import IndexedSlices, map_values
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import maximum
-from ..graph.ops.cast import cast
-from ..graph.ops.compare import greater_equal, where_v2
-from ..graph.ops.logic import logical_and
-from ..graph.ops.math import is_finite
-from ..graph.ops.passing import group, no_op
-from ..graph.ops.reduce import reduce_all
-from ..graph.ops.state import assign
-from ..graph.variables import Variable
+from ..graph.control_flow.cond_while import cond
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys
+from ..graph.core.dtypes import float32, int64
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.identity_and_placeholders import group, no_op
+from ..graph.ops.math.arithmetic import maximum
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.compare import greater_equal, where_v2
+from ..graph.ops.math.elementwise import is_finite
+from ..graph.ops.math.logic import logical_and
+from ..graph.ops.math.reduce import reduce_all
+from ..graph.ops.state.variables import assign
+from ..graph.tensors.indexed_slices import IndexedSlices, map_values
+from ..graph.variables.variable import Variable
 from .optimizer import Optimizer
 
 

@@ -7,13 +7,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.durable_files import write_bytes_durably, write_durably
-from ..graph.errors import InvalidArgumentError, UnimplementedError
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.meta_graph import FORMAT, MetaGraph, read_meta_graph, write_meta_graph
-from ..graph.text import format_graph
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.errors import InvalidArgumentError, UnimplementedError
+from ..graph.core.graph import Graph
+from ..graph.core.printing import format_graph
+from ..graph.io.atomic_files import write_bytes_durably, write_durably
+from ..graph.io.meta_graph import FORMAT, MetaGraph, read_meta_graph, write_meta_graph
 from .saver import Saver, arguments_of
 from .tensorflow_meta_graph import import_tensorflow_meta_graph, is_meta_graph, meta_graph_def
 

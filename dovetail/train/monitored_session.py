@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import OpError, OutOfRangeError
-from ..graph.graph import Graph
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import OpError, OutOfRangeError
+from ..graph.core.graph import Graph
 from ..runtime.config import ConfigProto, RunMetadata, RunOptions
 from ..runtime.session import Session
 from .basic_session_run_hooks import StepCounterHook, SummarySaverHook

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.default_graph import control_dependencies, get_default_graph, name_scope
-from ..graph.dtypes import FLOATS
-from ..graph.graph_keys import GraphKeys
-from ..graph.initializers import zeros_initializer
-from ..graph.node import Tensor
-from ..graph.ops.arithmetic import minimum, power
-from ..graph.ops.cast import cast
-from ..graph.ops.passing import group
-from ..graph.ops.state import assign, assign_sub
-from ..graph.variable_kinds import ResourceVariable
-from ..graph.variable_lists import moving_average_variables, trainable_variables
-from ..graph.variable_scope import get_variable, get_variable_scope, variable_scope
-from ..graph.variables import Variable
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
+from ..graph.core.dtypes import FLOATS
+from ..graph.core.node import Tensor
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.math.arithmetic import minimum, power
+from ..graph.ops.math.cast import cast
+from ..graph.ops.state.variables import assign, assign_sub
+from ..graph.variables.collections import moving_average_variables, trainable_variables
+from ..graph.variables.initializers import zeros_initializer
+from ..graph.variables.ref_and_resource import ResourceVariable
+from ..graph.variables.scope import get_variable, get_variable_scope, variable_scope
+from ..graph.variables.variable import Variable
 from .slot_creator import create_slot, create_zeros_slot
 
 

@@ -11,18 +11,17 @@ from collections.abc import Callable, Sequence, ValuesView
 from typing import Any
 
 from ..distribute.context import get_strategy, has_strategy
-from ..graph.build import convert
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import FLOATS, DType
-from ..graph.gradients import gradients
-from ..graph.graph_keys import GraphKeys
-from ..graph.indexed_slices import IndexedSlices, map_values
-from ..graph.node import Node, Tensor
-from ..graph.ops.state import assign_add, change_resource
-from ..graph.partitioned import PartitionedVariable
-from ..graph.variable_kinds import ResourceVariable
-from ..graph.variable_lists import trainable_variables
-from ..graph.variables import Variable
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.dtypes import FLOATS, DType
+from ..graph.core.node import Node, Tensor
+from ..graph.gradients.reverse import gradients
+from ..graph.ops.state.variables import assign_add, change_resource
+from ..graph.tensors.indexed_slices import IndexedSlices, map_values
+from ..graph.variables.collections import trainable_variables
+from ..graph.variables.partitioned import PartitionedVariable
+from ..graph.variables.ref_and_resource import ResourceVariable
+from ..graph.variables.variable import Variable
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
 
 
@@ -223,7 +222,7 @@ class Optimizer:
 
     def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
         """A node of that name after all updates."""
-        from ..graph.ops.passing import group
+        from ..graph.ops.array.identity_and_placeholders import group
 
         node: Node = group(*update_ops, name=name_scope)
         return node
@@ -305,7 +304,7 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
     """`tensor` in that element type: itself, where it has it."""
     if tensor.dtype.base is dtype.base:
         return tensor
-    from ..graph.ops.cast import cast
+    from ..graph.ops.math.cast import cast
 
     changed: Tensor = cast(tensor, dtype.base)
     return changed
@@ -337,7 +336,7 @@ def _as_gradient(grad: Any) -> Any:
 
 def _together(grads: Sequence[Any]) -> list[Any]:
     """The gradients again, each after all of them."""
-    from ..graph.ops.passing import identity
+    from ..graph.ops.array.identity_and_placeholders import identity
 
     known = [g for g in grads if g is not None]
     if not known:

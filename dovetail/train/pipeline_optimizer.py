@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..graph.build import constant, convert
-from ..graph.frames import is_steered
-from ..graph.gradients import gradients
-from ..graph.indexed_slices import IndexedSlices, sum_slices
-from ..graph.node import Node, Tensor
-from ..graph.ops.arithmetic import add, add_n, multiply
-from ..graph.ops.joining import split
-from ..graph.ops.passing import no_op
-from ..graph.variable_lists import trainable_variables
+from ..graph.control_flow.frames import is_steered
+from ..graph.core.build import constant, convert
+from ..graph.core.node import Node, Tensor
+from ..graph.gradients.reverse import gradients
+from ..graph.ops.array.concat_stack import split
+from ..graph.ops.array.identity_and_placeholders import no_op
+from ..graph.ops.math.arithmetic import add, add_n, multiply
+from ..graph.tensors.indexed_slices import IndexedSlices, sum_slices
+from ..graph.variables.collections import trainable_variables
 from ..placer.schedule.pipeline_parallel import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
 from .optimizer import Optimizer, _without_wholes
 

@@ -8,10 +8,9 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..graph.data_flow import QueueBase
-from ..graph.default_graph import get_default_graph, get_default_session
-from ..graph.errors import CancelledError, OpError, OutOfRangeError
-from ..graph.graph_keys import GraphKeys
+from ..graph.core.default_graph import GraphKeys, get_default_graph, get_default_session
+from ..graph.core.errors import CancelledError, OpError, OutOfRangeError
+from ..graph.ops.state.queue_api import QueueBase
 from ..runtime.session import Session
 from ..runtime.signatures import CLOSED
 from .coordinator import CLOSER, Coordinator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.initializers import Ones
+from ..graph.variables.initializers import Ones
 from .rules import RuleOptimizer
 
 

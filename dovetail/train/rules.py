@@ -1,17 +1,17 @@
-"""Optimizers that are a rule of `graph/ops/training.py` with its settings and slots, and nothing else."""
+"""Optimizers that are a rule of `graph/ops/state/training.py` with its settings and slots, and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.initializers import Constant, Initializer
-from ..graph.node import Tensor
-from ..graph.ops.creation import fill
-from ..graph.ops.shapes import shape
-from ..graph.ops.training import RULES, apply_update
-from ..graph.shape import is_static
+from ..graph.core.build import convert
+from ..graph.core.node import Tensor
+from ..graph.core.shape import is_static
+from ..graph.ops.array.creation import fill
+from ..graph.ops.array.shapes import shape
+from ..graph.ops.state.training import RULES, apply_update
+from ..graph.variables.initializers import Constant, Initializer
 from .optimizer import Optimizer, as_type
 
 

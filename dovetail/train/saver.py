@@ -1,7 +1,7 @@
 """`train.Saver`: checkpoints of variables, each task writing its own.
 
 Theory. A saver adds to the graph, for each task that has variables, a node that writes them as a shard and one that reads them
-back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/checkpoints.py).
+back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/io/checkpoints.py).
 All tasks must see one file system, and so must the client, which keeps the list of checkpoints and removes the old ones.
 
 At any moment, also when any process is killed, the `checkpoint` file names checkpoints that are whole: a new one is on the disk
@@ -18,22 +18,21 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from ..graph.build import convert, make
-from ..graph.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
-from ..graph.default_graph import get_default_graph
-from ..graph.device import DeviceSpec
-from ..graph.dtypes import DType
-from ..graph.errors import InvalidArgumentError, NotFoundError
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.messages import message
-from ..graph.node import Node, Tensor
-from ..graph.ops import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
-from ..graph.ops.passing import group, identity, placeholder_with_default
-from ..graph.ops.shapes import reshape as reshape_op
-from ..graph.partitioned import PartitionedVariable
-from ..graph.shape import Dims
-from ..graph.variables import Variable
+from ..graph.core.build import convert, make
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.device import DeviceSpec
+from ..graph.core.dtypes import DType
+from ..graph.core.errors import InvalidArgumentError, NotFoundError
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.core.shape import Dims
+from ..graph.io.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
+from ..graph.ops.array.identity_and_placeholders import group, identity, placeholder_with_default
+from ..graph.ops.array.shapes import reshape as reshape_op
+from ..graph.ops.io import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
+from ..graph.tensorflow.protos import message
+from ..graph.variables.partitioned import PartitionedVariable
+from ..graph.variables.variable import Variable
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
 from .training_util import global_step as value_of_step
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.ops.passing import group
-from ..graph.ops.state import report_uninitialized_variables
-from ..graph.variable_lists import global_variables, global_variables_initializer, local_variables_initializer
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.state.variables import report_uninitialized_variables
+from ..graph.variables.collections import global_variables, global_variables_initializer, local_variables_initializer
 from .saver import Saver
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..graph.default_graph import get_default_graph
+from ..graph.core.default_graph import get_default_graph
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
 from .scaffold import Scaffold

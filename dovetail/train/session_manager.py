@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import DeadlineExceededError, FailedPreconditionError, OpError
-from ..graph.graph import Graph
+from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import DeadlineExceededError, FailedPreconditionError, OpError
+from ..graph.core.graph import Graph
 from ..runtime.config import ConfigProto
 from ..runtime.session import Session
 from .checkpoint_state import get_checkpoint_state, latest_checkpoint

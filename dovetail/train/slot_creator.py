@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from ..graph.shape import is_static
-from ..graph.variable_kinds import ResourceVariable
-from ..graph.variable_scope import get_variable, variable_scope
-from ..graph.variables import Variable
+from ..graph.core.shape import is_static
+from ..graph.variables.ref_and_resource import ResourceVariable
+from ..graph.variables.scope import get_variable, variable_scope
+from ..graph.variables.variable import Variable
 
 
 def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool = True) -> Any:
@@ -47,9 +47,9 @@ def create_slot_with_initializer(
 
 def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
     """A slot of zeros, of the variable's shape, and of its type unless `dtype` says another."""
-    from ..graph.initializers import zeros_initializer
-    from ..graph.ops.creation import zeros
-    from ..graph.ops.shapes import shape
+    from ..graph.ops.array.creation import zeros
+    from ..graph.ops.array.shapes import shape
+    from ..graph.variables.initializers import zeros_initializer
 
     dtype = primary.dtype.base if dtype is None else dtype
     dims = primary.get_shape().dims_tuple

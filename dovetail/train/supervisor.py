@@ -16,12 +16,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.errors import AbortedError, OpError
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.ops.state import report_uninitialized_variables
-from ..graph.variable_lists import global_variables, global_variables_initializer
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.errors import AbortedError, OpError
+from ..graph.core.graph import Graph
+from ..graph.ops.state.variables import report_uninitialized_variables
+from ..graph.variables.collections import global_variables, global_variables_initializer
 from ..runtime.config import ConfigProto, RunOptions
 from ..runtime.session import Session
 from .coordinator import Coordinator, LooperThread
@@ -493,7 +492,7 @@ def _all_summaries() -> Any:
 
 def _writer(logdir: str) -> Any:
     """A writer; None, and a word in the log, where nothing can write event files."""
-    from ..graph.errors import UnimplementedError
+    from ..graph.core.errors import UnimplementedError
     from ..summary import FileWriter
 
     try:

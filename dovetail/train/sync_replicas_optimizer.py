@@ -25,23 +25,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.build import convert
-from ..graph.data_flow import FIFOQueue
-from ..graph.dtypes import float32
-from ..graph.gradient_accumulators import (
+from ..graph.core.build import convert
+from ..graph.core.default_graph import GraphKeys
+from ..graph.core.dtypes import float32
+from ..graph.core.node import Node, Tensor
+from ..graph.ops.array.creation import fill
+from ..graph.ops.array.identity_and_placeholders import group, no_op
+from ..graph.ops.state.accumulator_api import (
     ConditionalAccumulator,
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
     dequeue_counted,
 )
-from ..graph.graph_keys import GraphKeys
-from ..graph.indexed_slices import IndexedSlices
-from ..graph.node import Node, Tensor
-from ..graph.ops.creation import fill
-from ..graph.ops.passing import group, no_op
-from ..graph.ops.state import assign, report_uninitialized_variables
-from ..graph.variable_lists import global_variables
-from ..graph.variables import Variable
+from ..graph.ops.state.queue_api import FIFOQueue
+from ..graph.ops.state.variables import assign, report_uninitialized_variables
+from ..graph.tensors.indexed_slices import IndexedSlices
+from ..graph.variables.collections import global_variables
+from ..graph.variables.variable import Variable
 from .optimizer import Optimizer
 from .queue_runner import QueueRunner
 from .session_manager import not_ready

@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.graph import Graph
-from ..graph.graph_def_parts import without
-from ..graph.graph_keys import GraphKeys
-from ..graph.import_graph_def import import_graph_def
-from ..graph.messages import message
-from ..graph.meta_graph import Names
-from ..graph.node import Node, Tensor
-from ..graph.variable_defs import variable_def, variable_from_def
-from ..graph.variable_kinds import RefVariable, ResourceVariable
-from ..graph.variables import Variable
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.graph import Graph
+from ..graph.core.node import Node, Tensor
+from ..graph.io.meta_graph import Names
+from ..graph.tensorflow.export_graph_def import without
+from ..graph.tensorflow.import_graph_def import import_graph_def
+from ..graph.tensorflow.protos import message
+from ..graph.tensorflow.variable_def import variable_def, variable_from_def
+from ..graph.variables.ref_and_resource import RefVariable, ResourceVariable
+from ..graph.variables.variable import Variable
 from .tensorflow_savers import SAVERS
 
 VARIABLES = (

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.attr_values import write_attr
-from ..graph.messages import message
-from ..graph.variable_kinds import ResourceVariable
-from ..graph.variables import Variable
+from ..graph.tensorflow.protos import message
+from ..graph.tensorflow.values import write_attr
+from ..graph.variables.ref_and_resource import ResourceVariable
+from ..graph.variables.variable import Variable
 
 SCOPE = "saved_model_io"
 SAVERS = frozenset(("MergeV2Checkpoints", "SaveV2", "ShardedFilename"))

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.default_graph import get_default_graph
-from ..graph.dtypes import int64
-from ..graph.graph import Graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.shape import compatible, text
-from ..graph.variable_scope import get_variable
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.dtypes import int64
+from ..graph.core.graph import Graph
+from ..graph.core.shape import compatible, text
+from ..graph.variables.scope import get_variable
 
 
 def global_step(sess: Any, global_step_tensor: Any) -> int:
@@ -47,7 +46,7 @@ def create_global_step(graph: Graph | None = None) -> Any:
     Raises:
         ValueError: the graph has one already.
     """
-    from ..graph.initializers import zeros_initializer
+    from ..graph.variables.initializers import zeros_initializer
 
     graph = graph or get_default_graph()
     if get_global_step(graph) is not None:

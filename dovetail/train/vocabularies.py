@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..graph.node import Tensor
-from ..graph.ops.compare import where_v2
-from ..graph.ops.creation import zeros
-from ..graph.ops.gathering import gather
-from ..graph.variables import Variable
+from ..graph.core.node import Tensor
+from ..graph.ops.array.creation import zeros
+from ..graph.ops.array.gather import gather
+from ..graph.ops.math.compare import where_v2
+from ..graph.variables.variable import Variable
 from .saver import cpu_of, stored_value
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..graph.default_graph import get_default_graph
-from ..graph.graph_keys import GraphKeys
-from ..graph.partitioned import PartitionedVariable
-from ..graph.variables import Variable
+from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.variables.partitioned import PartitionedVariable
+from ..graph.variables.variable import Variable
 from .checkpoint_state import latest_checkpoint, list_variables
 from .saver import cpu_of, stored_value
 from .vocabularies import VocabInfo, start_by_vocabulary

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...graph.device import DeviceName, DeviceSpec, parse_strict
-from ...graph.errors import InvalidArgumentError
+from ...graph.core.device import DeviceName, DeviceSpec, parse_strict
+from ...graph.core.errors import InvalidArgumentError
 from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link
 
 Jobs: TypeAlias = ClusterSpec | ClusterDef | Mapping[str, Any]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ...graph.device import DeviceFields, DeviceName, is_specialization, matches, parse_strict
-from ...graph.repeated import Repeated
+from ...graph.core.device import DeviceFields, DeviceName, is_specialization, matches, parse_strict
+from ...graph.core.repeated_field import Repeated
 
 # -- what a user writes down -------------------------------------------------------------------------------
 

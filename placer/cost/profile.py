@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...graph.errors import InvalidArgumentError
+from ...graph.core.errors import InvalidArgumentError
 from ..cluster.spec import Cluster, Link
 
 VERSION = 2

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ...graph.node import Node, Tensor
-from ...graph.opdef import nbytes
-from ...graph.shape import is_static, merge
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import nbytes
+from ...graph.core.shape import is_static, merge
 
 
 def sizes_of(nodes: Iterable[Node], fed: Mapping[Tensor, tuple[int, ...]]) -> dict[str, int]:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...graph.dtypes import bfloat16, float32
-from ...graph.node import Node, Tensor
-from ...graph.opdef import nbytes
-from ...graph.shape import element_count
+from ...graph.core.dtypes import bfloat16, float32
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import nbytes
+from ...graph.core.shape import element_count
 from .control_edges import through
 from .partitioned_graph import Channel, Partition, Partitioned, Step, task_of
 

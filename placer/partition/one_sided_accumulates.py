@@ -23,10 +23,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.frames import is_steered
-from ...graph.node import Node, Tensor
-from ...graph.ops.accumulators import ACCUMULATOR, ADDITION
-from ...graph.shared_sums import bytes_of
+from ...graph.control_flow.frames import is_steered
+from ...graph.core.node import Node, Tensor
+from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
+from ...graph.resources.shared_accumulator import bytes_of
 from ..cluster.spec import Cluster
 from .insert_channels import is_copied
 from .one_sided_updates import cpu_of

@@ -23,10 +23,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...graph.dtypes import resource
-from ...graph.node import Node, Tensor
-from ...graph.opdef import Trait
-from ...graph.shape import element_count
+from ...graph.core.dtypes import resource
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait
+from ...graph.core.shape import element_count
 from .control_edges import through
 from .partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 

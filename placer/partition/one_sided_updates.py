@@ -25,13 +25,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.dtypes import resource
-from ...graph.frames import is_steered
-from ...graph.node import Node, Tensor
-from ...graph.opdef import OpDef, Trait
-from ...graph.ops.state import place_of
-from ...graph.ops.training import RULES
-from ...graph.shape import element_count
+from ...graph.control_flow.frames import is_steered
+from ...graph.core.dtypes import resource
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import OpDef, Trait
+from ...graph.core.shape import element_count
+from ...graph.ops.state.training import RULES
+from ...graph.ops.state.variables import place_of
 from ..cluster.spec import Cluster
 from .control_edges import passed_over, through
 from .insert_channels import COPIED_BYTES, is_copied

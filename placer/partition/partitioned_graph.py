@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from ...graph.dtypes import DType
-from ...graph.node import Node, Tensor
-from ...graph.shape import Dims
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import Dims
 
 
 class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...graph.frames import in_order
-from ...graph.graph import Graph
-from ...graph.node import Node, Tensor
+from ...graph.control_flow.frames import in_order
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
 
 
 def needed(

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...graph.dtypes import resource
-from ...graph.errors import InvalidArgumentError
-from ...graph.node import Node
-from ...graph.opdef import OpDef
+from ...graph.core.dtypes import resource
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.node import Node
+from ...graph.core.opdef import OpDef
 from ..cluster.spec import Cluster
 from .constraints import ConflictError, Constraint, Constraints, is_state_source
 

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...graph.device import DeviceFields, DeviceSpec, is_compatible, matches, merge, override, parse_strict
-from ...graph.dtypes import resource
-from ...graph.errors import InternalError, InvalidArgumentError
-from ...graph.node import Node
-from ...graph.opdef import Trait
+from ...graph.core.device import DeviceFields, DeviceSpec, is_compatible, matches, merge, override, parse_strict
+from ...graph.core.dtypes import resource
+from ...graph.core.errors import InternalError, InvalidArgumentError
+from ...graph.core.node import Node
+from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
 
 ANYWHERE = DeviceSpec()

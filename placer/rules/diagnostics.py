@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...graph.device import DeviceSpec, parse_strict
-from ...graph.errors import InvalidArgumentError
-from ...graph.graph import Graph
-from ...graph.node import Node
+from ...graph.core.device import DeviceSpec, parse_strict
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node
 from ..cluster.spec import Cluster
 from .unsat_core import FIELDS, Member, members, nearest, remedies, smallest_contradiction
 

@@ -24,9 +24,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph.graph import Graph
-from ...graph.node import Node
-from ...graph.opdef import OpDef, Trait
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node
+from ...graph.core.opdef import OpDef, Trait
 from ..cluster.spec import Cluster
 from .colocation import Groups, form_groups
 from .constraints import Candidates, is_generator

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...graph.device import matches, parse_strict
-from ...graph.graph import Graph
-from ...graph.node import Node
+from ...graph.core.device import matches, parse_strict
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node
 from ..cluster.spec import Cluster
 from .diagnostics import listed, story
 from .provenance import Reasons

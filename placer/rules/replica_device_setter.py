@@ -16,9 +16,9 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, SupportsIndex
 
-from ...graph.device import DeviceSpec, canonical_name, merge_names
-from ...graph.dtypes import DType, as_dtype
-from ...graph.shape import Dims, as_dims, element_count
+from ...graph.core.device import DeviceSpec, canonical_name, merge_names
+from ...graph.core.dtypes import DType, as_dtype
+from ...graph.core.shape import Dims, as_dims, element_count
 from ..cluster.spec import ClusterDef, ClusterSpec
 
 logger = logging.getLogger(__name__)

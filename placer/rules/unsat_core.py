@@ -20,10 +20,10 @@ from functools import reduce
 from itertools import combinations
 from operator import and_
 
-from ...graph.device import DeviceName, DeviceSpec, matches, parse_strict
-from ...graph.dtypes import resource
-from ...graph.node import Node
-from ...graph.opdef import Trait
+from ...graph.core.device import DeviceName, DeviceSpec, matches, parse_strict
+from ...graph.core.dtypes import resource
+from ...graph.core.node import Node
+from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
 from .constraints import type_rank
 

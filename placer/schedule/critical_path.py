@@ -24,9 +24,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-from ...graph.frames import is_steered
-from ...graph.node import Node, Tensor
-from ...graph.opdef import Trait, nbytes
+from ...graph.control_flow.frames import is_steered
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait, nbytes
 from ..cluster.spec import Cluster
 from ..partition.partitioned_graph import Channel, Partition, Partitioned, Step, task_of
 from ..search.from_graph import links_of, speed_of

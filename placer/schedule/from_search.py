@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graph.frames import is_steered
-from ...graph.node import Node, Tensor
-from ...graph.opdef import Trait
+from ...graph.control_flow.frames import is_steered
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ...graph.errors import InvalidArgumentError, ResourceExhaustedError
-from ...graph.node import Node, Tensor
+from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
+from ...graph.core.node import Node, Tensor
 from ..cluster.spec import Cluster
 from ..render.text import size_text
 from ..rules.colocation import Groups

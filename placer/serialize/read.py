@@ -12,15 +12,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...graph.collector import collector_paused
-from ...graph.device import DeviceName, parse_strict
-from ...graph.dtypes import BY_NAME
-from ...graph.errors import InvalidArgumentError
-from ...graph.graph import Graph
-from ...graph.node import Node, Tensor
-from ...graph.opdef import opdef
-from ...graph.scopes import RecordedBlock
-from ...graph.source import RecordedFile
+from ...graph.core.device import DeviceName, parse_strict
+from ...graph.core.dtypes import BY_NAME
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.graph import Graph
+from ...graph.core.interpreter_state import collector_paused
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import opdef
+from ...graph.core.scopes import RecordedBlock
+from ...graph.core.source_location import RecordedFile
 from ..cluster.spec import Cluster, DeviceInfo, Link
 from ..partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step
 from ..rules.colocation import Note

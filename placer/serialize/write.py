@@ -30,13 +30,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graph.dtypes import DType
-from ...graph.node import Node
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
 from ..partition.partitioned_graph import Channel, LoopPart
 from ..plan_data import PlanData
 
 if TYPE_CHECKING:
-    from ...graph.scopes import DeviceBlock
+    from ...graph.core.scopes import DeviceBlock
 
 FORMAT, VERSION = "dovetail-plan", 1
 CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")

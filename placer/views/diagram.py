@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TypeAlias
 
-from ...graph.errors import InternalError
-from ...graph.node import Node
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.node import Node, Tensor
-from ...graph.opdef import Trait
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait
 from ..cost.static import DeviceLoad, state_bytes
 from ..partition.partitioned_graph import Channel, task_of
 from ..plan_data import PlanData

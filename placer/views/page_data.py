@@ -21,11 +21,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ...graph.node import Node, Tensor
-from ...graph.opdef import Trait, nbytes
-from ...graph.scopes import DeviceBlock
-from ...graph.shape import is_static, text
-from ...graph.source import SourceLine, locate
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait, nbytes
+from ...graph.core.scopes import DeviceBlock
+from ...graph.core.shape import is_static, text
+from ...graph.core.source_location import SourceLine, locate
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel
 from ..plan_data import PlanData

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from ...graph.ops.accumulators import ACCUMULATOR
+from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of

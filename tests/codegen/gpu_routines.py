@@ -22,8 +22,8 @@ from dovetail.codegen.lower import lower
 from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.program import Call, Instruction, Kernel, Loop
 from dovetail.codegen.triton_ops.several import several, sizes_of
-from dovetail.graph.node import Node, Tensor
-from dovetail.graph.state import Context, Resources, SessionState
+from dovetail.graph.core.node import Node, Tensor
+from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.graph.ops.windows import Window
+from dovetail.graph.ops.nn.conv_geometry import Window
 
 Sizes = tuple[int, int, int, int, int]  # images, height, width, channels in and out
 

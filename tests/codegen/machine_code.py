@@ -25,7 +25,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from dovetail.codegen.gpu_kernel import Binary
-from dovetail.graph.errors import FailedPreconditionError
+from dovetail.graph.core.errors import FailedPreconditionError
 
 WARP = 32
 QUARTERS = 4  # of a multiprocessor: each issues one instruction of a warp per cycle

@@ -13,7 +13,7 @@ from dovetail.codegen import triton_compile
 from dovetail.codegen.cuda import cublaslt, tune
 from dovetail.codegen.cuda.cublaslt import Product, library_products
 from dovetail.codegen.cuda.device import device
-from dovetail.graph.dtypes import as_dtype, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64
+from dovetail.graph.core.dtypes import as_dtype, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from dovetail.codegen.gpu_kernel import (
     Scratch,
     TritonKernel,
 )
-from dovetail.graph.errors import ResourceExhaustedError, UnimplementedError
+from dovetail.graph.core.errors import ResourceExhaustedError, UnimplementedError
 
 ADD = TritonKernel(
     "add",

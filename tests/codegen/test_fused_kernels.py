@@ -16,9 +16,9 @@ from dovetail.codegen.fuse import fuse
 from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.numba_source import PART
 from dovetail.codegen.unit import Unit
-from dovetail.graph.errors import InternalError
-from dovetail.graph.interpret import Interpreter, execution_order
-from dovetail.graph.node import Node
+from dovetail.graph.core.errors import InternalError
+from dovetail.graph.core.interpreter import Interpreter, execution_order
+from dovetail.graph.core.node import Node
 
 pytest.importorskip("numba")
 
@@ -386,7 +386,7 @@ import numpy as np, time
 import dovetail as dt
 from dovetail.codegen import kernel_cache
 from dovetail.codegen.loops import LoopsBuilder
-from dovetail.graph.dtypes import float32
+from dovetail.graph.core.dtypes import float32
 b = LoopsBuilder([False])
 x = b.load(0, float32, [0])
 b.store(b.apply("exp", b.apply("mul", x, b.constant(0.75, float32))), [0])

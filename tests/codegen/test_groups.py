@@ -14,8 +14,8 @@ from dovetail.codegen.kernel_cache import source_of
 from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.rewrite import Rewrites, rewrite
 from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
-from dovetail.graph.interpret import execution_order
-from dovetail.graph.node import Node
+from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.core.node import Node
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:

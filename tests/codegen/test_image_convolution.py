@@ -8,7 +8,7 @@ import pytest
 from image_windows import ONE_PIXEL, WINDOWS, Sizes, name_of, window_of
 
 from dovetail.codegen.doers import AT_ONCE
-from dovetail.graph.ops.windows import Window, overlay, patches
+from dovetail.graph.ops.nn.conv_geometry import Window, overlay, patches
 
 pytest.importorskip("numba")
 

@@ -8,8 +8,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.image_kernels import image_kernel
-from dovetail.graph.errors import InternalError
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.errors import InternalError
+from dovetail.graph.core.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

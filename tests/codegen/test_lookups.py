@@ -7,7 +7,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.loops import LoopsBuilder
-from dovetail.graph.dtypes import float32, int32
+from dovetail.graph.core.dtypes import float32, int32
 
 pytest.importorskip("numba")
 

@@ -14,8 +14,8 @@ from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.numba_source import numba_source
 from dovetail.codegen.unit import Unit
-from dovetail.graph.dtypes import float32, int8
-from dovetail.graph.interpret import execution_order
+from dovetail.graph.core.dtypes import float32, int8
+from dovetail.graph.core.interpreter import execution_order
 
 GOLDEN = Path(__file__).with_name("golden")
 

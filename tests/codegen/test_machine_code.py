@@ -8,7 +8,7 @@ from machine_code import Code, Facts, facts_of_code, one_line, parsed
 
 from dovetail.codegen.gpu_kernel import GFX942, HEADER, SM90, Parameter, TritonKernel
 from dovetail.codegen.triton_compile import compile_kernel
-from dovetail.graph.errors import FailedPreconditionError
+from dovetail.graph.core.errors import FailedPreconditionError
 
 pytest.importorskip("triton")
 

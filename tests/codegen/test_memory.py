@@ -13,7 +13,7 @@ import dovetail as dt
 from dovetail.codegen.fuse import fuse
 from dovetail.codegen.memory import MemoryPlan, plan_memory
 from dovetail.codegen.unit import Unit
-from dovetail.graph.interpret import execution_order
+from dovetail.graph.core.interpreter import execution_order
 
 
 def plan_of(fetches: Any, feeds: Any, *, fused: bool = False) -> MemoryPlan:

@@ -15,8 +15,8 @@ from dovetail.codegen.backends.numba import NumbaBackend
 from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.numba_source import as_passed
 from dovetail.codegen.program import Call
-from dovetail.graph.dtypes import DType, bfloat16, float16, float32, float64, int32
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
+from dovetail.graph.core.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

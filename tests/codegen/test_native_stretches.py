@@ -26,10 +26,10 @@ from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.lower import lower
 from dovetail.codegen.program import Call, Loop, Program, Send
 from dovetail.codegen.unit import Unit
-from dovetail.graph.build import make
-from dovetail.graph.interpret import execution_order
-from dovetail.graph.source import caller
-from dovetail.graph.state import VariableState
+from dovetail.graph.core.build import make
+from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.core.source_location import caller
+from dovetail.graph.resources.resource_manager import VariableState
 
 Array = np.ndarray[Any, Any]
 

@@ -18,9 +18,9 @@ import dovetail as dt
 from dovetail.codegen.cuda import nccl
 from dovetail.codegen.cuda.device import device
 from dovetail.codegen.cuda.nccl import NcclLink, link_of
-from dovetail.graph.errors import AbortedError, FailedPreconditionError, UnavailableError
-from dovetail.graph.links import Card
-from dovetail.graph.ops import collectives as ops
+from dovetail.graph.collectives.device_link import Card
+from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
+from dovetail.graph.ops.state import collectives as ops
 
 MEMBERS = ["/gpu:0", "/gpu:1"]
 WAIT_S = 60.0

@@ -17,7 +17,7 @@ from dovetail.codegen.lower import lower
 from dovetail.codegen.memory import plan_memory
 from dovetail.codegen.overwriting import with_overwriting
 from dovetail.codegen.unit import Unit
-from dovetail.graph.interpret import execution_order
+from dovetail.graph.core.interpreter import execution_order
 
 pytest.importorskip("numba")
 

@@ -9,7 +9,7 @@ from triton_interpreter import run_routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
 from dovetail.codegen.pairs import SOFTMAX, VARIANCE, pairs_of
 from dovetail.codegen.triton_routines import Specialisation, routines
-from dovetail.graph.dtypes import float32
+from dovetail.graph.core.dtypes import float32
 
 pytest.importorskip("triton")
 

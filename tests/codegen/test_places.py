@@ -12,8 +12,8 @@ import dovetail as dt
 from dovetail.codegen.backends.numpy import NumpyBackend
 from dovetail.codegen.places import Places, with_places
 from dovetail.codegen.program import Call, Loop, Program
-from dovetail.graph.source import UNKNOWN
-from dovetail.graph.state import Context, Resources, SessionState
+from dovetail.graph.core.source_location import UNKNOWN
+from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 from dovetail.runtime.in_process import InProcess
 
 

@@ -17,8 +17,8 @@ from dovetail.codegen.triton_templates.attention import attention, attention_gra
 from dovetail.codegen.triton_templates.convolution import convolution, input_gradient
 from dovetail.codegen.triton_templates.matmul import matmul
 from dovetail.codegen.triton_templates.matmul_tiles import Tile
-from dovetail.graph.dtypes import DType, bfloat16, float32
-from dovetail.graph.ops.windows import Window
+from dovetail.graph.core.dtypes import DType, bfloat16, float32
+from dovetail.graph.ops.nn.conv_geometry import Window
 
 pytest.importorskip("triton")
 pytestmark = [

@@ -10,8 +10,8 @@ import dovetail as dt
 from dovetail.codegen.drawing import with_streams
 from dovetail.codegen.fuse import fuse
 from dovetail.codegen.unit import Unit
-from dovetail.graph.interpret import execution_order
-from dovetail.graph.philox import Stream
+from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.core.philox import Stream
 
 pytest.importorskip("numba")
 

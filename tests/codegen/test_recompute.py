@@ -11,7 +11,7 @@ from dovetail.codegen.fuse import fuse
 from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.unit import Unit
-from dovetail.graph.node import Tensor
+from dovetail.graph.core.node import Tensor
 
 SHAPE = (200, 100)
 

@@ -21,8 +21,8 @@ from dovetail.codegen.rules.functions import function_rules
 from dovetail.codegen.rules.moving import moving_rules
 from dovetail.codegen.rules.shapes import shape_rules
 from dovetail.codegen.unit import Unit
-from dovetail.graph.build import apply, make
-from dovetail.graph.interpret import Interpreter, execution_order
+from dovetail.graph.core.build import apply, make
+from dovetail.graph.core.interpreter import Interpreter, execution_order
 
 FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
 EVERYTHING = Rewrites(recognised=FUNCTIONS)

@@ -13,7 +13,7 @@ from dovetail.codegen.loops import Loops, LoopsBuilder  # noqa: E402
 from dovetail.codegen.numba_source import numba_source  # noqa: E402
 from dovetail.codegen.numba_stretches import FETCHED, STRIP  # noqa: E402
 from dovetail.codegen.row_facts import is_below_zero, passes_over_nan  # noqa: E402
-from dovetail.graph.dtypes import float32  # noqa: E402
+from dovetail.graph.core.dtypes import float32  # noqa: E402
 
 Made = Callable[[LoopsBuilder, int, int], int]
 

@@ -7,7 +7,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.row_kernels import row_kernel
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

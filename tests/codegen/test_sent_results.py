@@ -15,7 +15,7 @@ from dovetail.codegen.buffers import buffers
 from dovetail.codegen.lower import lower
 from dovetail.codegen.program import Call, Program, Send
 from dovetail.codegen.sent_results import Sending, with_sent_results
-from dovetail.graph import memory
+from dovetail.graph.resources import shared_storage
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.borrowing import Borrower
@@ -33,7 +33,7 @@ SQUARE = np.arange(256 * 256, dtype=np.float32).reshape(256, 256) / 65536
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     made = Pool(64 << 20)
     made.is_read = True
-    monkeypatch.setattr(memory, "_used", [made])
+    monkeypatch.setattr(shared_storage, "_used", [made])
     yield made
     made.close()
 
@@ -104,7 +104,7 @@ def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monke
     elif why == "no room":
         pool.limit = 0
     else:
-        monkeypatch.setattr(memory, "_used", [])
+        monkeypatch.setattr(shared_storage, "_used", [])
     sent = run(with_sent_results(program_of(B)))["sent"]
     np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
     assert not pool.holds(sent)

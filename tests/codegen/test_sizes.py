@@ -14,9 +14,9 @@ from dovetail.codegen.cpu_fusion import fuse_for_cpu
 from dovetail.codegen.fused_nodes import FusedNodes
 from dovetail.codegen.rewrite import rewrite
 from dovetail.codegen.sizes import Product, Sizes, product, quotient
-from dovetail.graph.interpret import execution_order
-from dovetail.graph.node import Tensor
-from dovetail.graph.opdef import opdef
+from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.opdef import opdef
 
 B = Product(1, (0,))  # the first axis that is asked about, mostly the batch of x
 

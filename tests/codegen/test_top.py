@@ -9,7 +9,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.top_kernels import MOST, top_kernel
-from dovetail.graph.ops.sorting import _top_k
+from dovetail.graph.ops.array.sorting import _top_k
 
 pytest.importorskip("numba")
 

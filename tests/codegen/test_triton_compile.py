@@ -36,7 +36,7 @@ from dovetail.codegen.gpu_kernel import (
 from dovetail.codegen.triton_compile import compile_kernel, is_compiled, layout
 from dovetail.codegen.triton_helpers import Helper, Places
 from dovetail.codegen.triton_math import functions
-from dovetail.graph.errors import InternalError
+from dovetail.graph.core.errors import InternalError
 
 pytest.importorskip("triton")
 

@@ -13,8 +13,8 @@ from dovetail.codegen.triton_templates.convolution import convolution, filter_gr
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.images import image_sizes
 from dovetail.codegen.triton_templates.matmul_tiles import Tile
-from dovetail.graph.dtypes import DType, bfloat16, float16, float32, float64, int32
-from dovetail.graph.ops.windows import Window
+from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
+from dovetail.graph.ops.nn.conv_geometry import Window
 
 pytest.importorskip("triton")
 

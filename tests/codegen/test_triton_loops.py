@@ -21,9 +21,9 @@ from dovetail.codegen.loops import Loops, LoopsBuilder
 from dovetail.codegen.triton_routines import Specialisation, routines, specialise
 from dovetail.codegen.triton_values import rows_in
 from dovetail.codegen.unit import Unit
-from dovetail.graph.build import apply
-from dovetail.graph.dtypes import bfloat16, float16, float32
-from dovetail.graph.interpret import Interpreter, execution_order
+from dovetail.graph.core.build import apply
+from dovetail.graph.core.dtypes import bfloat16, float16, float32
+from dovetail.graph.core.interpreter import Interpreter, execution_order
 
 pytest.importorskip("triton")
 

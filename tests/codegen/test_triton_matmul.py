@@ -17,7 +17,7 @@ from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.matmul import matmul, product_sizes
 from dovetail.codegen.triton_templates.matmul_tiles import Tile, tiles
-from dovetail.graph.dtypes import (
+from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,
     bool_,

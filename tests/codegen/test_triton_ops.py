@@ -10,7 +10,7 @@ from triton_interpreter import run_routine
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.loops import Loops, LoopsBuilder
 from dovetail.codegen.triton_ops import picking, random, rows, several
-from dovetail.graph.dtypes import (
+from dovetail.graph.core.dtypes import (
     bfloat16,
     float16,
     float32,
@@ -23,8 +23,8 @@ from dovetail.graph.dtypes import (
     uint32,
     uint64,
 )
-from dovetail.graph.ops.segments import combine_rows
-from dovetail.graph.philox import Stream
+from dovetail.graph.core.philox import Stream
+from dovetail.graph.ops.array.segments import combine_rows
 
 pytest.importorskip("triton")
 

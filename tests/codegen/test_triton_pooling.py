@@ -23,8 +23,8 @@ from dovetail.codegen.triton_templates.pooling import (
     max_pool_gradient,
     max_pool_gradient_gradient,
 )
-from dovetail.graph.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
-from dovetail.graph.ops.windows import Window
+from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
+from dovetail.graph.ops.nn.conv_geometry import Window
 
 pytest.importorskip("triton")
 

@@ -10,7 +10,7 @@ from triton_interpreter import run_routine
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
 from dovetail.codegen.triton_ops import picking, scattering, sorting, sparse
 from dovetail.codegen.update_loops import sparse_update
-from dovetail.graph.dtypes import (
+from dovetail.graph.core.dtypes import (
     bfloat16,
     bool_,
     float16,

@@ -13,8 +13,8 @@ from dovetail.codegen.triton_templates.edges import Edge
 from dovetail.codegen.triton_templates.matmul import matmul
 from dovetail.codegen.triton_templates.matmul_tiles import Tile
 from dovetail.codegen.triton_templates.pooling import max_pool_gradient
-from dovetail.graph.dtypes import bfloat16, float32
-from dovetail.graph.ops.windows import Window
+from dovetail.graph.core.dtypes import bfloat16, float32
+from dovetail.graph.ops.nn.conv_geometry import Window
 
 GOLDEN = Path(__file__).with_name("golden")
 

@@ -7,7 +7,7 @@ from triton_interpreter import run_routine
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100
 from dovetail.codegen.triton_compile import compile_kernel
 from dovetail.codegen.triton_templates.transposition import transposition, transposition_sizes
-from dovetail.graph.dtypes import as_dtype
+from dovetail.graph.core.dtypes import as_dtype
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from dovetail.codegen.backends.product_updates import ProductUpdate
 from dovetail.codegen.backends.updates import SMALLEST, UpdateKernel
 from dovetail.codegen.program import one_by_one
 from dovetail.codegen.update_loops import update
-from dovetail.graph.dtypes import as_dtype, float32
-from dovetail.graph.errors import FailedPreconditionError, InternalError, InvalidArgumentError
-from dovetail.graph.ops.training import RULES, apply_update
-from dovetail.graph.state import Context, Resources, SessionState, VariableState
+from dovetail.graph.core.dtypes import as_dtype, float32
+from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
+from dovetail.graph.ops.state.training import RULES, apply_update
+from dovetail.graph.resources.resource_manager import Context, Resources, SessionState, VariableState
 
 pytest.importorskip("numba")
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from dovetail.codegen.gpu_kernel import Grid, Launch, Parameter, Routine, TritonKernel, triton_type
 from dovetail.codegen.triton_compile import load_source
-from dovetail.graph.dtypes import as_dtype
+from dovetail.graph.core.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]
 

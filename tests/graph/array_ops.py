@@ -1,15 +1,8 @@
 """The array ops of all modules in one namespace, for the cases."""
 
-from dovetail.graph.ops.creation import eye, fill, linspace, ones, ones_like, range, zeros, zeros_like
-from dovetail.graph.ops.gathering import (
-    gather,
-    gather_nd,
-    one_hot,
-    reverse,
-)
-from dovetail.graph.ops.joining import concat, split, stack, unstack
-from dovetail.graph.ops.padding import pad, tile
-from dovetail.graph.ops.partitions import (
+from dovetail.graph.ops.array.concat_stack import concat, split, stack, unstack
+from dovetail.graph.ops.array.creation import eye, fill, linspace, ones, ones_like, range, zeros, zeros_like
+from dovetail.graph.ops.array.dynamic_partition import (
     boolean_mask,
     dynamic_partition,
     dynamic_stitch,
@@ -17,7 +10,8 @@ from dovetail.graph.ops.partitions import (
     unique,
     unique_with_counts,
 )
-from dovetail.graph.ops.passing import (
+from dovetail.graph.ops.array.gather import gather, gather_nd, one_hot, reverse
+from dovetail.graph.ops.array.identity_and_placeholders import (
     Assert,
     Print,
     group,
@@ -29,8 +23,8 @@ from dovetail.graph.ops.passing import (
     tuple,
     with_dependencies,
 )
-from dovetail.graph.ops.python_function import numpy_function, py_func, py_function
-from dovetail.graph.ops.scattering import (
+from dovetail.graph.ops.array.padding import pad, tile
+from dovetail.graph.ops.array.scatter import (
     scatter_nd,
     tensor_scatter_nd_add,
     tensor_scatter_nd_max,
@@ -38,7 +32,7 @@ from dovetail.graph.ops.scattering import (
     tensor_scatter_nd_sub,
     tensor_scatter_nd_update,
 )
-from dovetail.graph.ops.segments import (
+from dovetail.graph.ops.array.segments import (
     segment_max,
     segment_mean,
     segment_min,
@@ -50,7 +44,7 @@ from dovetail.graph.ops.segments import (
     unsorted_segment_prod,
     unsorted_segment_sum,
 )
-from dovetail.graph.ops.shapes import (
+from dovetail.graph.ops.array.shapes import (
     broadcast_static_shape,
     broadcast_to,
     ensure_shape,
@@ -64,8 +58,9 @@ from dovetail.graph.ops.shapes import (
     squeeze,
     transpose,
 )
-from dovetail.graph.ops.slicing import newaxis, slice, strided_slice
-from dovetail.graph.ops.sorting import argsort, in_top_k, searchsorted, sort, top_k
+from dovetail.graph.ops.array.slicing import newaxis, slice, strided_slice
+from dovetail.graph.ops.array.sorting import argsort, in_top_k, searchsorted, sort, top_k
+from dovetail.graph.ops.control.python_function import numpy_function, py_func, py_function
 
 __all__ = [
     "Assert", "Print", "argsort", "boolean_mask", "broadcast_static_shape", "broadcast_to", "concat",

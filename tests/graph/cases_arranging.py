@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.gradients import gradients
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import arranging as a
-from dovetail.graph.ops.broadcasting import broadcast_dynamic_shape
-from dovetail.graph.ops.passing import identity_n
-from dovetail.graph.ops.shapes import broadcast_to
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.array import roll_repeat_meshgrid as a
+from dovetail.graph.ops.array.identity_and_placeholders import identity_n
+from dovetail.graph.ops.array.shapes import broadcast_to
+from dovetail.graph.ops.math.broadcasting import broadcast_dynamic_shape
 
 X = real(3, 4)
 

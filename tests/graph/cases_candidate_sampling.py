@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from op_table import ScriptCase
 
-from dovetail.graph.build import constant
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import candidate_sampling as sampling
+from dovetail.graph.core.build import constant
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.ops.nn import candidate_sampling as sampling
 
 SAMPLERS = {
     "LogUniformCandidateSampler": sampling.log_uniform_candidate_sampler,

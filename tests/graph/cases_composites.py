@@ -10,7 +10,7 @@ import pytest
 from op_table import FLOATS, OpCase, ScriptCase, real
 from scipy import special
 
-from dovetail.graph.build import apply, placeholder
+from dovetail.graph.core.build import apply, placeholder
 
 
 def _standard(x: Any, gain: Any = 1.0, bias: Any = 0.0) -> Any:

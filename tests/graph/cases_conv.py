@@ -10,12 +10,12 @@ import pytest
 import scipy.signal
 from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, real
 
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.gradients import gradients
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import conv, pooling
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.nn import conv, pooling
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, index, real, whole
 
-from dovetail.graph.build import apply, placeholder
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.build import apply, placeholder
+from dovetail.graph.core.interpreter import Interpreter
 
 
 def run(fetches, feeds=None):

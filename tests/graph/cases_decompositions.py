@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from op_table import ScriptCase
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.gradients import gradients
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops.decompositions import qr
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.linalg.decompositions import qr
 
 
 def _qr() -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, index, real
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.gradients import gradients
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops.embedding import embedding_lookup
-from dovetail.graph.variable_lists import global_variables_initializer
-from dovetail.graph.variables import Variable
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.array.embedding import embedding_lookup
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
+from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.variable import Variable
 
 
 def _table(shards: Any, strategy: str) -> Any:

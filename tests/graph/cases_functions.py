@@ -6,11 +6,11 @@ import numpy as np
 import scipy.special
 from op_table import OpCase, real
 
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.ops.matrix_functions import slogdet, svd
-from dovetail.graph.ops.partitions import setdiff1d
-from dovetail.graph.ops.patches import extract_image_patches
-from dovetail.graph.ops.special import bessel_i0e, bessel_i1e
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.ops.array.dynamic_partition import setdiff1d
+from dovetail.graph.ops.image.patches import extract_image_patches
+from dovetail.graph.ops.linalg.matrix_functions import slogdet, svd
+from dovetail.graph.ops.math.special_functions import bessel_i0e, bessel_i1e
 
 SHAPE = [2, 5, 6, 2]
 SQUARES = real(2, 3, 3) + 3 * np.eye(3)

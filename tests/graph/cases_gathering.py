@@ -6,10 +6,10 @@ import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real, whole
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.gradients import gradients
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 
 def run(fetches, feeds=None):

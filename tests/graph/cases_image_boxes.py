@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from op_table import ScriptCase
 
-from dovetail.graph.build import constant
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import image_boxes as boxes
+from dovetail.graph.core.build import constant
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.ops.image import boxes as boxes
 
 RNG = np.random.default_rng(0)
 CORNERS = np.sort(RNG.random((30, 2, 2)), 1).reshape(30, 4).astype(np.float32)[:, [0, 1, 2, 3]]

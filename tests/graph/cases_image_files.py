@@ -11,10 +11,10 @@ import pytest
 from op_table import ScriptCase
 from PIL import Image
 
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import image_files as files
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.ops.image import files as files
 
 Y, X = np.mgrid[:24, :40]
 RAMP = np.stack([Y * 5, X * 6, Y + X * 2, 255 - Y * 5], -1).astype(np.uint8)

@@ -6,7 +6,7 @@ import array_ops as a
 import numpy as np
 from op_table import OpCase, index, real
 
-from dovetail.graph.gradients import gradients
+from dovetail.graph.gradients.reverse import gradients
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

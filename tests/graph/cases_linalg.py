@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
 
-from dovetail.graph.build import placeholder
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.opdef import Cost
-from dovetail.graph.ops import diagonal as d, linalg as m
-from dovetail.graph.ops.einsum import einsum, tensordot
+from dovetail.graph.core.build import placeholder
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.opdef import Cost
+from dovetail.graph.ops.array import diagonal as d
+from dovetail.graph.ops.linalg import linalg as m
+from dovetail.graph.ops.linalg.einsum import einsum, tensordot
 
 A, B = real(3, 4, seed=1), real(4, 2, seed=2)
 

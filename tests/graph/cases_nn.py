@@ -11,13 +11,13 @@ from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, index, real, whole
 from scipy import stats
 
 from dovetail import nn
-from dovetail.graph.build import apply, constant, make, placeholder
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import activations, normalization, softmax
+from dovetail.graph.core.build import apply, constant, make, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.nn import activations, normalization, softmax
 
 
 def _op(name: str, **attrs: Any) -> Any:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, real
 
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.errors import InternalError, InvalidArgumentError
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import checksums as c, python_function
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.core.errors import InternalError, InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.control import python_function
+from dovetail.graph.ops.state import checksums as c
 
 
 def run(fetches, feeds=None):

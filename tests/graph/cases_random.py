@@ -13,17 +13,17 @@ import pytest
 from op_table import ScriptCase
 from scipy import stats
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.default_graph import get_default_graph, set_random_seed
-from dovetail.graph.dtypes import FLOATS
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.node import Node, Tensor
-from dovetail.graph.ops import random, stateless_random
-from dovetail.graph.ops.random_common import get_seed
-from dovetail.graph.philox import Stream, key_from
-from dovetail.graph.state import SessionState
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.default_graph import get_default_graph, set_random_seed
+from dovetail.graph.core.dtypes import FLOATS
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.node import Node, Tensor
+from dovetail.graph.core.philox import Stream, key_from
+from dovetail.graph.ops.random import random, stateless_random
+from dovetail.graph.ops.random.random_common import get_seed
+from dovetail.graph.resources.resource_manager import SessionState
 
 
 def _session(seed: int | None = None) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ import operator
 import numpy as np
 from op_table import FLOATS, INTEGERS, NUMBERS, OpCase, index, real, whole
 
-from dovetail.graph.build import make
-from dovetail.graph.ops import clip, reduce as r, scan as s, statistics as t
+from dovetail.graph.core.build import make
+from dovetail.graph.ops.math import clip, reduce as r, scan as s, statistics as t
 
 BOOLS = np.array([[True, False, True], [False, False, False]])
 

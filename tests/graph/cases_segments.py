@@ -6,7 +6,7 @@ import array_ops as a
 import numpy as np
 from op_table import NUMBERS, OpCase, index, real, whole
 
-from dovetail.graph.dtypes import as_dtype, int64
+from dovetail.graph.core.dtypes import as_dtype, int64
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

@@ -6,9 +6,9 @@ import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real
 
-from dovetail.graph.build import placeholder
-from dovetail.graph.dtypes import int64
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.build import placeholder
+from dovetail.graph.core.dtypes import int64
+from dovetail.graph.core.interpreter import Interpreter
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

@@ -6,9 +6,9 @@ import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real
 
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops.slicing import MASKS, python_index
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.ops.array.slicing import MASKS, python_index
 
 newaxis = a.newaxis
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, real
 
-from dovetail.graph.build import placeholder
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.opdef import Cost
-from dovetail.graph.ops import solving as s
-from dovetail.graph.ops.arithmetic import add
-from dovetail.graph.ops.linalg import matmul
+from dovetail.graph.core.build import placeholder
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.opdef import Cost
+from dovetail.graph.ops.linalg import solving as s
+from dovetail.graph.ops.linalg.linalg import matmul
+from dovetail.graph.ops.math.arithmetic import add
 
 BOTH = ("float32", "float64")
 ONE, STACK = real(3, 3, seed=1) + 4 * np.eye(3), real(2, 3, 3, seed=2) + 4 * np.eye(3)

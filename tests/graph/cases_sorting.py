@@ -6,7 +6,7 @@ import array_ops as a
 import numpy as np
 from op_table import FLOATS, INTEGERS, OpCase, index, real, whole
 
-from dovetail.graph.dtypes import int64
+from dovetail.graph.core.dtypes import int64
 
 
 def _top(x, k):

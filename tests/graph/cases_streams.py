@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from op_table import ScriptCase
 
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.dtypes import FLOATS
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.node import Tensor
-from dovetail.graph.ops import stateless_random
-from dovetail.graph.philox import Stream, key_from
-from dovetail.graph.state import SessionState
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.dtypes import FLOATS
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.philox import Stream, key_from
+from dovetail.graph.ops.random import stateless_random
+from dovetail.graph.resources.resource_manager import SessionState
 
 
 def _create(op: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], name: str) -> Any:

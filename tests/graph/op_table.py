@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 import dovetail.graph.ops.all  # noqa: F401 - Python's operators find their functions once the ops are defined
-from dovetail.graph.build import placeholder
-from dovetail.graph.dtypes import DType, as_dtype
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.node import Tensor
-from dovetail.graph.shape import compatible, text
+from dovetail.graph.core.build import placeholder
+from dovetail.graph.core.dtypes import DType, as_dtype
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.shape import compatible, text
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 Array = npt.NDArray[Any]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.graph import exchanges
-from dovetail.graph.collectives import Collectives
-from dovetail.graph.requests import Request
-from dovetail.graph.sharing import Sharing
+from dovetail.graph.collectives import algorithms
+from dovetail.graph.collectives.coordinator import Collectives
+from dovetail.graph.collectives.shared_memory_algorithms import Sharing
+from dovetail.graph.resources.async_request import Request
 
 TASKS = [f"/job:worker/replica:0/task:{i}" for i in range(5)]
 
@@ -65,7 +65,7 @@ class Net:
 
     def ask(self, i, value, run=0, what="sum", instance="g"):
         value = np.asarray(value)
-        exchange = exchanges.all_reduce(i, len(self.tasks), value, what, "auto")
+        exchange = algorithms.all_reduce(i, len(self.tasks), value, what, "auto")
         sharing = Sharing(np.array_split(value, 3), what)  # what travels together is not copied together
         return self.come(i, (instance, run), f"{what} {value.dtype}{value.shape}", lambda: exchange, sharing)
 

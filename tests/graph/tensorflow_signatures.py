@@ -1,7 +1,8 @@
-"""Write `graph/tensorflow_ops.jsonl`, the signatures of TensorFlow's ops: run it where TensorFlow is installed, with the names of ops.
+"""Write `graph/tensorflow/signatures.jsonl`, the signatures of TensorFlow's ops: run it where TensorFlow is installed, with the
+names of ops.
 
 dovetail's python:     python -m tests.graph.tensorflow_signatures names > names.txt
-TensorFlow's python:   python tests/graph/tensorflow_signatures.py < names.txt > graph/tensorflow_ops.jsonl
+TensorFlow's python:   python tests/graph/tensorflow_signatures.py < names.txt > graph/tensorflow/signatures.jsonl
 """
 
 import json
@@ -13,8 +14,8 @@ NAMES = {"float": "float32", "double": "float64", "half": "float16"}
 
 def names() -> list[str]:
     """The ops of both systems, and those that are read as others."""
-    from dovetail.graph.opdef import registered
-    from dovetail.graph.tensorflow_nodes import COMPOSED, NEWER
+    from dovetail.graph.core.opdef import registered
+    from dovetail.graph.tensorflow.node_mapping import COMPOSED, NEWER
 
     return sorted({*registered(), *COMPOSED, *NEWER})
 

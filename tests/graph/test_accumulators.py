@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as tf
-from dovetail.graph.accumulators import AccumulatorKind, DenseAccumulator, SparseAccumulator
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.errors import CancelledError, InvalidArgumentError
-from dovetail.graph.gradient_accumulators import dequeue_counted
-from dovetail.graph.queues import Queue, QueueKind
-from dovetail.graph.requests import Fate
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.errors import CancelledError, InvalidArgumentError
+from dovetail.graph.ops.state.accumulator_api import dequeue_counted
+from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulator, SparseAccumulator
+from dovetail.graph.resources.async_request import Fate
+from dovetail.graph.resources.queue import Queue, QueueKind
 
 F32 = as_dtype("float32")
 

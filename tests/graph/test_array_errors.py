@@ -10,13 +10,14 @@ import array_ops as a
 import numpy as np
 import pytest
 
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import diagonal, linalg
-from dovetail.graph.ops.einsum import einsum, tensordot
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.array import diagonal
+from dovetail.graph.ops.linalg import linalg
+from dovetail.graph.ops.linalg.einsum import einsum, tensordot
 
 
 @pytest.fixture(autouse=True)

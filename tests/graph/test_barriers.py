@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.barriers import Barrier
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.errors import CancelledError, InvalidArgumentError, OutOfRangeError
-from dovetail.graph.requests import Fate
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
+from dovetail.graph.resources.async_request import Fate
+from dovetail.graph.resources.barrier import Barrier
 
 F32, I32 = as_dtype("float32"), as_dtype("int32")
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from played_boards import TASKS, Machine, Net, Step
 
-from dovetail.graph import boards, exchanges, sharing as sharing_module
-from dovetail.graph.boards import Board, Layout
-from dovetail.graph.errors import AbortedError, InvalidArgumentError, UnavailableError
-from dovetail.graph.sharing import Sharing
+from dovetail.graph.collectives import algorithms, shared_buffer, shared_memory_algorithms as sharing_module
+from dovetail.graph.collectives.shared_buffer import Board, Layout
+from dovetail.graph.collectives.shared_memory_algorithms import Sharing
+from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.runtime.boards import Boards
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.float16]
@@ -28,16 +28,16 @@ def _expected(values, what):
     total = values[0].copy()
     with np.errstate(all="ignore"):
         for v in values[1:]:
-            total = exchanges.REDUCTIONS[what](total, v)
-    return exchanges.divided(total, len(values)) if what == "mean" else total
+            total = algorithms.REDUCTIONS[what](total, v)
+    return algorithms.divided(total, len(values)) if what == "mean" else total
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_order_gives_the_sum_in_the_order_of_ranks(monkeypatch, seed):
-    monkeypatch.setattr(boards, "FLAT_BYTES", 1 << 10)
+    monkeypatch.setattr(shared_buffer, "FLAT_BYTES", 1 << 10)
     monkeypatch.setattr(sharing_module, "FLAT_BYTES", 1 << 10)
-    monkeypatch.setattr(boards, "LEAST_PLACE_BYTES", 1 << 10)
-    monkeypatch.setattr(boards, "PLACE_BYTES", 1 << 12)
+    monkeypatch.setattr(shared_buffer, "LEAST_PLACE_BYTES", 1 << 10)
+    monkeypatch.setattr(shared_buffer, "PLACE_BYTES", 1 << 12)
     rng, orders = np.random.default_rng(seed), random.Random(seed)
     count = 2 + seed % 4
     net = Net(count, [Machine(limit=1 << (17 + seed % 3 * 6)) for _ in range(count)])
@@ -126,7 +126,7 @@ def test_one_that_sends_parts_and_one_at_a_board_differ():
     net = Net()
     a = net.ask(0, [1.0])
     members = [f"{t}/device:CPU:0" for t in net.tasks]
-    exchange = exchanges.Ring(1, 2, np.ones(1), "sum")
+    exchange = algorithms.Ring(1, 2, np.ones(1), "sum")
     b = Step(
         lambda: net.desks[1].take_part(
             net.sessions[1], members, 1, ("g", 0), "ring", "it", lambda: exchange, lambda x: x
@@ -207,7 +207,7 @@ def test_threads_that_sleep_and_wake_each_other():
         for run in range(6):
             value = values[rank][: 1 << 20 if run % 2 else 100]
             sharing = Sharing([value], "sum")
-            sharing.start(board, run, boards.label_of("it"))
+            sharing.start(board, run, shared_buffer.label_of("it"))
             while not sharing.drive(lambda: False):
                 pass
             if not np.array_equal(sharing.result, _expected([v[: len(value)] for v in values], "sum")):

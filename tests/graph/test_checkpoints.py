@@ -19,7 +19,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from safetensors.numpy import load_file
 
-from dovetail.graph.checkpoints import (
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+)
+from dovetail.graph.io.atomic_files import locked, write_durably
+from dovetail.graph.io.checkpoints import (
     CheckpointReader,
     Region,
     checkpoint_exists,
@@ -29,16 +38,7 @@ from dovetail.graph.checkpoints import (
     write_manifest,
     write_shard,
 )
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.durable_files import locked, write_durably
-from dovetail.graph.errors import (
-    DataLossError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    ResourceExhaustedError,
-)
-from dovetail.graph.partitioned import SaveSliceInfo, slices
+from dovetail.graph.variables.partitioned import SaveSliceInfo, slices
 
 
 def write(prefix, *shards):
@@ -305,7 +305,7 @@ def test_saves_take_turns_across_processes(tmp_path):
 
 def test_a_lock_is_free_when_its_process_is_killed(tmp_path):
     code = (
-        "import os, signal, pathlib; from dovetail.graph.durable_files import locked\n"
+        "import os, signal, pathlib; from dovetail.graph.io.atomic_files import locked\n"
         f"with locked(pathlib.Path({str(tmp_path / 'lock')!r})): os.kill(os.getpid(), signal.SIGKILL)"
     )
     found = subprocess.run(

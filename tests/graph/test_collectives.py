@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph import collectives, exchanges, part_desk
-from dovetail.graph.collectives import Collectives
-from dovetail.graph.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
-from dovetail.graph.exchanges import flat, unflat
-from dovetail.graph.links import Card, Linked, Refused, Why
-from dovetail.graph.ops import collectives as ops
-from dovetail.graph.requests import Request
+from dovetail.graph.collectives import algorithms, coordinator, message_executor
+from dovetail.graph.collectives.algorithms import flat, unflat
+from dovetail.graph.collectives.coordinator import Collectives
+from dovetail.graph.collectives.device_link import Card, Linked, Refused, Why
+from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from dovetail.graph.ops.state import collectives as ops
+from dovetail.graph.resources.async_request import Request
 
 TASKS = ["/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1", "/job:worker/replica:0/task:2"]
 
@@ -58,7 +58,7 @@ class Net:
 
     def ask(self, i, value, instance="g", run=0, what="sum"):
         task = self.tasks[i]
-        exchange = exchanges.all_reduce(i, len(self.tasks), np.asarray(value, np.float32), what, "auto")
+        exchange = algorithms.all_reduce(i, len(self.tasks), np.asarray(value, np.float32), what, "auto")
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         signature = f"{what} {np.shape(value)}"
         session = self.sessions[task]
@@ -233,7 +233,7 @@ def test_groups_that_cannot_be():
     net = Net()
     with pytest.raises(InvalidArgumentError, match="its op runs on"):
         net.desks[TASKS[0]].take_part(
-            Session(), TASKS[:2], 1, ("g", 0), "", "it", lambda: exchanges.Doubling(1, 2, np.zeros(1), "sum"), id
+            Session(), TASKS[:2], 1, ("g", 0), "", "it", lambda: algorithms.Doubling(1, 2, np.zeros(1), "sum"), id
         )
     with pytest.raises(InvalidArgumentError, match="no task of the server's cluster"):
         net.desks[TASKS[0]].take_part(
@@ -243,12 +243,12 @@ def test_groups_that_cannot_be():
             ("g", 0),
             "",
             "it",
-            lambda: exchanges.Doubling(0, 2, np.zeros(1), "sum"),
+            lambda: algorithms.Doubling(0, 2, np.zeros(1), "sum"),
             id,
         )
     with pytest.raises(InvalidArgumentError, match="without servers"):
         Collectives().take_part(
-            Session(), ["", TASKS[1]], 0, ("g", 0), "", "it", lambda: exchanges.Doubling(0, 2, np.zeros(1), "sum"), id
+            Session(), ["", TASKS[1]], 0, ("g", 0), "", "it", lambda: algorithms.Doubling(0, 2, np.zeros(1), "sum"), id
         )
 
 
@@ -273,12 +273,12 @@ def test_malformed_messages_are_ignored():
 
 @pytest.mark.parametrize("joined", [True, False])
 def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
-    for module in (collectives, part_desk):
+    for module in (coordinator, message_executor):
         monkeypatch.setattr(module, "MAX_EARLY", 10)
     net = Net()
 
     def send(run):
-        exchange = exchanges.Tree(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
+        exchange = algorithms.Tree(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
         members = [f"{t}/device:CPU:0" for t in net.tasks]
         net.desks[TASKS[0]].take_part(
             net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", lambda e=exchange: e, lambda x: x
@@ -301,7 +301,7 @@ def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
 
 
 def test_groups_that_nobody_joins_are_forgotten(monkeypatch):
-    monkeypatch.setattr(collectives, "MAX_GROUPS", 10)
+    monkeypatch.setattr(coordinator, "MAX_GROUPS", 10)
     net = Net()
     net.ask(0, [1.0])
     for i in range(100):

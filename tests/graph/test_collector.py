@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.graph.collector import collector_paused
+from dovetail.graph.core.interpreter_state import collector_paused
 
 
 @pytest.fixture(autouse=True)

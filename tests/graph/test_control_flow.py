@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.deserialize import extend_from_bytes
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.frames import Frames, Guards, Loop
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.serialize import graph_to_bytes
-from dovetail.graph.static_value import static_value
-from dovetail.graph.text import format_node
-from dovetail.graph.verify import verify
+from dovetail.graph.control_flow.frames import Frames, Guards, Loop
+from dovetail.graph.core.constant_value import static_value
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.printing import format_node
+from dovetail.graph.core.verify import verify
+from dovetail.graph.io.deserialize import extend_from_bytes
+from dovetail.graph.io.serialize import graph_to_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -571,7 +571,7 @@ def test_malformed_loops_are_refused(spoil: Callable[[tf.Graph], None], message:
 
 
 def _retype(graph: tf.Graph, name: str, op: str) -> None:
-    from dovetail.graph.opdef import opdef
+    from dovetail.graph.core.opdef import opdef
 
     graph.get_operation_by_name(name).opdef = opdef(op)
 

@@ -7,7 +7,7 @@ import timeit
 import pytest
 from hypothesis import given, strategies as st
 
-from dovetail.graph.device import (
+from dovetail.graph.core.device import (
     DeviceName,
     DeviceSpec,
     DeviceSpecV1,
@@ -21,7 +21,7 @@ from dovetail.graph.device import (
     parse_strict,
     task_name,
 )
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.errors import InvalidArgumentError
 
 BOTH = pytest.mark.parametrize("cls", [DeviceSpec, DeviceSpecV1])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.shape import Dimension, TensorShape
+from dovetail.graph.core.shape import Dimension, TensorShape
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.graph.build import constant, convert, placeholder
-from dovetail.graph.graph import Graph
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import arithmetic as a, clip, compare as k, logic, math as m, reduce, scan, statistics
-from dovetail.graph.ops.cast import cast, saturate_cast, to_double, to_float, to_int32, to_int64
-from dovetail.graph.ops.joining import concat, stack
+from dovetail.graph.core.build import constant, convert, placeholder
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.ops.array.concat_stack import concat, stack
+from dovetail.graph.ops.math import (
+    arithmetic as a,
+    clip,
+    compare as k,
+    elementwise as m,
+    logic,
+    reduce,
+    scan,
+    statistics,
+)
+from dovetail.graph.ops.math.cast import cast, saturate_cast, to_double, to_float, to_int32, to_int64
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 
 @pytest.fixture(autouse=True)

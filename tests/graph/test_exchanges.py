@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dovetail.graph import exchanges
-from dovetail.graph.exchanges import Doubling, Ring, Tree
+from dovetail.graph.collectives import algorithms
+from dovetail.graph.collectives.algorithms import Doubling, Ring, Tree
 
 
 def play(members, seed=0, fifo=False):
@@ -74,7 +74,7 @@ def test_a_ring_sends_the_least_possible():
 
 def test_a_ring_is_not_far_ahead_of_what_comes_in():
     ring = Ring(0, 2, np.ones(10_000), "sum", chunk_bytes=80)
-    assert len(ring.begin()) == exchanges.WINDOW
+    assert len(ring.begin()) == algorithms.WINDOW
     assert len(ring.receive(1, 0, np.ones(10))) == 1
 
 
@@ -90,7 +90,7 @@ def test_broadcast(size, root, seed):
 @given(lengths=st.lists(st.integers(0, 4), min_size=2, max_size=6), seed=st.integers(0, 100))
 def test_all_gather(lengths, seed):
     values = [np.full((n, 2), float(r)) for r, n in enumerate(lengths)]
-    found, _ = play([exchanges.all_gather(r, len(values), v) for r, v in enumerate(values)], seed)
+    found, _ = play([algorithms.all_gather(r, len(values), v) for r, v in enumerate(values)], seed)
     for x in found:
         np.testing.assert_array_equal(x, np.concatenate(values))
 
@@ -98,16 +98,16 @@ def test_all_gather(lengths, seed):
 @given(size=st.integers(2, 6), rows=st.integers(0, 3), seed=st.integers(0, 100))
 def test_reduce_scatter(size, rows, seed):
     values = np.random.default_rng(seed).integers(0, 100, (size, rows * size, 2))
-    found, _ = play([exchanges.reduce_scatter(r, size, values[r], "sum") for r in range(size)], seed)
+    found, _ = play([algorithms.reduce_scatter(r, size, values[r], "sum") for r in range(size)], seed)
     np.testing.assert_array_equal(np.concatenate(found), values.sum(0))
 
 
 def test_size_decides_how():
-    small, large = np.zeros(10), np.zeros(exchanges.DOUBLING_BYTES // 8 + 1)
-    assert isinstance(exchanges.all_reduce(0, 2, small, "sum", "auto"), Doubling)
-    assert isinstance(exchanges.all_reduce(0, 2, large, "sum", "auto"), Ring)
-    assert isinstance(exchanges.all_reduce(0, 2, small, "sum", "ring"), Ring)
-    assert isinstance(exchanges.all_reduce(0, 2, large, "sum", "doubling"), Doubling)
+    small, large = np.zeros(10), np.zeros(algorithms.DOUBLING_BYTES // 8 + 1)
+    assert isinstance(algorithms.all_reduce(0, 2, small, "sum", "auto"), Doubling)
+    assert isinstance(algorithms.all_reduce(0, 2, large, "sum", "auto"), Ring)
+    assert isinstance(algorithms.all_reduce(0, 2, small, "sum", "ring"), Ring)
+    assert isinstance(algorithms.all_reduce(0, 2, large, "sum", "doubling"), Doubling)
 
 
 def test_results_are_not_written_while_somebody_holds_them():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.graph import faults as module
-from dovetail.graph.faults import faults
+from dovetail.graph.core import fault_injection as module
+from dovetail.graph.core.fault_injection import faults
 
 
 def test_no_faults_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.verify import verify
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.verify import verify
 
 
 @pytest.fixture(autouse=True)

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dovetail.graph.build import constant, convert, placeholder
-from dovetail.graph.gradients import UnconnectedGradients, gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.node import Tensor
-from dovetail.graph.ops import arithmetic as a, math as m
-from dovetail.graph.ops.cast import cast
-from dovetail.graph.ops.counting import xdivy, xlogy
-from dovetail.graph.ops.gathering import gather
-from dovetail.graph.ops.passing import identity, stop_gradient
-from dovetail.graph.ops.reduce import reduce_mean, reduce_prod, reduce_sum
-from dovetail.graph.ops.scan import argmax
-from dovetail.graph.ops.segments import segment_prod, unsorted_segment_prod
-from dovetail.graph.variables import Variable
+from dovetail.graph.core.build import constant, convert, placeholder
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.node import Tensor
+from dovetail.graph.gradients.reverse import UnconnectedGradients, gradients
+from dovetail.graph.ops.array.gather import gather
+from dovetail.graph.ops.array.identity_and_placeholders import identity, stop_gradient
+from dovetail.graph.ops.array.segments import segment_prod, unsorted_segment_prod
+from dovetail.graph.ops.math import arithmetic as a, elementwise as m
+from dovetail.graph.ops.math.cast import cast
+from dovetail.graph.ops.math.reduce import reduce_mean, reduce_prod, reduce_sum
+from dovetail.graph.ops.math.scan import argmax
+from dovetail.graph.ops.math.special_functions import xdivy, xlogy
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
+from dovetail.graph.variables.variable import Variable
 
 
 @pytest.fixture

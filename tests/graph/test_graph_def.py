@@ -11,10 +11,9 @@ import dovetail as tf
 
 pytest.importorskip("google.protobuf")
 
-from dovetail.graph.attr_values import read_attr, write_attr
-from dovetail.graph.messages import message
-from dovetail.graph.tensor_protos import make_ndarray, make_tensor_proto
-from dovetail.graph.tensorflow_ops import MisfitError
+from dovetail.graph.tensorflow.protos import message
+from dovetail.graph.tensorflow.signatures import MisfitError
+from dovetail.graph.tensorflow.values import make_ndarray, make_tensor_proto, read_attr, write_attr
 
 RECORDED = Path(__file__).parent / "tensorflow_graphs"
 

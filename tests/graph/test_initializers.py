@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dovetail.graph import initializers as init
-from dovetail.graph.default_graph import get_default_graph
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.default_graph import get_default_graph
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.variables import initializers as init
 
 
 @pytest.fixture(autouse=True)

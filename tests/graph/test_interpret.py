@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.graph import opdef
-from dovetail.graph.build import apply, constant, placeholder
-from dovetail.graph.dtypes import float32
-from dovetail.graph.errors import FailedPreconditionError, InternalError, InvalidArgumentError
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter, execution_order
-from dovetail.graph.opdef import Trait, define
-from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops.joining import unstack
-from dovetail.graph.ops.passing import identity
-from dovetail.graph.variables import Variable
+from dovetail.graph.core import opdef
+from dovetail.graph.core.build import apply, constant, placeholder
+from dovetail.graph.core.dtypes import float32
+from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter, execution_order
+from dovetail.graph.core.opdef import Trait, define
+from dovetail.graph.ops.array.concat_stack import unstack
+from dovetail.graph.ops.array.identity_and_placeholders import identity
+from dovetail.graph.ops.math import arithmetic as a
+from dovetail.graph.variables.variable import Variable
 
 
 @pytest.fixture

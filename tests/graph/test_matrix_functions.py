@@ -124,7 +124,7 @@ class Celsius:
 
 
 def test_objects_of_registered_types_are_tensors(monkeypatch):
-    monkeypatch.setattr("dovetail.graph.build._conversions", [])
+    monkeypatch.setattr("dovetail.graph.core.build._conversions", [])
 
     def converted(value, dtype=None, name=None, as_ref=False):
         return NotImplemented if value.degrees is None else tf.constant(value.degrees, dtype or tf.float32, name=name)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from op_table import OpCase, check_gradient, check_values, real
 
-from dovetail.graph import opdef
-from dovetail.graph.build import apply
-from dovetail.graph.errors import InternalError
-from dovetail.graph.opdef import define
+from dovetail.graph.core import opdef
+from dovetail.graph.core.build import apply
+from dovetail.graph.core.errors import InternalError
+from dovetail.graph.core.opdef import define
 
 
 @pytest.fixture

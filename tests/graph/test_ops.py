@@ -17,7 +17,7 @@ import pytest
 from op_table import OpCase, ScriptCase, check_gradient, check_values, run_script
 
 import dovetail.graph.ops.all  # noqa: F401  (defines every op)
-from dovetail.graph.opdef import Trait, registered
+from dovetail.graph.core.opdef import Trait, registered
 
 HERE = Path(__file__).parent
 MODULES = [importlib.import_module(p.stem) for p in sorted(HERE.glob("cases_*.py"))]
@@ -68,7 +68,7 @@ def test_script(case: ScriptCase) -> None:
 
 def test_every_op_has_a_row() -> None:
     # Asked in a fresh interpreter: other tests define ops of their own in this one.
-    ask = "from dovetail.graph.ops import all; from dovetail.graph.opdef import registered; print(*registered())"
+    ask = "from dovetail.graph.ops import all; from dovetail.graph.core.opdef import registered; print(*registered())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     ops = subprocess.run(
         [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True

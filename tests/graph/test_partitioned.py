@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
-from dovetail.graph import dtypes
-from dovetail.graph.build import constant, convert
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.graph_keys import GraphKeys
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.initializers import (
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant, convert
+from dovetail.graph.core.default_graph import GraphKeys
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.shape import TensorShape
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
+from dovetail.graph.ops.array.embedding import embedding_lookup
+from dovetail.graph.ops.math.reduce import reduce_sum
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
+from dovetail.graph.variables.collections import global_variables, global_variables_initializer, trainable_variables
+from dovetail.graph.variables.initializers import (
     Constant,
     GlorotUniform,
     Identity,
@@ -17,25 +23,17 @@ from dovetail.graph.initializers import (
     ones_initializer,
     zeros_initializer,
 )
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.ops.embedding import embedding_lookup
-from dovetail.graph.ops.reduce import reduce_sum
-from dovetail.graph.partitioned import PartitionedVariable, PartitionInfo, SaveSliceInfo, slices
-from dovetail.graph.partitioners import (
+from dovetail.graph.variables.partitioned import (
+    PartitionedVariable,
+    PartitionInfo,
+    SaveSliceInfo,
     fixed_size_partitioner,
     min_max_variable_partitioner,
+    slices,
     variable_axis_size_partitioner,
 )
-from dovetail.graph.shape import TensorShape
-from dovetail.graph.variable_lists import global_variables, global_variables_initializer, trainable_variables
-from dovetail.graph.variable_scope import (
-    AUTO_REUSE,
-    create_partitioned_variables,
-    get_variable,
-    variable_scope,
-)
-from dovetail.graph.variables import Variable
+from dovetail.graph.variables.scope import AUTO_REUSE, create_partitioned_variables, get_variable, variable_scope
+from dovetail.graph.variables.variable import Variable
 from dovetail.placer.rules.replica_device_setter import replica_device_setter
 from dovetail.train import AdamOptimizer, GradientDescentOptimizer, MomentumOptimizer
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dovetail.graph.philox import Stream, key_from, philox
+from dovetail.graph.core.philox import Stream, key_from, philox
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.graph.pieces import Pieces
+from dovetail.graph.collectives.shared_memory_algorithms import Pieces
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from dovetail.graph.process import process_id
+from dovetail.graph.core.interpreter_state import process_id
 
 
 def test_it_is_this_one() -> None:

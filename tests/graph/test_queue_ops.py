@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.interpreter import Interpreter
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_a_wrong_type_or_handle_is_refused():
     q = tf.FIFOQueue(3, tf.float32)
     with pytest.raises(TypeError):
         q.enqueue(tf.constant(1))
-    from dovetail.graph.build import make
+    from dovetail.graph.core.build import make
 
     handle = tf.Variable(1.0, use_resource=True).handle
     with pytest.raises(tf.errors.InvalidArgumentError, match="takes the handle of a Queue"):

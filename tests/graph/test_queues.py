@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dovetail.graph import requests
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.errors import (
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.errors import (
     CancelledError,
     InvalidArgumentError,
     OpError,
     OutOfRangeError,
     ResourceExhaustedError,
 )
-from dovetail.graph.queues import Queue, QueueKind
-from dovetail.graph.requests import Fate, Request
+from dovetail.graph.resources import async_request
+from dovetail.graph.resources.async_request import Fate, Request
+from dovetail.graph.resources.queue import Queue, QueueKind
 
 INT = as_dtype("int32")
 
@@ -220,7 +220,7 @@ def test_bounds_are_errors(monkeypatch):
         q.enqueue([block])
     q.dequeue()
     assert q.enqueue([block]) == ()
-    monkeypatch.setattr(requests, "MAX_WAITING", 3)
+    monkeypatch.setattr(async_request, "MAX_WAITING", 3)
     empty = queue()
     for _ in range(3):
         empty.dequeue()

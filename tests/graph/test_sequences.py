@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.dtypes import float32
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops.response_normalization import local_response_normalization
-from dovetail.graph.ops.sequences import reverse_sequence
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.dtypes import float32
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.ops.array.sequences import reverse_sequence
+from dovetail.graph.ops.nn.response_normalization import local_response_normalization
 
 X = np.random.RandomState(0).randn(2, 3, 3, 7)
 

@@ -5,18 +5,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dovetail.graph import dtypes, records
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.deserialize import extend_from_bytes, load
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.opdef import define, registered
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.opdef import define, registered
+from dovetail.graph.core.printing import diff, format_graph
+from dovetail.graph.core.verify import verify
+from dovetail.graph.io import record_format
+from dovetail.graph.io.deserialize import extend_from_bytes, load
+from dovetail.graph.io.serialize import graph_to_bytes, save
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.serialize import graph_to_bytes, save
-from dovetail.graph.text import diff, format_graph
-from dovetail.graph.variables import Variable
-from dovetail.graph.verify import verify
+from dovetail.graph.variables.variable import Variable
 
 if "TestAnyAttrs" not in registered():
     define("TestAnyAttrs", infer=lambda inputs, attrs: [], reference=lambda **attrs: ())
@@ -124,7 +125,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path):
 
 @pytest.mark.parametrize("size", [10, 1000, 4096])
 def test_large_constants_travel_in_pieces(monkeypatch, tmp_path, size):
-    monkeypatch.setattr(records, "CHUNK", 1024)
+    monkeypatch.setattr(record_format, "CHUNK", 1024)
     graph = Graph()
     rng = np.random.default_rng(0)
     with graph.as_default():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.graph.signs import DEAF_S, HEARTBEAT_S, Signs
+from dovetail.graph.collectives.membership import DEAF_S, HEARTBEAT_S, Signs
 
 PATIENCE_S = 5.0
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from hypothesis import given, strategies as st
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.shape import compatible
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.core.shape import compatible
+from dovetail.graph.gradients.reverse import gradients
 
 
 @st.composite

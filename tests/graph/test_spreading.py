@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from played_boards import Net as Played
 
-from dovetail.graph import boards, exchanges
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.spreading import Gathering, Scattering, can_be_shared
+from dovetail.graph.collectives import algorithms, shared_buffer
+from dovetail.graph.collectives.shared_memory_algorithms import Gathering, Scattering, can_be_shared
+from dovetail.graph.core.errors import InvalidArgumentError
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.bool_]
 
@@ -19,17 +19,17 @@ class Net(Played):
     def ask(self, i, value, run=0, what="gather"):
         count = len(self.tasks)
         if what == "gather":
-            exchange, mine = exchanges.all_gather(i, count, value), Gathering(value)
+            exchange, mine = algorithms.all_gather(i, count, value), Gathering(value)
         else:
-            exchange, mine = exchanges.reduce_scatter(i, count, value, what), Scattering(value, what, count)
+            exchange, mine = algorithms.reduce_scatter(i, count, value, what), Scattering(value, what, count)
         signature = f"{what} {value.dtype}{value.shape[1:] if what == 'gather' else value.shape}"
         return self.come(i, ("g", run), signature, lambda: exchange, mine)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(boards, "LEAST_PLACE_BYTES", 1 << 10)
-    monkeypatch.setattr(boards, "PLACE_BYTES", 1 << 11)
+    monkeypatch.setattr(shared_buffer, "LEAST_PLACE_BYTES", 1 << 10)
+    monkeypatch.setattr(shared_buffer, "PLACE_BYTES", 1 << 11)
 
 
 def shapes(rng, what, count):
@@ -47,9 +47,9 @@ def expected(what, values):
         return [np.concatenate(values)] * count
     total = values[0]
     for v in values[1:]:
-        total = exchanges.REDUCTIONS[what](total, v)
+        total = algorithms.REDUCTIONS[what](total, v)
     if what == "mean":
-        total = exchanges.divided(total, count)
+        total = algorithms.divided(total, count)
     return np.split(total, count)
 
 

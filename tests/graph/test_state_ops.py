@@ -5,19 +5,15 @@ import threading
 import numpy as np
 import pytest
 
-from dovetail.graph import dtypes
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.ops import (
-    all as _all_ops,  # noqa: F401  registers every op
-    scatter_state,
-    state,
-)
-from dovetail.graph.state import Resources, VariableState, update_together
-from dovetail.graph.variable_lists import variables_initializer
-from dovetail.graph.variables import Variable
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.ops.state import scatter_state, variables as state
+from dovetail.graph.resources.resource_manager import Resources, VariableState, update_together
+from dovetail.graph.variables.collections import variables_initializer
+from dovetail.graph.variables.variable import Variable
 
 
 @pytest.fixture

@@ -7,20 +7,20 @@ import time
 import numpy as np
 import pytest
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.graph import Graph
-from dovetail.graph.ops import arithmetic as a
-from dovetail.graph.ops.cast import cast
-from dovetail.graph.ops.compare import where_v2
-from dovetail.graph.ops.creation import fill, ones_like, range as range_
-from dovetail.graph.ops.gathering import gather
-from dovetail.graph.ops.joining import concat, stack
-from dovetail.graph.ops.passing import identity, placeholder_with_default
-from dovetail.graph.ops.random import random_uniform
-from dovetail.graph.ops.reduce import reduce_prod
-from dovetail.graph.ops.shapes import expand_dims, rank, reshape, shape, size
-from dovetail.graph.static_value import static_dims, static_value
-from dovetail.graph.variables import Variable
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.constant_value import static_dims, static_value
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.ops.array.concat_stack import concat, stack
+from dovetail.graph.ops.array.creation import fill, ones_like, range as range_
+from dovetail.graph.ops.array.gather import gather
+from dovetail.graph.ops.array.identity_and_placeholders import identity, placeholder_with_default
+from dovetail.graph.ops.array.shapes import expand_dims, rank, reshape, shape, size
+from dovetail.graph.ops.math import arithmetic as a
+from dovetail.graph.ops.math.cast import cast
+from dovetail.graph.ops.math.compare import where_v2
+from dovetail.graph.ops.math.reduce import reduce_prod
+from dovetail.graph.ops.random.random import random_uniform
+from dovetail.graph.variables.variable import Variable
 
 
 @pytest.fixture(autouse=True)

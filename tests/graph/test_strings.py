@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.fingerprints import hash64, keyed_hash
+from dovetail.graph.core.farmhash import hash64, keyed_hash
 
 
 @pytest.fixture(autouse=True)

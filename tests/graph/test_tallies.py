@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.graph import exchanges
-from dovetail.graph.collectives import Collectives
-from dovetail.graph.errors import AbortedError, OpError, UnavailableError
-from dovetail.graph.requests import Request
+from dovetail.graph.collectives import algorithms
+from dovetail.graph.collectives.coordinator import Collectives
+from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
+from dovetail.graph.resources.async_request import Request
 
 TASKS = [f"/job:worker/replica:0/task:{i}" for i in range(3)]
 PATIENCE_S = 5.0
@@ -59,7 +59,7 @@ class Net:
 
     def begin(self, i: int, run: int) -> Any:
         task = TASKS[i]
-        exchange = exchanges.all_reduce(i, len(TASKS), np.full(64, float(i + 1), np.float32), "sum", self.way)
+        exchange = algorithms.all_reduce(i, len(TASKS), np.full(64, float(i + 1), np.float32), "sum", self.way)
         members = [f"{t}/device:CPU:0" for t in TASKS]
         return self.desks[task].take_part(
             self.sessions[task], members, i, ("g", run), "s", "it", lambda: exchange, lambda x: x

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dovetail.graph.build import constant
-from dovetail.graph.graph import Graph
-from dovetail.graph.initializers import ones_initializer
-from dovetail.graph.templates import make_template
-from dovetail.graph.variable_lists import global_variables
-from dovetail.graph.variable_scope import get_local_variable, get_variable, variable_scope
-from dovetail.graph.variables import Variable
+from dovetail.graph.core.build import constant
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.variables.collections import global_variables
+from dovetail.graph.variables.initializers import ones_initializer
+from dovetail.graph.variables.scope import get_local_variable, get_variable, variable_scope
+from dovetail.graph.variables.templates import make_template
+from dovetail.graph.variables.variable import Variable
 
 
 def test_calls_share_variables_and_templates_do_not() -> None:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.graph import Graph
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.printing import diff, format_attr, format_graph, to_networkx
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.text import diff, format_attr, format_graph, to_networkx
-from dovetail.graph.variables import Variable
+from dovetail.graph.variables.variable import Variable
 
 
 def build(value=2.0):

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from optimizer_scalars import SCALARS
 
-from dovetail.graph import dtypes
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.graph import Graph
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.ops.training import RULES, apply_update
-from dovetail.graph.variable_lists import global_variables_initializer
-from dovetail.graph.variables import Variable
+from dovetail.graph.ops.state.training import RULES, apply_update
+from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.variable import Variable
 
 
 @pytest.fixture

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from dovetail.graph import dtypes
-from dovetail.graph.build import constant
-from dovetail.graph.graph import Graph
-from dovetail.graph.graph_keys import GraphKeys
-from dovetail.graph.initializers import zeros_initializer
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant
+from dovetail.graph.core.default_graph import GraphKeys
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.variable_kinds import ResourceVariable
-from dovetail.graph.variable_lists import global_variables, local_variables, trainable_variables
-from dovetail.graph.variable_scope import (
+from dovetail.graph.variables.collections import global_variables, local_variables, trainable_variables
+from dovetail.graph.variables.initializers import zeros_initializer
+from dovetail.graph.variables.ref_and_resource import ResourceVariable
+from dovetail.graph.variables.scope import (
     AUTO_REUSE,
     get_local_variable,
     get_variable,

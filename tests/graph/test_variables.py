@@ -3,18 +3,15 @@
 import numpy as np
 import pytest
 
-from dovetail.graph import dtypes
-from dovetail.graph.aggregation import VariableAggregation
-from dovetail.graph.build import constant, convert, placeholder
-from dovetail.graph.errors import FailedPreconditionError
-from dovetail.graph.graph import Graph
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant, convert, placeholder
+from dovetail.graph.core.errors import FailedPreconditionError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.ops.passing import group
-from dovetail.graph.variable_creation import disable_resource_variables, enable_resource_variables
-from dovetail.graph.variable_kinds import RefVariable, ResourceVariable
-from dovetail.graph.variable_lists import (
+from dovetail.graph.ops.array.identity_and_placeholders import group
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
+from dovetail.graph.variables.collections import (
     all_variables,
     assert_variables_initialized,
     global_variables,
@@ -24,7 +21,13 @@ from dovetail.graph.variable_lists import (
     trainable_variables,
     variables_initializer,
 )
-from dovetail.graph.variables import Variable
+from dovetail.graph.variables.ref_and_resource import RefVariable, ResourceVariable
+from dovetail.graph.variables.variable import (
+    Variable,
+    VariableAggregation,
+    disable_resource_variables,
+    enable_resource_variables,
+)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import dovetail as dt
-from dovetail.graph.opdef import define
+from dovetail.graph.core.opdef import define
 
 define(
     "PartitionTwo",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.ops.embedding import embedding_lookup
-from dovetail.graph.partitioned import PartitionedVariable
-from dovetail.graph.partitioners import fixed_size_partitioner
+from dovetail.graph.ops.array.embedding import embedding_lookup
+from dovetail.graph.variables.partitioned import PartitionedVariable, fixed_size_partitioner
 
 CLUSTER = {"ps": 2, "worker": 1}
 ROWS, WIDTH, BATCH, STEPS = 1001, 8, 16, 6

@@ -9,7 +9,7 @@ import pytest
 from other_process import OtherProcess
 
 import dovetail as tf
-from dovetail.graph import memory
+from dovetail.graph.resources import shared_storage
 from dovetail.runtime.shared_memory import Pool
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def launch_by_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """Memory of its own for the variables of a test."""
-    used, made = list(memory._used), Pool(64 << 20)
-    memory.use(made)
+    used, made = list(shared_storage._used), Pool(64 << 20)
+    shared_storage.use(made)
     yield made
-    memory._used[:] = used
+    shared_storage._used[:] = used
     made.close()
 
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import dovetail as tf
 from dovetail.codegen.options import KernelOptions
-from dovetail.graph.collectives import Collectives
-from dovetail.graph.errors import AbortedError, CancelledError, OpError, UnavailableError
+from dovetail.graph.collectives.coordinator import Collectives
+from dovetail.graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.runtime.carried import Carry
 from dovetail.runtime.config import ConfigProto

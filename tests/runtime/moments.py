@@ -15,9 +15,9 @@ import pytest
 from shells import Notebook
 
 from dovetail.codegen.program import Program
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.queues import Queue, QueueKind
-from dovetail.graph.requests import Request
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.resources.async_request import Request
+from dovetail.graph.resources.queue import Queue, QueueKind
 from dovetail.runtime.recorder import Recorder, TracedStep
 from dovetail.runtime.step import TaskStep
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dovetail.codegen.unit import RecvTensor
-from dovetail.graph.errors import OpError
+from dovetail.graph.core.errors import OpError
 from dovetail.runtime.execution import ChannelKey, Execution
 from dovetail.runtime.step import TaskStep
 

@@ -7,10 +7,10 @@ import pytest
 
 import dovetail.graph.ops.all  # noqa: F401
 from dovetail.codegen.unit import SendTensor, Unit
-from dovetail.graph.build import placeholder
-from dovetail.graph.errors import FailedPreconditionError, InternalError, OpError
-from dovetail.graph.graph import Graph
-from dovetail.graph.variables import Variable
+from dovetail.graph.core.build import placeholder
+from dovetail.graph.core.errors import FailedPreconditionError, InternalError, OpError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.client_steps import ClientSteps
 from dovetail.runtime.config import RunOptions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.graph.errors import ResourceExhaustedError
+from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime import backlog as backlog_module, lanes, router, sharing
 from dovetail.runtime.backlog import Backlog
 from dovetail.runtime.connection import Connection

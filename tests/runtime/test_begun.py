@@ -14,8 +14,8 @@ import pytest
 from moments import DEVICE, POINTS, Machine, in_between, in_every_order, put, queue
 
 from dovetail.codegen.program import Await, Begin, Call, Program
-from dovetail.graph.errors import CancelledError, OpError, OutOfRangeError
-from dovetail.graph.queues import Queue
+from dovetail.graph.core.errors import CancelledError, OpError, OutOfRangeError
+from dovetail.graph.resources.queue import Queue
 from dovetail.runtime.recorder import Recorder
 
 ORIGIN = ("program.py", 7)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.graph import dtypes
+from dovetail.graph.core import dtypes
 from dovetail.runtime import compression, sharing
 from dovetail.runtime.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
 from dovetail.runtime.connection import Connection

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import dovetail as tf
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.errors import InvalidArgumentError
 
 
 @pytest.fixture

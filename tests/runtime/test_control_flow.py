@@ -23,9 +23,9 @@ import dovetail as tf
 from dovetail.codegen.backends.numpy import NumpyBackend
 from dovetail.codegen.lower import lower
 from dovetail.codegen.options import KernelOptions
-from dovetail.graph.errors import InvalidArgumentError, OpError
-from dovetail.graph.interpret import Interpreter
-from dovetail.graph.state import DEAD, Context, Resources, SessionState
+from dovetail.graph.core.errors import InvalidArgumentError, OpError
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.resources.resource_manager import DEAD, Context, Resources, SessionState
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Partitioned, task_of

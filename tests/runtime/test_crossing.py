@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.units import pack_units, units_of, unpack_units
 

@@ -10,9 +10,9 @@ import pytest
 import dovetail as tf
 from dovetail.codegen.unit import AwaitNode, SendTensor
 from dovetail.distribute import reduction
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.node import Node
-from dovetail.graph.ops import collectives
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.node import Node
+from dovetail.graph.ops.state import collectives
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Partitioned
 from dovetail.placer.partition.prune import needed

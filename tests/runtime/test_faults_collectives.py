@@ -11,7 +11,7 @@ import pytest
 from fault_schedules import Call
 
 import dovetail as tf
-from dovetail.graph.ops import collectives as ops
+from dovetail.graph.ops.state import collectives as ops
 
 WAIT_S = 60.0  # only a step that hangs waits so long
 COUNT = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.graph import faults
+from dovetail.graph.core import fault_injection
 from dovetail.runtime.connection import Connection
 from dovetail.runtime.transport import Endpoint
 from dovetail.runtime.wire import Message
@@ -19,7 +19,7 @@ from dovetail.runtime.wire import Message
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What is written there are the faults of what a test makes."""
-    monkeypatch.setattr(faults, "LOOK_S", 0.0)
+    monkeypatch.setattr(fault_injection, "LOOK_S", 0.0)
     path = tmp_path / "faults"
     path.touch()
     monkeypatch.setenv("DOVETAIL_FAULTS", f"from:{path}")

@@ -12,7 +12,7 @@ import dovetail as dt
 from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100
 from dovetail.codegen.loops import LoopsBuilder
 from dovetail.codegen.triton_routines import routines, specialise
-from dovetail.graph.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
+from dovetail.graph.core.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
 
 TYPES = (float8_e4m3fn, float8_e5m2)
 A = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32)

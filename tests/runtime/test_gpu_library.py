@@ -10,7 +10,7 @@ from gpu_programs import agree, close, matrix, results_on
 import dovetail as dt
 from dovetail.codegen.backends import on_device
 from dovetail.codegen.cuda import cublaslt
-from dovetail.graph.dtypes import float8_e4m3fn
+from dovetail.graph.core.dtypes import float8_e4m3fn
 
 pytestmark = pytest.mark.usefixtures("launch_by_launch")
 

@@ -22,7 +22,7 @@ import dovetail as dt
 from dovetail.codegen.cuda import driver, nccl
 from dovetail.codegen.cuda.device import device
 from dovetail.codegen.cuda.ipc import LEAST_BYTES
-from dovetail.graph.ops import collectives as ops
+from dovetail.graph.ops.state import collectives as ops
 from dovetail.runtime import gpu_loans
 
 pytestmark = [

@@ -17,8 +17,8 @@ from dovetail.codegen.backends.stretches import Stretch
 from dovetail.codegen.cuda.device import device
 from dovetail.codegen.program import Call
 from dovetail.codegen.update_loops import accumulation, update
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.ops.training import RULES
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.ops.state.training import RULES
 
 GPUS = 2
 

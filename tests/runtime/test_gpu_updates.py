@@ -142,7 +142,7 @@ def test_two_updates_of_one_variable_stay_in_order(fake):
 
 
 def test_nodes_that_share_a_variable_are_told_apart_by_what_they_name(fake):
-    from dovetail.graph.ops.state import var_handle_op
+    from dovetail.graph.ops.state.variables import var_handle_op
 
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
         a, b = variables((4,), (4,))

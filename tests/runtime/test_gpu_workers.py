@@ -22,8 +22,8 @@ from dovetail import distribute
 from dovetail.codegen.cuda import nccl
 from dovetail.codegen.cuda.nccl import NcclLink
 from dovetail.distribute.cluster_resolver import SimpleClusterResolver
-from dovetail.graph.links import Card
-from dovetail.graph.ops import collectives as ops
+from dovetail.graph.collectives.device_link import Card
+from dovetail.graph.ops.state import collectives as ops
 
 WAIT_S = 60.0
 MEMBERS = [f"/job:worker/task:{i}/gpu:0" for i in range(2)]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dovetail.graph import memory
-from dovetail.graph.dtypes import as_dtype, float32, int64
-from dovetail.graph.errors import AbortedError, FailedPreconditionError, UnavailableError
-from dovetail.graph.state import Resources, VariableState, changing, update_together
+from dovetail.graph.core.dtypes import as_dtype, float32, int64
+from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
+from dovetail.graph.resources import shared_storage
+from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
 from dovetail.runtime import opened as module
 from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.lookouts import lookout
@@ -35,8 +35,8 @@ SIZE = 4000
 WRITER = """
 import os, signal, sys
 import numpy as np
-from dovetail.graph.dtypes import int64
-from dovetail.graph.state import changing, update_together
+from dovetail.graph.core.dtypes import int64
+from dovetail.graph.resources.resource_manager import changing, update_together
 from dovetail.runtime import opened
 from dovetail.runtime.opened import Reached
 from dovetail.runtime.records import Place
@@ -169,7 +169,7 @@ def test_what_has_no_value_or_is_too_large_or_nowhere_is_not_opened():
 
 
 def test_where_there_is_no_shared_memory_nothing_is_opened():
-    memory._used.clear()
+    shared_storage._used.clear()
     resources, posts = Resources(), Posts()
     resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32)).assign([1.0])
     assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
@@ -285,7 +285,7 @@ def test_variables_leave_no_descriptors():
         task.reach(1).read().update(lambda old: old + 1)
         task.posts.close()
     del task, tasks
-    memory._used[0].close()
+    shared_storage._used[0].close()
     assert count() <= before
 
 

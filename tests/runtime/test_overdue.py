@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.graph.errors import OpError
+from dovetail.graph.core.errors import OpError
 from dovetail.runtime.overdue import ASK_S, BROKEN, CUT, SILENT, STILL_S, Ask, Lost, Overdue, Waiting
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.worker import Worker, _moment

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dovetail.graph import memory
-from dovetail.graph.dtypes import as_dtype, float32, int64, string
-from dovetail.graph.state import Resources, VariableState, changing, update_together
+from dovetail.graph.core.dtypes import as_dtype, float32, int64, string
+from dovetail.graph.resources import shared_storage
+from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
 from dovetail.runtime import lookouts as module
 from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.lookouts import Lookouts, Owner, lookout
@@ -35,8 +35,8 @@ OWNER = """
 import sys, threading
 import numpy as np
 from dovetail.graph import memory
-from dovetail.graph.dtypes import int64
-from dovetail.graph.state import Resources, VariableState, changing
+from dovetail.graph.core.dtypes import int64
+from dovetail.graph.resources.resource_manager import Resources, VariableState, changing
 from dovetail.runtime.posts import Posts
 from dovetail.runtime.shared_memory import Pool
 
@@ -158,7 +158,7 @@ def test_what_lies_elsewhere_is_not_there():
     words = Task(string)
     words.state.assign(np.array([b"x"], object))
     assert words.lookout.read() is None
-    memory._used.clear()
+    shared_storage._used.clear()
     elsewhere = Task()
     elsewhere.state.assign([1.0])
     assert elsewhere.lookout.read() is None
@@ -282,7 +282,7 @@ def test_posts_leave_no_descriptors():
         assert task.lookout.read() == 1
         task.posts.close()
     del task, tasks
-    memory._used[0].close()
+    shared_storage._used[0].close()
     assert count() <= before
 
 

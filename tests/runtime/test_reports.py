@@ -8,7 +8,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.codegen.unit import EndLoop, RecvTensor, SendTensor, Unit, UnitStep
-from dovetail.graph.device import DeviceSpec
+from dovetail.graph.core.device import DeviceSpec
 from dovetail.runtime.reports import must_report
 from dovetail.runtime.waiting import Wait
 from dovetail.runtime.wire import Message

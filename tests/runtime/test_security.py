@@ -16,7 +16,12 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
+from dovetail.graph.core.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from dovetail.runtime import keys as files, peers, remote
 from dovetail.runtime.connection import Connection
 from dovetail.runtime.curve import new_key_pair

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.graph import memory
-from dovetail.graph.state import VariableState, changing
+from dovetail.graph.resources import shared_storage
+from dovetail.graph.resources.resource_manager import VariableState, changing
 from dovetail.runtime import sharing
 from dovetail.runtime.borrowing import Borrower, Unreadable
 from dovetail.runtime.connection import Connection
@@ -213,7 +213,7 @@ def test_a_block_takes_as_many_loans_as_its_segment_has_words(pool):
 
 @pytest.fixture
 def variable(pool, monkeypatch):
-    monkeypatch.setattr(memory, "_used", [pool])
+    monkeypatch.setattr(shared_storage, "_used", [pool])
     state = VariableState("v", dt.float32)
     state.assign(np.ones((64, 1024), np.float32))
     return state
@@ -248,7 +248,7 @@ def test_a_variable_that_nobody_reads_changes_in_place_also_after_it_was_read(po
 
 
 def test_after_a_fork_a_block_is_not_the_childs_to_change(pool, variable, monkeypatch):
-    monkeypatch.setattr("dovetail.graph.process._pid", ME + 1)
+    monkeypatch.setattr("dovetail.graph.core.interpreter_state._pid", ME + 1)
     place = variable.read().ctypes.data
     with changing([variable]) as (value,):
         value += 1.0

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dovetail.graph import memory
-from dovetail.graph.accumulators import AccumulatorKind, DenseAccumulator, TakeGradient
-from dovetail.graph.dtypes import as_dtype, float32
-from dovetail.graph.errors import AbortedError, InvalidArgumentError, UnavailableError
-from dovetail.graph.requests import Fate
-from dovetail.graph.state import Resources
+from dovetail.graph.core.dtypes import as_dtype, float32
+from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
+from dovetail.graph.resources import shared_storage
+from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulator, TakeGradient
+from dovetail.graph.resources.async_request import Fate
+from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime import opened as module
 from dovetail.runtime.bells import Bell, Rope
 from dovetail.runtime.borrowing import Borrower, Unreadable
@@ -36,8 +36,8 @@ SIZE = 3000
 ADDER = """
 import os, signal, sys
 import numpy as np
-from dovetail.graph.accumulators import AccumulatorKind
-from dovetail.graph.dtypes import float32
+from dovetail.graph.resources.accumulator import AccumulatorKind
+from dovetail.graph.core.dtypes import float32
 from dovetail.runtime import opened
 from dovetail.runtime.borrowing import Borrower
 from dovetail.runtime.opened import Reached
@@ -220,7 +220,7 @@ def test_what_is_not_opened():
     assert opened(AccumulatorKind(False, float32, None, "SUM")) is None
     assert opened(AccumulatorKind(False, float32, (0,), "SUM")) is None
     assert opened(AccumulatorKind(False, float32, (1 << 18,), "SUM")) is None
-    memory._used.clear()
+    shared_storage._used.clear()
     assert opened(AccumulatorKind(False, float32, (3,), "SUM")) is None
 
 
@@ -267,7 +267,7 @@ def test_accumulators_leave_no_descriptors():
         take.result()
         task.posts.close()
     del task, tasks, take
-    memory._used[0].close()
+    shared_storage._used[0].close()
     assert count() <= before
 
 

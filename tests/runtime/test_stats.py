@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import dovetail as tf
-from dovetail.graph.errors import InternalError
+from dovetail.graph.core.errors import InternalError
 from dovetail.runtime.logs import JsonLines, set_up_log
 from dovetail.runtime.observe import Observer, TaskView, _checked, rates
 from dovetail.runtime.stats import MOST_STEPS, MetricsServer, Traffic, Watchdog

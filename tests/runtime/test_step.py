@@ -14,7 +14,7 @@ import pytest
 from shells import Notebook
 
 from dovetail.codegen.program import Call, Program, Recv, Send
-from dovetail.graph.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
+from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
 from dovetail.runtime.execution import Execution
 from dovetail.runtime.step import TaskStep
 

@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 
 import dovetail.graph.ops.all  # noqa: F401
 from dovetail.codegen.unit import RecvTensor, SendTensor, Unit
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.graph import Graph
-from dovetail.graph.variables import Variable
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.registration import Registration
 from dovetail.runtime.units import pack_units, unpack_units

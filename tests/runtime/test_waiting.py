@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dovetail.graph.errors import DeadlineExceededError, UnavailableError
+from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
 from dovetail.runtime import waiting
 from dovetail.runtime.waiting import Wait
 from dovetail.runtime.wire import Message

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dovetail.graph import dtypes
+from dovetail.graph.core import dtypes
 from dovetail.runtime import decoding, encoding, wire
 from dovetail.runtime.decoding import decode
 from dovetail.runtime.encoding import Form, encode

@@ -10,29 +10,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.build import convert
-from ...graph.control_flow import cond
-from ...graph.default_graph import name_scope
-from ...graph.dtypes import bool_, int32, int64
-from ...graph.functional import scan
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import floordiv, floormod
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import equal, greater, less, where
-from ...graph.ops.creation import fill, range as numbers, zeros
-from ...graph.ops.embedding import embedding_lookup
-from ...graph.ops.gathering import gather_nd, one_hot, reverse
-from ...graph.ops.joining import concat, stack
-from ...graph.ops.logic import logical_and, logical_not, logical_or
-from ...graph.ops.padding import tile
-from ...graph.ops.reduce import reduce_all, reduce_max
-from ...graph.ops.scan import cumsum
-from ...graph.ops.shapes import expand_dims, reshape, shape, size
-from ...graph.ops.softmax import log_softmax
-from ...graph.ops.sorting import top_k
-from ...graph.shape import TensorShape
-from ...graph.structure import flatten, map_structure
-from ...graph.tensor_array import TensorArray
+from ...graph.control_flow.cond_while import cond
+from ...graph.control_flow.functional import scan
+from ...graph.core.build import convert
+from ...graph.core.default_graph import name_scope
+from ...graph.core.dtypes import bool_, int32, int64
+from ...graph.core.nest import flatten, map_structure
+from ...graph.core.node import Tensor
+from ...graph.core.shape import TensorShape
+from ...graph.ops.array.concat_stack import concat, stack
+from ...graph.ops.array.creation import fill, range as numbers, zeros
+from ...graph.ops.array.embedding import embedding_lookup
+from ...graph.ops.array.gather import gather_nd, one_hot, reverse
+from ...graph.ops.array.padding import tile
+from ...graph.ops.array.shapes import expand_dims, reshape, shape, size
+from ...graph.ops.array.sorting import top_k
+from ...graph.ops.math.arithmetic import floordiv, floormod
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import equal, greater, less, where
+from ...graph.ops.math.logic import logical_and, logical_not, logical_or
+from ...graph.ops.math.reduce import reduce_all, reduce_max
+from ...graph.ops.math.scan import cumsum
+from ...graph.ops.nn.softmax import log_softmax
+from ...graph.tensors.tensor_array import TensorArray
 from ...rnn.cells import batch_of
 from .decoding import Decoder
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.build import convert
-from ...graph.control_flow import cond
-from ...graph.default_graph import name_scope
-from ...graph.dtypes import as_dtype, int32
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import maximum
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import equal, greater_equal, less, where
-from ...graph.ops.creation import zeros_like
-from ...graph.ops.embedding import embedding_lookup
-from ...graph.ops.padding import tile
-from ...graph.ops.random import multinomial, random_uniform
-from ...graph.ops.reduce import reduce_all
-from ...graph.ops.scan import argmax
-from ...graph.ops.shapes import reshape, shape, size, transpose
-from ...graph.shape import TensorShape
-from ...graph.structure import flatten, pack
-from ...graph.tensor_array import TensorArray
+from ...graph.control_flow.cond_while import cond
+from ...graph.core.build import convert
+from ...graph.core.default_graph import name_scope
+from ...graph.core.dtypes import as_dtype, int32
+from ...graph.core.nest import flatten, pack
+from ...graph.core.node import Tensor
+from ...graph.core.shape import TensorShape
+from ...graph.ops.array.creation import zeros_like
+from ...graph.ops.array.embedding import embedding_lookup
+from ...graph.ops.array.padding import tile
+from ...graph.ops.array.shapes import reshape, shape, size, transpose
+from ...graph.ops.math.arithmetic import maximum
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import equal, greater_equal, less, where
+from ...graph.ops.math.reduce import reduce_all
+from ...graph.ops.math.scan import argmax
+from ...graph.ops.random.random import multinomial, random_uniform
+from ...graph.tensors.tensor_array import TensorArray
 
 Function = Callable[..., Any]
 

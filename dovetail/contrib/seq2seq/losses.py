@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.build import convert
-from ...graph.default_graph import name_scope
-from ...graph.node import Tensor
-from ...graph.ops.reduce import reduce_sum
-from ...graph.ops.shapes import reshape, shape
-from ...graph.ops.softmax import sparse_softmax_cross_entropy_with_logits
+from ...graph.core.build import convert
+from ...graph.core.default_graph import name_scope
+from ...graph.core.node import Tensor
+from ...graph.ops.array.shapes import reshape, shape
+from ...graph.ops.math.reduce import reduce_sum
+from ...graph.ops.nn.softmax import sparse_softmax_cross_entropy_with_logits
 
 _NO_DIVISION_BY_ZERO = 1e-12  # TensorFlow's
 

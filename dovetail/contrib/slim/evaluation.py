@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...graph.default_graph import get_default_graph
-from ...graph.graph_keys import GraphKeys
+from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...runtime.config import ConfigProto
 from ...train.saver import Saver
 from ...train.scaffold import Scaffold

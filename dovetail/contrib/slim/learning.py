@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...graph.default_graph import get_default_graph
-from ...graph.errors import OutOfRangeError
-from ...graph.graph import Graph
-from ...graph.graph_keys import GraphKeys
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import floormod
-from ...graph.ops.compare import equal, greater_equal
-from ...graph.ops.passing import group
-from ...graph.variable_lists import local_variables_initializer
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.errors import OutOfRangeError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Tensor
+from ...graph.ops.array.identity_and_placeholders import group
+from ...graph.ops.math.arithmetic import floormod
+from ...graph.ops.math.compare import equal, greater_equal
+from ...graph.variables.collections import local_variables_initializer
 from ...runtime.config import ConfigProto, RunMetadata, RunOptions
 from ...timeline import Timeline
 from ...train.optimizer import Optimizer

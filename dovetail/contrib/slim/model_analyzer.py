@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ...graph.graph import Graph
+from ...graph.core.graph import Graph
 
 
 def _size(dims: Any) -> int:

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.build import convert
-from ...graph.dtypes import float32
-from ...graph.node import Tensor
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import greater_equal, where_v2
-from ...graph.ops.creation import range as range_
-from ...graph.ops.einsum import tensordot
-from ...graph.ops.linalg import matmul
-from ...graph.ops.logic import logical_and
-from ...graph.ops.nn import dropout
-from ...graph.ops.shapes import expand_dims, shape, transpose
-from ...graph.ops.softmax import softmax
+from ...graph.core.build import convert
+from ...graph.core.dtypes import float32
+from ...graph.core.node import Tensor
+from ...graph.ops.array.creation import range as range_
+from ...graph.ops.array.shapes import expand_dims, shape, transpose
+from ...graph.ops.linalg.einsum import tensordot
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import greater_equal, where_v2
+from ...graph.ops.math.logic import logical_and
+from ...graph.ops.nn.dense import dropout
+from ...graph.ops.nn.softmax import softmax
 from .. import initializers, regularizers
 from .base import Layer, Shape
 from .core import either, known, weighted_config

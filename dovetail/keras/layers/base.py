@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.aggregation import VariableAggregation, VariableSynchronization
-from ...graph.build import convert
-from ...graph.default_graph import get_default_graph
-from ...graph.dtypes import DType, as_dtype
-from ...graph.graph_keys import GraphKeys
-from ...graph.node import Node, Tensor
-from ...graph.structure import flatten, pack
-from ...graph.variables import Variable
+from ...graph.core.build import convert
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.dtypes import DType, as_dtype
+from ...graph.core.nest import flatten, pack
+from ...graph.core.node import Node, Tensor
+from ...graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case
 from ..registry import Configured

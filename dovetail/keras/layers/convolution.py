@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.node import Tensor
-from ...graph.ops.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
-from ...graph.ops.joining import stack
-from ...graph.ops.nn import bias_add
-from ...graph.ops.padding import pad
-from ...graph.ops.shapes import expand_dims, shape, squeeze, transpose
+from ...graph.core.node import Tensor
+from ...graph.ops.array.concat_stack import stack
+from ...graph.ops.array.padding import pad
+from ...graph.ops.array.shapes import expand_dims, shape, squeeze, transpose
+from ...graph.ops.nn.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
+from ...graph.ops.nn.dense import bias_add
 from .. import activations, constraints, initializers, regularizers
 from ..backend import image_data_format
 from .base import Layer, Shape

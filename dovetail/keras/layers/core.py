@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.build import convert
-from ...graph.control_flow import cond
-from ...graph.dtypes import int32
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import multiply
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import not_equal
-from ...graph.ops.einsum import tensordot
-from ...graph.ops.embedding import embedding_lookup
-from ...graph.ops.joining import stack
-from ...graph.ops.linalg import matmul
-from ...graph.ops.nn import bias_add, dropout
-from ...graph.ops.padding import tile
-from ...graph.ops.reduce import reduce_any
-from ...graph.ops.shapes import expand_dims, reshape, shape, transpose
+from ...graph.control_flow.cond_while import cond
+from ...graph.core.build import convert
+from ...graph.core.dtypes import int32
+from ...graph.core.node import Tensor
+from ...graph.ops.array.concat_stack import stack
+from ...graph.ops.array.embedding import embedding_lookup
+from ...graph.ops.array.padding import tile
+from ...graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ...graph.ops.linalg.einsum import tensordot
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.arithmetic import multiply
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import not_equal
+from ...graph.ops.math.reduce import reduce_any
+from ...graph.ops.nn.dense import bias_add, dropout
 from .. import activations, constraints, initializers, regularizers
 from ..registry import Registry
 from .base import Layer, Shape

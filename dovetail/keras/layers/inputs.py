@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.build import placeholder
-from ...graph.default_graph import get_default_graph
-from ...graph.node import Tensor
+from ...graph.core.build import placeholder
+from ...graph.core.default_graph import get_default_graph
+from ...graph.core.node import Tensor
 from ..backend import GraphState, floatx
 from .base import Call, Layer, shape_of, sizes_of
 

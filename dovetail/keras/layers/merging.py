@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import maximum, minimum
-from ...graph.ops.joining import concat
-from ...graph.ops.linalg import matmul
-from ...graph.ops.logic import logical_and
-from ...graph.ops.normalization import l2_normalize
-from ...graph.ops.reduce import reduce_sum
-from ...graph.ops.shapes import expand_dims, squeeze, transpose
+from ...graph.core.node import Tensor
+from ...graph.ops.array.concat_stack import concat
+from ...graph.ops.array.shapes import expand_dims, squeeze, transpose
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.arithmetic import maximum, minimum
+from ...graph.ops.math.logic import logical_and
+from ...graph.ops.math.reduce import reduce_sum
+from ...graph.ops.nn.normalization import l2_normalize
 from .base import Layer
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...distribute.context import get_strategy
-from ...graph.build import convert
-from ...graph.node import Tensor
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import greater, where_v2
-from ...graph.ops.creation import ones, zeros, zeros_like
-from ...graph.ops.normalization import batch_normalization, fused_batch_norm, moments
-from ...graph.ops.shapes import reshape, shape, size
+from ...graph.core.build import convert
+from ...graph.core.node import Tensor
+from ...graph.ops.array.creation import ones, zeros, zeros_like
+from ...graph.ops.array.shapes import reshape, shape, size
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import greater, where_v2
+from ...graph.ops.nn.normalization import batch_normalization, fused_batch_norm, moments
 from .. import constraints, initializers, regularizers
 from .base import Layer, Shape
 from .core import either, known, weighted_config

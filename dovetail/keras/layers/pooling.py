@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.node import Tensor
-from ...graph.ops.cast import cast
-from ...graph.ops.pooling import avg_pool, max_pool
-from ...graph.ops.reduce import reduce_max, reduce_mean, reduce_sum
-from ...graph.ops.shapes import expand_dims, squeeze, transpose
+from ...graph.core.node import Tensor
+from ...graph.ops.array.shapes import expand_dims, squeeze, transpose
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.reduce import reduce_max, reduce_mean, reduce_sum
+from ...graph.ops.nn.pooling import avg_pool, max_pool
 from .base import Layer
 from .convolution import data_format_of, several
 

@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.build import constant
-from ...graph.control_flow import while_loop
-from ...graph.dtypes import int32
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import multiply
-from ...graph.ops.compare import where_v2
-from ...graph.ops.creation import ones, zeros
-from ...graph.ops.einsum import tensordot
-from ...graph.ops.gathering import reverse
-from ...graph.ops.joining import concat, split, stack, unstack
-from ...graph.ops.linalg import matmul
-from ...graph.ops.nn import dropout
-from ...graph.ops.shapes import expand_dims, reshape, shape, transpose
-from ...graph.tensor_array import TensorArray
+from ...graph.control_flow.cond_while import while_loop
+from ...graph.core.build import constant
+from ...graph.core.dtypes import int32
+from ...graph.core.node import Tensor
+from ...graph.ops.array.concat_stack import concat, split, stack, unstack
+from ...graph.ops.array.creation import ones, zeros
+from ...graph.ops.array.gather import reverse
+from ...graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ...graph.ops.linalg.einsum import tensordot
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.arithmetic import multiply
+from ...graph.ops.math.compare import where_v2
+from ...graph.ops.nn.dense import dropout
+from ...graph.tensors.tensor_array import TensorArray
 from .. import activations, constraints, initializers, regularizers
 from .base import Layer, Shape
 from .core import known, weighted_config

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...graph.build import convert
-from ...graph.default_graph import control_dependencies, get_default_graph
-from ...graph.graph_keys import GraphKeys
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import maximum, minimum, sqrt, square
-from ...graph.ops.creation import ones_like, zeros_like
-from ...graph.ops.normalization import batch_normalization, moments
-from ...graph.ops.passing import stop_gradient
-from ...graph.ops.shapes import reshape
+from ...graph.core.build import convert
+from ...graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph
+from ...graph.core.node import Tensor
+from ...graph.ops.array.creation import ones_like, zeros_like
+from ...graph.ops.array.identity_and_placeholders import stop_gradient
+from ...graph.ops.array.shapes import reshape
+from ...graph.ops.math.arithmetic import maximum, minimum, sqrt, square
+from ...graph.ops.nn.normalization import batch_normalization, moments
 from .core import either
 from .normalization import BatchNormalization
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.dtypes import int64
-from ...graph.node import Node, Tensor
-from ...graph.shape import is_static
+from ...graph.core.dtypes import int64
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import is_static
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports
 

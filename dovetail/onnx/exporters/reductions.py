@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...graph.dtypes import bool_, int32, int64
-from ...graph.node import Node
+from ...graph.core.dtypes import bool_, int32, int64
+from ...graph.core.node import Node
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports
 

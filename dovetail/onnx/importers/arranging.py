@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.build import constant
-from ...graph.dtypes import int32, int64
-from ...graph.node import Tensor
-from ...graph.ops.broadcasting import broadcast_dynamic_shape
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import equal, greater_equal, where_v2
-from ...graph.ops.creation import range as range_, zeros_like
-from ...graph.ops.gathering import gather
-from ...graph.ops.joining import concat, split
-from ...graph.ops.padding import pad, tile
-from ...graph.ops.passing import identity
-from ...graph.ops.reduce import reduce_prod
-from ...graph.ops.sequences import reverse_sequence
-from ...graph.ops.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
-from ...graph.shape import is_static, merge
-from ...graph.static_value import static_dims, static_value
+from ...graph.core.build import constant
+from ...graph.core.constant_value import static_dims, static_value
+from ...graph.core.dtypes import int32, int64
+from ...graph.core.node import Tensor
+from ...graph.core.shape import is_static, merge
+from ...graph.ops.array.concat_stack import concat, split
+from ...graph.ops.array.creation import range as range_, zeros_like
+from ...graph.ops.array.gather import gather
+from ...graph.ops.array.identity_and_placeholders import identity
+from ...graph.ops.array.padding import pad, tile
+from ...graph.ops.array.sequences import reverse_sequence
+from ...graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
+from ...graph.ops.math.broadcasting import broadcast_dynamic_shape
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import equal, greater_equal, where_v2
+from ...graph.ops.math.reduce import reduce_prod
 from ..registry import Call, UnsupportedError, imports, int64s, positive
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.node import Tensor
-from ...graph.ops.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
-from ...graph.ops.joining import concat, split
-from ...graph.ops.nn import bias_add
-from ...graph.ops.padding import pad
-from ...graph.ops.shapes import reshape, shape, transpose
+from ...graph.core.node import Tensor
+from ...graph.ops.array.concat_stack import concat, split
+from ...graph.ops.array.padding import pad
+from ...graph.ops.array.shapes import reshape, shape, transpose
+from ...graph.ops.nn.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
+from ...graph.ops.nn.dense import bias_add
 from ..registry import Call, UnsupportedError, imports
 from .windows import Windows, as_before, as_picture, windows_of
 

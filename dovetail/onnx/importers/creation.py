@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.build import constant
-from ...graph.dtypes import float32, int64
-from ...graph.node import Tensor
-from ...graph.ops.cast import cast
-from ...graph.ops.creation import eye, fill, range as range_
-from ...graph.ops.random import random_normal, random_uniform
-from ...graph.ops.shapes import reshape, shape, size
+from ...graph.core.build import constant
+from ...graph.core.dtypes import float32, int64
+from ...graph.core.node import Tensor
+from ...graph.ops.array.creation import eye, fill, range as range_
+from ...graph.ops.array.shapes import reshape, shape, size
+from ...graph.ops.math.cast import cast
+from ...graph.ops.random.random import random_normal, random_uniform
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports
 

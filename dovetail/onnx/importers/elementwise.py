@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from ...graph.dtypes import DType, bool_, float64
-from ...graph.node import Tensor
-from ...graph.ops.activations import elu, gelu, leaky_relu, relu, softplus, softsign
-from ...graph.ops.arithmetic import (
+from ...graph.core.dtypes import DType, bool_, float64
+from ...graph.core.node import Tensor
+from ...graph.ops.array.creation import ones_like, zeros_like
+from ...graph.ops.array.identity_and_placeholders import identity
+from ...graph.ops.math.arithmetic import (
     absolute,
     add,
     divide,
@@ -25,22 +26,9 @@ from ...graph.ops.arithmetic import (
     truncatediv,
     truncatemod,
 )
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import equal, greater, greater_equal, less, less_equal, where_v2
-from ...graph.ops.creation import ones_like, zeros_like
-from ...graph.ops.logic import (
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    invert,
-    left_shift,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    right_shift,
-)
-from ...graph.ops.math import (
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, where_v2
+from ...graph.ops.math.elementwise import (
     acos,
     acosh,
     asin,
@@ -64,7 +52,19 @@ from ...graph.ops.math import (
     tanh,
     trunc,
 )
-from ...graph.ops.passing import identity
+from ...graph.ops.math.logic import (
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    invert,
+    left_shift,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    right_shift,
+)
+from ...graph.ops.nn.activations import elu, gelu, leaky_relu, relu, softplus, softsign
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, imports_as
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.build import constant
-from ...graph.control_flow import cond, while_loop
-from ...graph.dtypes import DType, bool_, int32, int64
-from ...graph.node import Tensor
-from ...graph.ops.cast import cast
-from ...graph.ops.gathering import gather, reverse
-from ...graph.ops.logic import logical_and
-from ...graph.ops.passing import identity
-from ...graph.ops.shapes import reshape, shape, transpose
-from ...graph.shape import Dims, TensorShape
-from ...graph.static_value import static_value
-from ...graph.tensor_array import TensorArray
+from ...graph.control_flow.cond_while import cond, while_loop
+from ...graph.core.build import constant
+from ...graph.core.constant_value import static_value
+from ...graph.core.dtypes import DType, bool_, int32, int64
+from ...graph.core.node import Tensor
+from ...graph.core.shape import Dims, TensorShape
+from ...graph.ops.array.gather import gather, reverse
+from ...graph.ops.array.identity_and_placeholders import identity
+from ...graph.ops.array.shapes import reshape, shape, transpose
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.logic import logical_and
+from ...graph.tensors.tensor_array import TensorArray
 from ..registry import Body, Call, UnsupportedError, imports, positive
 
 Types = list[tuple[DType, Dims]]

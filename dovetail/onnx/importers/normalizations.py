@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...graph.dtypes import float32
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import absolute, add, div_no_nan, multiply, rsqrt, sqrt, square, subtract
-from ...graph.ops.cast import cast
-from ...graph.ops.normalization import batch_normalization, fused_batch_norm, layer_norm, moments
-from ...graph.ops.reduce import reduce_sum
-from ...graph.ops.response_normalization import local_response_normalization
-from ...graph.ops.shapes import reshape, transpose
+from ...graph.core.dtypes import float32
+from ...graph.core.node import Tensor
+from ...graph.ops.array.shapes import reshape, transpose
+from ...graph.ops.math.arithmetic import absolute, add, div_no_nan, multiply, rsqrt, sqrt, square, subtract
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.reduce import reduce_sum
+from ...graph.ops.nn.normalization import batch_normalization, fused_batch_norm, layer_norm, moments
+from ...graph.ops.nn.response_normalization import local_response_normalization
 from ..registry import Call, UnsupportedError, imports, positive
 
 

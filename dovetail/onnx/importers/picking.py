@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.build import constant
-from ...graph.dtypes import bool_, int32, int64
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import add
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import less, where, where_v2
-from ...graph.ops.creation import range as range_
-from ...graph.ops.gathering import gather, gather_nd, one_hot
-from ...graph.ops.joining import concat, stack
-from ...graph.ops.scattering import (
+from ...graph.core.build import constant
+from ...graph.core.constant_value import static_value
+from ...graph.core.dtypes import bool_, int32, int64
+from ...graph.core.node import Tensor
+from ...graph.ops.array.concat_stack import concat, stack
+from ...graph.ops.array.creation import range as range_
+from ...graph.ops.array.gather import gather, gather_nd, one_hot
+from ...graph.ops.array.scatter import (
     tensor_scatter_nd_add,
     tensor_scatter_nd_max,
     tensor_scatter_nd_min,
     tensor_scatter_nd_update,
 )
-from ...graph.ops.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
-from ...graph.static_value import static_value
+from ...graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
+from ...graph.ops.math.arithmetic import add
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import less, where, where_v2
 from ..registry import Call, UnsupportedError, imports, positive
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.build import constant
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import absolute, add, divide, maximum, power
-from ...graph.ops.padding import pad
-from ...graph.ops.pooling import avg_pool, max_pool
-from ...graph.ops.reduce import reduce_max, reduce_mean, reduce_sum
+from ...graph.core.build import constant
+from ...graph.core.node import Tensor
+from ...graph.ops.array.padding import pad
+from ...graph.ops.math.arithmetic import absolute, add, divide, maximum, power
+from ...graph.ops.math.reduce import reduce_max, reduce_mean, reduce_sum
+from ...graph.ops.nn.pooling import avg_pool, max_pool
 from ..registry import Call, UnsupportedError, imports
 from .windows import Windows, as_before, as_picture, windows_of
 

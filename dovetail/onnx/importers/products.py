@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...graph.dtypes import int32
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import add, multiply, subtract
-from ...graph.ops.cast import cast
-from ...graph.ops.einsum import einsum
-from ...graph.ops.linalg import matmul
-from ...graph.ops.shapes import expand_dims, squeeze
+from ...graph.core.dtypes import int32
+from ...graph.core.node import Tensor
+from ...graph.ops.array.shapes import expand_dims, squeeze
+from ...graph.ops.linalg.einsum import einsum
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.arithmetic import add, multiply, subtract
+from ...graph.ops.math.cast import cast
 from ..registry import Call, imports
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.build import constant
-from ...graph.dtypes import DType, float32, float64, int32, uint8
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import add, divide, maximum, minimum, multiply, subtract
-from ...graph.ops.arranging import repeat
-from ...graph.ops.cast import cast
-from ...graph.ops.math import round
-from ...graph.ops.reduce import reduce_max, reduce_min
-from ...graph.ops.shapes import reshape
+from ...graph.core.build import constant
+from ...graph.core.dtypes import DType, float32, float64, int32, uint8
+from ...graph.core.node import Tensor
+from ...graph.ops.array.roll_repeat_meshgrid import repeat
+from ...graph.ops.array.shapes import reshape
+from ...graph.ops.math.arithmetic import add, divide, maximum, minimum, multiply, subtract
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.elementwise import round
+from ...graph.ops.math.reduce import reduce_max, reduce_min
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, positive
 from .convolutions import conv

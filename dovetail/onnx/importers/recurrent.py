@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...graph.build import constant
-from ...graph.control_flow import while_loop
-from ...graph.dtypes import int32
-from ...graph.node import Tensor
-from ...graph.ops.activations import elu, leaky_relu, relu, softplus, softsign
-from ...graph.ops.arithmetic import add, maximum, minimum, multiply, subtract
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import greater, where_v2
-from ...graph.ops.creation import zeros_like
-from ...graph.ops.gathering import reverse
-from ...graph.ops.joining import concat, split, stack, unstack
-from ...graph.ops.linalg import matmul
-from ...graph.ops.math import sigmoid, tanh
-from ...graph.ops.sequences import reverse_sequence
-from ...graph.ops.shapes import expand_dims, reshape, shape, transpose
-from ...graph.shape import TensorShape
-from ...graph.tensor_array import TensorArray
+from ...graph.control_flow.cond_while import while_loop
+from ...graph.core.build import constant
+from ...graph.core.dtypes import int32
+from ...graph.core.node import Tensor
+from ...graph.core.shape import TensorShape
+from ...graph.ops.array.concat_stack import concat, split, stack, unstack
+from ...graph.ops.array.creation import zeros_like
+from ...graph.ops.array.gather import reverse
+from ...graph.ops.array.sequences import reverse_sequence
+from ...graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.arithmetic import add, maximum, minimum, multiply, subtract
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import greater, where_v2
+from ...graph.ops.math.elementwise import sigmoid, tanh
+from ...graph.ops.nn.activations import elu, leaky_relu, relu, softplus, softsign
+from ...graph.tensors.tensor_array import TensorArray
 from ..registry import Call, UnsupportedError, imports
 
 WRITTEN_OUT = 32

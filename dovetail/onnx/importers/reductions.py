@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.dtypes import int32, int64
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import absolute, sqrt, square, subtract
-from ...graph.ops.cast import cast
-from ...graph.ops.gathering import gather, one_hot, reverse
-from ...graph.ops.math import log
-from ...graph.ops.reduce import reduce_all, reduce_any, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
-from ...graph.ops.scan import argmax, argmin, cumprod, cumsum
-from ...graph.ops.shapes import expand_dims, reshape, shape, transpose
-from ...graph.ops.softmax import log_softmax, softmax
-from ...graph.ops.sorting import argsort, top_k
-from ...graph.ops.statistics import reduce_logsumexp
+from ...graph.core.dtypes import int32, int64
+from ...graph.core.node import Tensor
+from ...graph.ops.array.gather import gather, one_hot, reverse
+from ...graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ...graph.ops.array.sorting import argsort, top_k
+from ...graph.ops.math.arithmetic import absolute, sqrt, square, subtract
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.elementwise import log
+from ...graph.ops.math.reduce import (
+    reduce_all,
+    reduce_any,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
+from ...graph.ops.math.scan import argmax, argmin, cumprod, cumsum
+from ...graph.ops.math.statistics import reduce_logsumexp
+from ...graph.ops.nn.softmax import log_softmax, softmax
 from ..registry import Call, UnsupportedError, imports, positive
 from .arranging import flat
 

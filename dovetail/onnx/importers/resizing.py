@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.build import constant
-from ...graph.dtypes import float32
-from ...graph.node import Tensor
-from ...graph.ops.arithmetic import add, multiply
-from ...graph.ops.cast import cast
-from ...graph.ops.compare import where_v2
-from ...graph.ops.gathering import gather
+from ...graph.core.build import constant
+from ...graph.core.dtypes import float32
+from ...graph.core.node import Tensor
+from ...graph.ops.array.gather import gather
+from ...graph.ops.math.arithmetic import add, multiply
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import where_v2
 from ..registry import Array, Call, UnsupportedError, imports, positive
 
 # (place in the result, its size, size of the input, scale, first and last place of the crop) -> place in the input

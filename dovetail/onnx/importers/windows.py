@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ...graph.node import Tensor
-from ...graph.ops.shapes import expand_dims, squeeze
+from ...graph.core.node import Tensor
+from ...graph.ops.array.shapes import expand_dims, squeeze
 from ..registry import Call, UnsupportedError
 
 Pair = tuple[int, int]

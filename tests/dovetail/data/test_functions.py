@@ -15,8 +15,8 @@ import pytest
 
 import dovetail as tf
 from dovetail.data.given import At
-from dovetail.graph.graph import Graph
-from dovetail.graph.state import Resources, VariableState
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.resources.resource_manager import Resources, VariableState
 
 Dataset = tf.data.Dataset
 

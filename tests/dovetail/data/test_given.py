@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.graph import Graph
+from dovetail.graph.core.graph import Graph
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from dovetail.data.encoding import BoundError, encode
 from dovetail.data.given import At
 from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
 from dovetail.distribute.cluster_resolver import SimpleClusterResolver
-from dovetail.graph.state import Resources
+from dovetail.graph.resources.resource_manager import Resources
 
 Dataset = tf.data.Dataset
 more = tf.data.experimental

@@ -12,7 +12,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import keras
-from dovetail.graph.structure import flatten
+from dovetail.graph.core.nest import flatten
 
 HERE = Path(__file__).parent / "data"
 

@@ -13,8 +13,8 @@ import pytest
 from op_table import OpCase
 
 import dovetail as dt
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.interpreter import Interpreter
 from dovetail.onnx.exporters import all as _all  # noqa: F401  (registers the exporters)
 from dovetail.onnx.writing import EXPORTERS
 

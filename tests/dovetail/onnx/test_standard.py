@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.dtypes import as_dtype
-from dovetail.graph.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
+from dovetail.graph.core.interpreter import Interpreter
 
 onnx = pytest.importorskip("onnx")
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.meta_graph import MetaGraph
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.io.meta_graph import MetaGraph
 
 X = np.asarray([[1.0, 2.0]], np.float32)
 

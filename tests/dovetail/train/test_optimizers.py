@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from dovetail.graph.build import constant, placeholder
-from dovetail.graph.gradients import gradients
-from dovetail.graph.graph import Graph
-from dovetail.graph.graph_keys import GraphKeys
-from dovetail.graph.indexed_slices import IndexedSlices
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core.build import constant, placeholder
+from dovetail.graph.core.default_graph import GraphKeys
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.ops.gathering import gather
-from dovetail.graph.ops.linalg import matmul
-from dovetail.graph.ops.math import square
-from dovetail.graph.ops.reduce import reduce_mean, reduce_sum
-from dovetail.graph.variable_lists import global_variables_initializer
-from dovetail.graph.variables import Variable
+from dovetail.graph.ops.array.gather import gather
+from dovetail.graph.ops.linalg.linalg import matmul
+from dovetail.graph.ops.math.elementwise import square
+from dovetail.graph.ops.math.reduce import reduce_mean, reduce_sum
+from dovetail.graph.tensors.indexed_slices import IndexedSlices
+from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.variable import Variable
 from dovetail.train import (
     AdagradOptimizer,
     AdamOptimizer,

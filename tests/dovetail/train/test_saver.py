@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.device import DeviceSpec
-from dovetail.graph.variable_state import VariableState, read_together, update_together
+from dovetail.graph.core.device import DeviceSpec
+from dovetail.graph.resources.variable import VariableState, read_together, update_together
 
 
 @pytest.fixture(autouse=True)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from dovetail.graph import dtypes
-from dovetail.graph.build import constant
-from dovetail.graph.deserialize import extend_from_bytes
-from dovetail.graph.graph import Graph
-from dovetail.graph.graph_keys import GraphKeys
-from dovetail.graph.interpret import Interpreter
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.build import constant
+from dovetail.graph.core.default_graph import GraphKeys
+from dovetail.graph.core.graph import Graph
+from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.io.deserialize import extend_from_bytes
+from dovetail.graph.io.serialize import graph_to_bytes
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.serialize import graph_to_bytes
-from dovetail.graph.variable_lists import global_variables, trainable_variables
-from dovetail.graph.variable_scope import variable_scope
-from dovetail.graph.variables import Variable
+from dovetail.graph.variables.collections import global_variables, trainable_variables
+from dovetail.graph.variables.scope import variable_scope
+from dovetail.graph.variables.variable import Variable
 from dovetail.train import (
     assert_global_step,
     create_global_step,

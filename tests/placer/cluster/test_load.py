@@ -3,7 +3,7 @@
 import pytest
 
 import dovetail as dt
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.placer.cluster.load import _quantity, as_cluster, cluster_text, make_cluster, read_cluster
 from dovetail.placer.cluster.spec import Cluster, Link
 

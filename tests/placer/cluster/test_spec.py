@@ -5,8 +5,8 @@ import pickle
 import pytest
 from hypothesis import given, strategies as st
 
-from dovetail.graph.device import DeviceName, parse_strict
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.device import DeviceName, parse_strict
+from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.placer.cluster.spec import (
     Cluster,
     ClusterDef,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import dovetail as tf
-from dovetail.graph.deserialize import extend_from_bytes
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.serialize import graph_to_bytes
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.io.deserialize import extend_from_bytes
+from dovetail.graph.io.serialize import graph_to_bytes
 from dovetail.placer.partition.partitioned_graph import Partitioned
 
 WORKER, PS = "/job:worker/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"

@@ -6,8 +6,8 @@ from hypothesis import given, strategies as st
 from random_graphs import A0, A1, B0, B1, placed_graphs
 
 import dovetail as dt
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.node import Node
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.node import Node
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import task_of

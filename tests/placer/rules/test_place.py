@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.errors import InternalError, InvalidArgumentError
-from dovetail.graph.opdef import Trait, define
+from dovetail.graph.core.errors import InternalError, InvalidArgumentError
+from dovetail.graph.core.opdef import Trait, define
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.rules.place import place
 from dovetail.placer.rules.placement import Rule

@@ -9,8 +9,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.errors import InternalError, InvalidArgumentError
-from dovetail.graph import dtypes
-from dovetail.graph.opdef import Trait, define
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.opdef import Trait, define
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.rules.place import place
 from dovetail.placer.rules.placement import Placement, Rule

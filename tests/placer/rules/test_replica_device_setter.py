@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dovetail.graph import dtypes
-from dovetail.graph.device import canonical_name, merge_names
+from dovetail.graph.core import dtypes
+from dovetail.graph.core.device import canonical_name, merge_names
 from dovetail.placer.cluster.spec import ClusterSpec
 from dovetail.placer.rules.replica_device_setter import (
     STANDARD_PS_OPS,

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.errors import InvalidArgumentError
-from dovetail.graph.device import matches, parse_strict
-from dovetail.graph.opdef import define
+from dovetail.graph.core.device import matches, parse_strict
+from dovetail.graph.core.opdef import define
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.rules.place import place
 from dovetail.placer.rules.placement import Placement, Rule

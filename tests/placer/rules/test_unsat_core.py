@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.graph.device import DeviceSpec
-from dovetail.graph.errors import InvalidArgumentError
-from dovetail.graph.opdef import define
+from dovetail.graph.core.device import DeviceSpec
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.graph.core.opdef import define
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.rules.place import place
 from dovetail.placer.rules.unsat_core import Member, members, nearest, smallest_contradiction

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as tf
-from dovetail.graph.opdef import Trait
+from dovetail.graph.core.opdef import Trait
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.placer.partition.prune import needed
 from dovetail.placer.rules.place import place

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.errors import InvalidArgumentError, ResourceExhaustedError
+from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from dovetail.placer.pipeline import STRATEGIES
 from dovetail.placer.rules.placement import Rule
 from dovetail.placer.simulate import Span, simulate, timeline

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.errors import ResourceExhaustedError
+from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.placer.search.memory_profile import Held
 from dovetail.placer.simulate import step_of
 

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from random_graphs import placed_graphs
 
 import dovetail as dt
-from dovetail.graph.errors import InvalidArgumentError
+from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.pipeline import place
 from dovetail.placer.plan import Plan

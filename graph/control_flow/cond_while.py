@@ -1,0 +1,550 @@
+"""Branches and loops inside the graph: `cond`, `case`, `while_loop`.
+
+The functions of a branch or a loop's body run once, when the graph is built. What they build becomes part of
+the same graph, between the steering ops of `graph/ops/control/switch_merge.py`; `graph/control_flow/contexts.py` lets outer tensors in. So
+nodes of branches and bodies are placed, cut and sent like all others, and one loop may span devices.
+
+A `cond` with one outer tensor x, and a loop that counts to 3:
+
+    cond/Switch = Switch(p, p)                      while/Enter = Enter(0)
+    cond/switch_t, cond/switch_f = its outputs      while/Merge = Merge(while/Enter, while/NextIteration)
+    cond/pred_id = Identity(p)                      while/Less = Less(while/Merge, 3)
+    cond/Add/Switch = Switch(x, cond/pred_id)       while/LoopCond = LoopCond(while/Less)
+    cond/Add = Add(cond/Add/Switch:1, ...)          while/Switch = Switch(while/Merge, while/LoopCond)
+    cond/Mul/Switch = Switch(x, cond/pred_id)       while/Identity = Identity(while/Switch:1)
+    cond/Mul = Mul(cond/Mul/Switch:0, ...)          while/add = AddV2(while/Identity, 1)
+    cond/Merge = Merge(cond/Mul, cond/Add)          while/NextIteration = NextIteration(while/add)
+                                                    while/Exit = Exit(while/Switch:0)
+
+The form, and all names, are those of TensorFlow 1 ("Dynamic control flow in large-scale machine learning",
+Yu et al., EuroSys 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from ..core.build import apply, constant, convert, make
+from ..core.default_graph import GraphKeys, get_default_graph
+from ..core.graph import Graph
+from ..core.nest import children, describe, flatten, map_structure, pack, same_structure
+from ..core.node import Node, Tensor
+from ..core.shape import Dims, TensorShape, compatible, text
+from ..ops.array.identity_and_placeholders import identity
+from ..ops.control import switch_merge as _control  # noqa: F401  (defines the steering ops)
+from ..ops.math.compare import less, where_v2
+from ..ops.math.logic import logical_and
+from .contexts import BranchContext, LoopContext, as_is, is_constant_enter
+
+Branch = TypeVar("Branch", bound=BranchContext)
+
+PARALLEL_ITERATIONS = 10  # TensorFlow's default
+
+
+def cond(
+    pred: Any,
+    true_fn: Callable[[], Any] | None = None,
+    false_fn: Callable[[], Any] | None = None,
+    strict: bool = False,
+    name: str | None = None,
+    fn1: Callable[[], Any] | None = None,
+    fn2: Callable[[], Any] | None = None,
+) -> Any:
+    """Run one of two branches, chosen when the graph runs.
+
+    Only what is made *inside* the functions is subject to the choice; what they merely refer to is computed
+    in any case.
+
+    Args:
+        pred: a bool tensor of rank 0.
+        true_fn, false_fn: functions without arguments; both return the same structure of tensors (lists,
+            tuples, dicts, nested), of the same types, or both an operation.
+        strict: give a list or tuple of one element as such, not its element.
+        name: scope of the nodes. fn1, fn2: old names of the functions.
+
+    Returns:
+        What the chosen branch gives.
+
+    Raises:
+        TypeError: a function cannot be called, or `pred` is a Python bool. ValueError: a branch gives nothing, or the branches' types
+            differ. Either: the structures of the branches' results differ.
+
+    >>> y = cond(x < 0.0, lambda: -x, lambda: x)
+    """
+    true_fn = fn1 if true_fn is None else true_fn
+    false_fn = fn2 if false_fn is None else false_fn
+    if not callable(true_fn) or not callable(false_fn):
+        raise TypeError("true_fn and false_fn must be functions")
+    if isinstance(pred, bool):
+        raise TypeError("pred must not be a Python bool: it would be known now, and `if` could choose")
+    with _graph_of([pred]).op_scope(name or "cond") as scope:
+        graph = get_default_graph()
+        pred = convert(pred, name="pred")
+        branches = make_branches(graph, pred, f"a branch of '{scope[:-1]}'", BranchContext)
+        results = [
+            _branch_results(context, function, which, strict)
+            for context, function, which in zip(branches, (true_fn, false_fn), ("true_fn", "false_fn"), strict=True)
+        ]
+        if branches[0].outer is None:
+            for context in branches:
+                graph.add_to_collection(GraphKeys.COND_CONTEXT, context)
+        return _merged(results)
+
+
+def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Branch]) -> tuple[Branch, Branch]:
+    """The contexts of both branches of a condition, the one where it is true first.
+
+    `kind` makes a context from (graph, name, condition, pivot, 1 or 0).
+    """
+    switch = make("Switch", (pred, pred))
+    pivot_t = identity(switch.outputs[1], name="switch_t")
+    pivot_f = identity(switch.outputs[0], name="switch_f")
+    chosen = identity(pred, name="pred_id")
+    for node in (switch, chosen.op, pivot_t.op, pivot_f.op):
+        graph.prevent_fetching(node)
+    yes, no = kind(graph, name, chosen, pivot_t, 1), kind(graph, name, chosen, pivot_f, 0)
+    yes.sibling, no.sibling = no, yes
+    return yes, no
+
+
+def _branch_results(
+    context: BranchContext, function: Callable[[], Any], which: str, strict: bool
+) -> tuple[Any, list[Tensor]]:
+    """What a branch's function returns, and its leaves as tensors that are dead in the other branch."""
+    with context.open():
+        result = function()
+        if not strict and isinstance(result, (list, tuple)) and len(result) == 1:
+            (result,) = result
+        if result is None:
+            raise ValueError(f"{which} must have a return value")
+        leaves = []
+        for leaf in flatten(result):
+            if isinstance(leaf, Node):
+                with context.graph.colocate_with(context.pivot), context.graph.control_dependencies([leaf]):
+                    leaves.append(identity(context.pivot, name="control_dependency"))
+            else:
+                leaves.append(context.bring(convert(leaf)))
+    if not leaves:
+        raise ValueError(f"{which} must return at least one result")
+    if context.outer is not None:  # results are what comes out
+        context.outer.stand_ins.update((t, t) for t in leaves)
+    return result, leaves
+
+
+def _merged(results: Sequence[tuple[Any, list[Tensor]]]) -> Any:
+    (structure, when_true), (other, when_false) = results
+    same_structure(structure, other, ("what true_fn returns", "what false_fn returns"))
+    for i, (t, f) in enumerate(zip(when_true, when_false, strict=True)):
+        if t.dtype.base is not f.dtype.base:
+            raise ValueError(
+                "Outputs of true_fn and false_fn must have the same type: "
+                f"number {i} is {t.dtype.base.name} ({t.name}) and {f.dtype.base.name} ({f.name})"
+            )
+    merges = [make("Merge", pair).outputs[0] for pair in zip(when_false, when_true, strict=True)]
+    return pack(structure, merges)
+
+
+def case(
+    pred_fn_pairs: Any,
+    default: Callable[[], Any] | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Any:
+    """Run the function of the first condition that is true.
+
+    Args:
+        pred_fn_pairs: list of (bool tensor, function), or a dict of them.
+        default: what to run when no condition is true; without one, the last function runs after an assertion
+            that its condition is true.
+        exclusive: assert when the graph runs that at most one condition is true.
+        strict: as in `cond`.
+        name: scope of the nodes.
+
+    Raises:
+        TypeError: not pairs of a bool tensor and a function. ValueError: there are none.
+
+    >>> y = case([(x < 0.0, lambda: -1.0), (x > 0.0, lambda: 1.0)], default=lambda: 0.0)
+    """
+    pairs = list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, Mapping) else list(pred_fn_pairs)
+    if not pairs and default is None:
+        raise ValueError("case needs at least one pair of a condition and a function, or a default")
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not callable(pair[1]):
+            raise TypeError(f"case takes pairs of a bool tensor and a function, not {pair!r}")
+    if default is not None and not callable(default):
+        raise TypeError("default must be a function")
+    preds = [p for p, _ in pairs]
+    with _graph_of(preds).op_scope(name):
+        chain = default
+        if default is None:
+            pred, function = pairs.pop()
+            chain = _asserting(preds, function)
+        assert chain is not None
+        build = chain
+        for pred, function in reversed(pairs):
+            build = _choice(pred, function, build, strict)
+        if not exclusive or len(preds) < 2:
+            return build()
+        with get_default_graph().control_dependencies([_at_most_one(preds)]):
+            return build()
+
+
+def switch_case(
+    branch_index: Any, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
+) -> Any:
+    """Run the function with a number.
+
+    Args:
+        branch_index: whole number of rank 0.
+        branch_fns: list of functions without arguments, or of pairs (number, function), or a dict of those. The numbers are those
+            from 0 on, in any order. All functions return the same structure of tensors.
+        default: what to run for any other number; None: the last function.
+        name: scope of the nodes.
+
+    Raises:
+        TypeError: not functions, or not whole numbers. ValueError: there are none, or a number is missing or given twice.
+
+    >>> y = switch_case(i, [lambda: x, lambda: -x], default=lambda: 0.0)
+    """
+    if isinstance(branch_index, int):
+        raise TypeError(f"branch_index must be a Tensor, not {branch_index}: a number that is known now can choose now")
+    pairs = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else branch_fns
+    if not isinstance(pairs, (list, tuple)):
+        raise TypeError(f"branch_fns must be a list, tuple, or dict, not {branch_fns!r}")
+    if not pairs:
+        raise ValueError("branch_fns must hold at least one function")
+    if all(map(callable, pairs)):
+        pairs = list(enumerate(pairs))
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or type(pair[0]) is not int or not callable(pair[1]):
+            raise TypeError(
+                f"branch_fns takes functions, or pairs of a number, which must be a Python `int`, and a function, not {pair!r}"
+            )
+    if sorted(i for i, _ in pairs) != list(range(len(pairs))):
+        raise ValueError(
+            f"branch indices must form contiguous range of [0 to {len(pairs)}), but are {[i for i, _ in pairs]}"
+        )
+    functions = [f for _, f in sorted(pairs, key=lambda pair: pair[0])]
+    if default is not None:
+        if not callable(default):
+            raise TypeError("default must be a function")
+        functions.append(default)
+    with _graph_of([branch_index]).op_scope(name):
+        number = convert(branch_index, name="branch_index")
+        last = len(functions) - 1
+        number = where_v2(logical_and(number >= 0, number < last), number, last)
+        return _one_of(number, functions, 0)
+
+
+def _one_of(number: Tensor, functions: Sequence[Callable[[], Any]], first: int) -> Any:
+    """Run the function with a number; they are numbered from `first` on. Halves them until one is left."""
+    if len(functions) == 1:
+        return functions[0]()
+    half = len(functions) // 2
+    return cond(
+        number < first + half,
+        lambda: _one_of(number, functions[:half], first),
+        lambda: _one_of(number, functions[half:], first + half),
+        strict=True,
+    )
+
+
+def _choice(pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any], strict: bool) -> Callable[[], Any]:
+    return lambda: cond(pred, function, otherwise, strict=strict)
+
+
+def _asserting(preds: Sequence[Any], function: Callable[[], Any]) -> Callable[[], Any]:
+    from ..ops.array.identity_and_placeholders import Assert
+    from ..ops.math.reduce import reduce_any
+
+    def build() -> Any:
+        from ..ops.array.concat_stack import stack
+
+        seen = stack([convert(p) for p in preds], name="preds_c")
+        message = "None of the conditions of case is true, and it has no default. Conditions:"
+        check = Assert(reduce_any(seen), [message, seen], summarize=len(preds))
+        with get_default_graph().control_dependencies([check]):
+            result = function()
+            return result if isinstance(result, Node) else map_structure(identity, result)
+
+    return build
+
+
+def _at_most_one(preds: Sequence[Any]) -> Node:
+    from ..core.dtypes import int32
+    from ..ops.array.concat_stack import stack
+    from ..ops.array.identity_and_placeholders import Assert
+    from ..ops.math.cast import cast
+    from ..ops.math.reduce import reduce_sum
+
+    seen = stack([convert(p) for p in preds], name="preds_c")
+    count = reduce_sum(cast(seen, int32, name="cast"), name="num_true_conds")
+    message = "More than one condition of an exclusive case is true. Conditions:"
+    return Assert(less(count, constant(2, name="two_true_conds")), [message, seen], summarize=len(preds))
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+
+
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = PARALLEL_ITERATIONS,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: Any = None,
+    return_same_structure: bool = False,
+) -> Any:
+    """Repeat `body` while `cond` is true.
+
+    Args:
+        cond: function of the loop variables that gives a bool tensor of rank 0.
+        body: function of the loop variables that gives their next values, in the same structure and of the
+            same types and shapes.
+        loop_vars: list or tuple (also nested) of first values.
+        shape_invariants: the same structure of shapes: what holds of the variables in all iterations, where
+            it is less than what is known of their first values. For a sparse tensor, a `TensorShape` of its `dense_shape`; without
+            one, the number of its elements may change. For `IndexedSlices`, a `TensorShape` of the values.
+        parallel_iterations: accepted for TensorFlow's sake. Iterations of one device run one after another;
+            different devices may be in different iterations, as far as data allow it.
+        back_prop: whether gradients will be taken through the loop.
+        swap_memory: accepted for TensorFlow's sake.
+        name: scope of the nodes.
+        maximum_iterations: an int or int tensor: stop after so many iterations in any case.
+        return_same_structure: give a list of one variable as such, not its element.
+
+    Returns:
+        The loop variables after the last iteration.
+
+    Raises:
+        TypeError: cond or body cannot be called; body's result has another type.
+        ValueError: no loop variables; a shape changes that no invariant lets change.
+
+    >>> i, total = while_loop(lambda i, s: i < 10, lambda i, s: (i + 1, s + i), [0, 0])
+    """
+    if not callable(cond):
+        raise TypeError("cond must be a function")
+    if not callable(body):
+        raise TypeError("body must be a function")
+    if type(parallel_iterations) is not int or parallel_iterations < 1:
+        raise TypeError(f"parallel_iterations must be a positive integer, not {parallel_iterations!r}")
+    many = isinstance(loop_vars, (list, tuple))
+    variables = map_structure(_read, loop_vars if many else [loop_vars])
+    if not flatten(variables):
+        raise ValueError("loop_vars must hold at least one variable")
+    with _graph_of(flatten(variables)).op_scope(name or "while"):
+        graph = get_default_graph()
+        single = len(flatten(variables)) == 1 and not return_same_structure
+        if maximum_iterations is not None:
+            limit = convert(maximum_iterations, name="maximum_iterations")
+            if limit.dims not in (None, ()):
+                raise ValueError(f"maximum_iterations must be one number, not of shape {text(limit.dims)}")
+            counter = constant(0, dtype=limit.dtype.base, name="iteration_counter")
+            cond, body = _counted(cond, body, limit)
+            variables = [counter, variables]
+            if shape_invariants is not None:
+                shape_invariants = [TensorShape([]), shape_invariants]
+        frame = graph.unique_name("while_context")
+        context = LoopContext(graph, frame, parallel_iterations, back_prop)
+        result = LoopBuilder(context, variables, shape_invariants).build(cond, body)
+        if context.outer is None:
+            graph.add_to_collection(GraphKeys.WHILE_CONTEXT, context)
+        if maximum_iterations is not None:
+            result = result[1]
+        return result[0] if single else result
+
+
+def _read(variable: Any) -> Any:
+    """A variable's value, read outside the loop; anything else as it is."""
+    return convert(variable) if hasattr(variable, "_as_tensor") else variable
+
+
+def _counted(
+    cond: Callable[..., Any], body: Callable[..., Any], limit: Tensor
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A condition and a body with a counter before the variables."""
+
+    def counted_cond(i: Tensor, variables: Any) -> Tensor:
+        return logical_and(i < limit, cond(*variables))
+
+    def counted_body(i: Tensor, variables: Any) -> Any:
+        following = i + 1
+        result = body(*variables)
+        if not isinstance(result, (list, tuple)) or (len(variables) == 1 and len(result) != 1):
+            result = [result]
+        return [following, type(variables)(result) if type(variables) in (list, tuple) else result]
+
+    return counted_cond, counted_body
+
+
+class LoopBuilder:
+    """One loop under construction. `beside`: for each variable, a node with which its steering nodes share a device."""
+
+    def __init__(
+        self, context: LoopContext, variables: Any, shape_invariants: Any, beside: Sequence[Node] | None = None
+    ) -> None:
+        self.context = context
+        self.beside = beside
+        self.graph = context.graph
+        self.structure = variables
+        self.values = [convert(v) for v in flatten(variables)]
+        self.invariants: list[tuple[Dims] | None] = [None] * len(self.values)
+        shapes = _flat_shapes(variables, _OWN if shape_invariants is None else shape_invariants)
+        for i, (t, shape) in enumerate(zip(self.values, shapes, strict=True)):
+            dims = t.dims if shape is _OWN else TensorShape(shape).dims_tuple
+            if not _is_special_case(t.dims, dims):
+                raise ValueError(
+                    f"The shape invariant {text(dims)} of loop variable {i} is not compatible with its first "
+                    f"value {t.name}, of shape {text(t.dims)}"
+                )
+            self.invariants[i] = None if dims == t.dims else (dims,)
+
+    def build(self, cond: Callable[..., Any], body: Callable[..., Any]) -> Any:
+        context, graph = self.context, self.graph
+        with graph.building_loop():
+            self._enter()
+            with context.open():
+                test = cond(*pack(self.structure, context.merges))
+                pred = context.bring(convert(test))
+                with self._at(0):
+                    context.condition = apply("LoopCond", (pred,), None, "LoopCond")
+                inside = self._switch()
+                context.pivot_for_body = inside[0]
+                result = body(*pack(self.structure, inside))
+                leaves = self._leaves(result)
+                following = []
+                for i, v in enumerate(leaves):
+                    with self._at(i):
+                        following.append(make("NextIteration", (context.bring(v),)))
+            for merge, following_value, value in zip(context.merges, following, leaves, strict=True):
+                self._check_next(merge, following_value.outputs[0], value)
+                graph.close_loop(merge.op, following_value)
+            return pack(self.structure, self._exit())
+
+    def _at(self, i: int) -> AbstractContextManager[None]:
+        """A block for the steering nodes of a variable."""
+        return nullcontext() if self.beside is None else self.graph.colocate_with(self.beside[i], ignore_existing=True)
+
+    def _enter(self) -> None:
+        """Enter and Merge of each variable."""
+        context = self.context
+        values = [context.outer.bring(v) for v in self.values] if context.outer is not None else self.values
+        for i, (value, dims) in enumerate(zip(values, self.invariants, strict=True)):
+            with self._at(i):
+                enter = context.enter(value, constant=False, dims=dims)
+            # A constant of the loop around would let this loop run ahead of it.
+            around = context.outer.loop if context.outer is not None else None
+            if around is not None and is_constant_enter(value.op):
+                enter.op.controls = (*enter.op.controls, around.pivot.op)
+            context.enters.append(enter)
+        for i, enter in enumerate(context.enters):
+            with context.open(), self._at(i):
+                merge = make("Merge", (enter, enter))
+            context.merges.append(merge.outputs[0])
+            if context.pivot_for_pred is None:
+                context.pivot_for_pred = merge.outputs[0]
+
+    def _switch(self) -> list[Tensor]:
+        """The variables as the body sees them."""
+        context = self.context
+        assert context.condition is not None
+        switches = []
+        for merge in context.merges:
+            with self.graph.colocate_with(merge, ignore_existing=True):
+                switches.append(make("Switch", (merge, context.condition)))
+        self._false_sides = [s.outputs[0] for s in switches]
+        inside = []
+        for i, switch in enumerate(switches):
+            with self._at(i):
+                inside.append(identity(switch.outputs[1]))
+        return inside
+
+    def _leaves(self, result: Any) -> list[Tensor]:
+        """What the body returned, flat, in the structure of the variables."""
+        structure = self.structure
+        if not isinstance(result, (list, tuple)) or (
+            len(structure) == 1 and not isinstance(result, type(structure)) and len(result) != 1
+        ):
+            result = [result]
+        result = type(structure)(result) if type(structure) in (list, tuple) else result
+        if len(result) != len(structure):
+            raise ValueError(
+                "The two structures don't have the same nested structure, the same number of elements: there are "
+                f"{len(structure)} loop variables, body returns {len(result)} values"
+            )
+        same_structure(structure, result, ("loop_vars", "what body returns"))
+        return [convert(v) for v in flatten(result)]
+
+    def _check_next(self, merge: Tensor, following: Tensor, value: Tensor) -> None:
+        if following.dtype.base is not merge.dtype.base:
+            raise TypeError(
+                f"{self._which(merge)} has type {merge.dtype.base.name}, but body returns {value.name} "
+                f"of type {following.dtype.base.name}; use dt.cast"
+            )
+        if not _is_special_case(following.dims, merge.dims):
+            raise ValueError(
+                f"{self._which(merge)} enters the loop with shape {text(merge.dims)}, but has shape "
+                f"{text(following.dims)} after one iteration ({value.name}). To let the shape vary, say with "
+                "shape_invariants what of it stays the same, or use set_shape on the value that body returns"
+            )
+
+    def _which(self, merge: Tensor) -> str:
+        i = self.context.merges.index(merge)
+        return f"Loop variable {i} (first value {self.values[i].name})"
+
+    def _exit(self) -> list[Tensor]:
+        """The variables after the loop."""
+        context = self.context
+        exits = []
+        for i, side in enumerate(self._false_sides):
+            with as_is(self.graph, context.outer), self._at(i):
+                node = make("Exit", (side,))
+            self.graph.scopes.mark_seen(node)
+            exits.append(node.outputs[0])
+        context.exits = exits
+        return exits
+
+
+_OWN: Any = object()
+"""Stands for an invariant: the shape of the variable's first value."""
+
+
+def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
+    """Shapes in the structure of the variables, which decides, since a shape may be written as a list; or `_OWN` for all."""
+    parts = children(structure)
+    if parts is None:
+        return [shapes]
+    if hasattr(structure, "_flow_dims") and (shapes is _OWN or isinstance(shapes, TensorShape)):
+        return list(structure._flow_dims(None if shapes is _OWN else shapes))
+    if shapes is _OWN:
+        inside = [_OWN] * len(parts)
+    elif isinstance(structure, Mapping):
+        inside = [shapes[k] for k in sorted(structure)]
+    else:
+        inside = list(shapes) if isinstance(shapes, (list, tuple)) else [shapes]
+    if len(inside) != len(parts):
+        raise ValueError(f"shape_invariants must have the structure of loop_vars, {describe(structure)}")
+    return [s for part, shape in zip(parts, inside, strict=True) for s in _flat_shapes(part, shape)]
+
+
+def _is_special_case(dims: Dims, of: Dims) -> bool:
+    """Whether every shape that fits `dims` fits `of`."""
+    if of is None:
+        return True
+    if dims is None or not compatible(dims, of):
+        return False
+    return all(d is not None or o is None for d, o in zip(dims, of, strict=True))
+
+
+def _graph_of(values: Sequence[Any]) -> Graph:
+    graphs = (getattr(v, "graph", None) for v in values)
+    return next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
+
+
+__all__ = ["PARALLEL_ITERATIONS", "case", "cond", "switch_case", "while_loop"]

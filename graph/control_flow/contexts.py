@@ -1,0 +1,301 @@
+"""Where in the control flow a node is made: inside which branches of `cond`, and inside which loops.
+
+A `FlowContext` is open while the function of a branch or of a loop's body runs. It watches every node that is
+made inside and brings in what comes from outside: a branch gets an outer tensor through a `Switch`, so that
+it is dead unless the branch is taken; a loop gets it through a constant `Enter`, once for all iterations. So
+what runs inside can be told from the edges alone: nothing but edges says later which nodes belong to which
+branch or loop. A node that takes nothing from anywhere (a constant) gets a control edge from the context's
+*pivot*, a node that is alive exactly when the context runs.
+
+Names, and which edges there are, are TensorFlow 1's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from ..core.node import Node, Tensor
+from ..core.scopes import control_inputs_for
+from ..core.shape import Dims
+
+if TYPE_CHECKING:
+    from ..core.graph import Graph
+
+
+class FlowContext:
+    """A branch of a `cond`, or a loop.
+
+    Attributes:
+        graph: the graph.
+        outer: the context around it, or None.
+        name: for errors.
+        stand_ins: tensor from outside -> the tensor that stands for it inside.
+    """
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph = graph
+        self.outer: FlowContext | None = graph.scopes.flow
+        self.home: FlowContext | None = self  # where the outputs are of what is made while it is open
+        self.name = name
+        self.stand_ins: dict[Tensor, Tensor] = {}
+
+    @property
+    def pivot(self) -> Tensor:
+        """What is alive exactly when the context runs."""
+        raise NotImplementedError
+
+    @property
+    def loop(self) -> LoopContext | None:
+        """The innermost loop that this is, or is in."""
+        context: FlowContext | None = self
+        while context is not None and not isinstance(context, LoopContext):
+            context = context.outer
+        return context
+
+    def holds(self, node: Node) -> bool:
+        """Whether a node's outputs are made in this context or in one inside it."""
+        context = self.graph.flow_of(node)
+        while context is not None and context is not self:
+            context = context.outer
+        return context is self
+
+    def open(self) -> AbstractContextManager[None]:
+        """A block: what is made in it is inside."""
+        return inside(self.graph, self)
+
+    def bring(self, tensor: Tensor) -> Tensor:
+        """The tensor that stands for `tensor` inside: itself when it is made here.
+
+        Raises:
+            ValueError: it is made inside another branch or loop, from which only results come out.
+        """
+        found = self.stand_ins.get(tensor)
+        if found is not None:
+            return found
+        home = self.graph.flow_of(tensor.op)
+        if home is self:
+            return tensor
+        if self.loop is not None:
+            place = _place_read(tensor)
+            if place in self.stand_ins:
+                return self.stand_ins[place]
+        value = tensor
+        if self.outer is not None:
+            value = self.outer.bring(tensor)
+        elif home is not None:
+            raise ValueError(
+                f"{tensor.name} is made inside {home.name} (at {tensor.op.source}), out of which only its "
+                "results come: return it from there"
+            )
+        made = self.stand_ins[tensor] = self._let_in(value)
+        if made.dtype.is_ref and self.loop is not None:
+            self._read_inside(tensor, made)
+        return made
+
+    def _read_inside(self, place: Tensor, inside: Tensor) -> None:
+        """Let in a reference variable's place instead of the values read from it outside.
+
+        What takes a place reads the value at its own turn. So a loop that changes the variable sees the changes.
+        """
+        for outer, stand_in in self.stand_ins.items():
+            if _place_read(outer) is place and stand_in is not outer:
+                node, like = stand_in.op, inside.op
+                node.opdef, node.inputs = like.opdef, like.inputs
+                node.device, node.blocks, node.colocation = like.device, like.blocks, like.colocation
+                for t in node.outputs:
+                    t.dtype = inside.dtype
+
+    def _let_in(self, value: Tensor) -> Tensor:
+        """Make the node that lets a tensor of the context around in."""
+        raise NotImplementedError
+
+    def admit(
+        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Node, ...]]:
+        """The inputs and control inputs of a node that is being made inside."""
+        raise NotImplementedError
+
+    def _split(self, controls: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """Control inputs from the same iteration of the same loop, and those from outside it."""
+        loop = self.loop
+        if loop is None:
+            return controls, ()
+        inside: list[Node] = []
+        outside: list[Node] = []
+        for c in controls:
+            home = self.graph.flow_of(c)
+            (inside if home is not None and home.loop is loop else outside).append(c)
+        return tuple(inside), tuple(outside)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+class BranchContext(FlowContext):
+    """One branch of a `cond`.
+
+    Attributes:
+        pred: the condition.
+        branch: 1 where the condition is true, 0 where it is false.
+        sibling: the other branch, once both exist.
+    """
+
+    def __init__(self, graph: Graph, name: str, pred: Tensor, pivot: Tensor, branch: int) -> None:
+        super().__init__(graph, name)
+        self.pred = pred
+        self.branch = branch
+        self.sibling: BranchContext | None = None
+        self._pivot = pivot
+        self.stand_ins[pivot] = pivot
+
+    @property
+    def pivot(self) -> Tensor:
+        """The condition itself, dead in the other branch."""
+        return self._pivot
+
+    def _let_in(self, value: Tensor) -> Tensor:
+        op = "RefSwitch" if value.dtype.is_ref else "Switch"
+        with as_is(self.graph, self), self.graph.colocate_with(value.op, ignore_existing=True):
+            return self.graph.create(op, (value, self.pred), None, "Switch").outputs[self.branch]
+
+    def admit(
+        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Node, ...]]:
+        """As `FlowContext.admit`."""
+        brought = tuple([self.bring(t) for t in inputs])
+        inside, _ = self._split(controls)
+        if not inputs and not any(self.holds(c) for c in inside):
+            inside = (*inside, self.pivot.op)
+        return brought, inside
+
+
+class LoopContext(FlowContext):
+    """A loop.
+
+    Attributes:
+        frame: name of the loop, unique in the graph.
+        parallel_iterations: as the user gave it.
+        back_prop: whether gradients may be taken through it.
+        enters, merges, exits: of its variables, in order.
+        pivot_for_pred: alive whenever the condition is computed.
+        pivot_for_body: alive whenever the body runs.
+        condition: the LoopCond's output.
+    """
+
+    def __init__(self, graph: Graph, frame: str, parallel_iterations: int, back_prop: bool) -> None:
+        super().__init__(graph, f"the loop '{frame}'")
+        self.frame = frame
+        self.parallel_iterations = parallel_iterations
+        self.back_prop = back_prop
+        self.enters: list[Tensor] = []
+        self.merges: list[Tensor] = []
+        self.exits: list[Tensor] = []
+        self.condition: Tensor | None = None
+        self.pivot_for_pred: Tensor | None = None
+        self.pivot_for_body: Tensor | None = None
+
+    @property
+    def pivot(self) -> Tensor:
+        """What runs in each iteration: of the body, once it is being built; before, of the condition."""
+        found = self.pivot_for_body if self.pivot_for_body is not None else self.pivot_for_pred
+        assert found is not None
+        return found
+
+    def _let_in(self, value: Tensor) -> Tensor:
+        return self.enter(value, constant=True)
+
+    def enter(self, value: Tensor, *, constant: bool, dims: tuple[Dims] | None = None) -> Tensor:
+        """Make an Enter for a tensor of the context around.
+
+        `dims`: the shape that the value has in all iterations, in a tuple because None is one; None: its own.
+        """
+        scopes = self.graph.scopes
+        controls = control_inputs_for(scopes.control, {value.op})
+        attrs = {
+            "frame_name": self.frame,
+            "is_constant": constant,
+            "parallel_iterations": self.parallel_iterations,
+            "shape": dims,
+        }
+        with as_is(self.graph, self):
+            node = self.graph.create("RefEnter" if value.dtype.is_ref else "Enter", (value,), attrs)
+        node.controls = tuple(c for c in controls if self._is_around(c))
+        scopes.mark_seen(node)
+        return node.outputs[0]
+
+    def _is_around(self, node: Node) -> bool:
+        """Whether a node is in a context around this loop, in the same iteration of the loop around."""
+        home = self.graph.flow_of(node)
+        loop = self.outer.loop if self.outer is not None else None
+        context = self.outer
+        while context is not home:
+            if context is None or context is loop:
+                return False
+            context = context.outer
+        return True
+
+    def admit(
+        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Node, ...]]:
+        """As `FlowContext.admit`."""
+        brought = tuple([self.bring(t) for t in inputs])
+        inside, outside = self._split(controls)
+        # What takes nothing that changes from one iteration to the next would run once, before the loop.
+        if not inside and all(is_constant_enter(t.op) for t in brought):
+            inside = (self.pivot.op,)
+        return brought, (*inside, *self._wait_inside(outside))
+
+    def _wait_inside(self, controls: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Nodes of this loop that have run when `controls`, which lie outside, have."""
+        found = []
+        for c in controls:
+            if c.outputs:
+                with self.graph.control_dependencies(None), self.open():
+                    found.append(self.graph.create("Identity", (c.outputs[0],), None, "Identity"))
+        return tuple(found)
+
+
+class _AsIs(FlowContext):
+    """Takes nodes as they are: for the steering nodes that lead into a context and out of it."""
+
+    def __init__(self, graph: Graph, home: FlowContext | None) -> None:
+        super().__init__(graph, "steering")
+        self.home = home
+
+    def admit(
+        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Node, ...]]:
+        """As `FlowContext.admit`."""
+        return inputs, controls
+
+
+@contextmanager
+def inside(graph: Graph, flow: FlowContext | None) -> Iterator[None]:
+    """A block: what is made in it is in that branch or loop, or in none."""
+    scopes = graph.scopes
+    saved, scopes.flow = scopes.flow, flow
+    try:
+        yield
+    finally:
+        scopes.flow = saved
+
+
+@contextmanager
+def as_is(graph: Graph, home: FlowContext | None) -> Iterator[None]:
+    """Nodes made in this block take inputs as they are and wait for nothing; outputs are inside `home`."""
+    with graph.control_dependencies(None):
+        graph.scopes.flow = _AsIs(graph, home)
+        yield
+
+
+def _place_read(tensor: Tensor) -> Tensor | None:
+    """The reference variable's place that a tensor is the value of, read by a node of its own; None for other tensors."""
+    node = tensor.op
+    return node.inputs[0] if node.type == "Identity" and node.inputs[0].dtype.is_ref else None
+
+
+def is_constant_enter(node: Node) -> bool:
+    """Whether a node lets a value into a loop that is the same in all iterations."""
+    return node.type in ("Enter", "RefEnter") and node.attrs["is_constant"]

@@ -1,0 +1,147 @@
+"""`FunctionGraph`: the graph of a function that is traced once and called many times, as the functions of data sets are.
+
+It knows the collections of the graph around it, and shares its variable scopes; variables that it makes are made there.
+
+The function may use what the graph around it has. What is used so is *captured*:
+
+- Places where state lives (variables, tables, queues) are made again under their own names, so that each call finds the state
+  as it is then. The function must run in the task that has the state.
+- Constants are copied.
+- Any other tensor becomes a placeholder. The caller feeds its value with each call (`captured`).
+
+While the function is traced, nodes that would be added to a graph around it are added to its own graph: `v + 1` with a variable
+`v` from outside belongs to the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ..core.build import placeholder
+from ..core.graph import Graph
+from ..core.graph_scopes import Blocks
+from ..core.node import Node, Tensor
+from ..core.opdef import OpDef, Trait
+from ..core.source_location import Origin
+
+VARIABLE_STORE, VARIABLE_SCOPE = "__variable_store", "__varscope"  # TensorFlow's names of these collections
+
+
+class FunctionGraph(Graph):
+    """A graph that captures what it uses of the graph around it.
+
+    Args:
+        outer: the graph around it, until it is `finished`.
+        by_value: copy the nodes that make a tensor from outside, instead of taking its value from the caller.
+
+    Attributes:
+        captured: tensor of the outer graph -> its placeholder here.
+        places: nodes of the outer graph whose state is used here.
+    """
+
+    def __init__(self, outer: Graph, by_value: bool = False) -> None:
+        super().__init__()
+        self.outer: Graph | None = outer
+        self.captured: dict[Tensor, Tensor] = {}
+        self.places: list[Node] = []
+        self._by_value = by_value
+        self._copies: dict[Node, Node] = {}
+        self._collections.update({key: list(items) for key, items in outer._collections.items()})
+        self._inherited = {key: len(items) for key, items in self._collections.items()}
+        for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
+            self._collections[shared] = outer.get_collection_ref(shared)
+        outer.functions += 1
+        if outer.seed is not None:  # each function draws other numbers, the same ones in each run of the program
+            self.seed = (outer.seed + 0x9E3779B1 * outer.functions) % (2**31 - 1)
+
+    @property
+    def outermost(self) -> Any:
+        """The graph around it that is no function's."""
+        return self if self.outer is None else self.outer.outermost
+
+    def finished(self) -> None:
+        """The function is traced: let go of the graph around it, which may end before what runs the function."""
+        for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
+            del self._collections[shared]
+        for key, count in self._inherited.items():
+            del self._collections.get(key, [])[:count]
+        self.outer, self.captured, self.places, self._copies = None, {}, [], {}
+
+    def encloses(self, graph: Blocks) -> bool:
+        """Whether a graph is around this one."""
+        around: Graph | None = self.outer
+        while around is not None:
+            if around is graph:
+                return True
+            around = around.outer if isinstance(around, FunctionGraph) else None
+        return False
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """The tensor of this graph that stands for one of a graph around it; itself if it is of this graph, or of another one."""
+        node = tensor.op
+        if node.graph is self or not self.encloses(node.graph):
+            return tensor
+        if node.graph is not self.outer and isinstance(self.outer, FunctionGraph):
+            tensor = self.outer.own(tensor)
+            node = tensor.op
+        found = self.captured.get(tensor)
+        if found is not None:
+            return found
+        with self.control_dependencies(None):
+            if self._by_value or node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits:
+                return self._copy(node).outputs[tensor.value_index]
+            found = self.captured[tensor] = placeholder(tensor.dtype.base, tensor.dims, "captured")
+        return found
+
+    def _copy(self, node: Node) -> Node:
+        found = self._copies.get(node)
+        if found is not None:
+            return found
+        attrs, is_place = dict(node.attrs), Trait.STATE_HANDLE in node.opdef.traits
+        if self._by_value:
+            if node.type in ("Placeholder", "PlaceholderWithDefault"):
+                raise ValueError(f"Cannot capture a placeholder (name:{node.name}, type:{node.type}) by value")
+            if node.opdef.is_stateful or is_place or node.back_edge is not None:
+                raise ValueError(f"Cannot capture a stateful node (name:{node.name}, type:{node.type}) by value")
+        if is_place:
+            if attrs.get("shared_name") == "":
+                attrs["shared_name"] = node.name
+            self.places.append(node)
+        inputs = [self.own(t) for t in node.inputs]
+        found = self._copies[node] = self.create(node.opdef, inputs, attrs, node.opdef.name, origin=node._origin)
+        found.container = node.container
+        for mine, theirs in zip(found.outputs, node.outputs, strict=True):
+            if theirs.dims is not None:
+                mine.set_shape(theirs.shape)
+        return found
+
+    def create(
+        self,
+        op: OpDef | str,
+        inputs: Sequence[Tensor] = (),
+        attrs: dict[str, Any] | None = None,
+        name: str | None = None,
+        *,
+        origin: Origin | None = None,
+    ) -> Node:
+        """As `Graph.create`; inputs may be tensors of a graph around this one. The caller says where a function runs, no device block."""
+        node = super().create(op, [self.own(t) for t in inputs], attrs, name, origin=origin)
+        node.device = ""
+        return node
+
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+        """A block that changes nothing: a function runs in one place."""
+        return nullcontext()
+
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+        """As `Graph.control_dependencies`. What is outside has run before."""
+        if control_inputs is None:
+            return super().control_dependencies(None)
+        elements = [getattr(c, "_control_element", lambda c=c: c)() for c in control_inputs]
+        inside = [e for e in elements if not isinstance(e, (Tensor, Node)) or e.graph is self]
+        return super().control_dependencies(inside)
+
+
+__all__ = ["FunctionGraph"]

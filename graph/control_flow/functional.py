@@ -1,0 +1,252 @@
+"""Functions applied along the first axis of tensors, by loops in the graph: `map_fn`, `scan`, `foldl`, `foldr`.
+
+Elements may be nested structures of tensors, all of the same first size. Each element is read from a
+`TensorArray` inside the loop, so only one is worked on at a time, and gradients go the same way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..core.build import constant, convert
+from ..core.default_graph import get_default_graph
+from ..core.graph import Graph
+from ..core.nest import flatten, map_structure, pack, same_structure
+from ..core.node import Tensor
+from ..ops.array.shapes import shape
+from ..tensors.tensor_array import TensorArray
+from .cond_while import while_loop
+
+
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Apply `fn` to each element along the first axis, and stack the results.
+
+    Args:
+        fn: gets one element in the structure of `elems`.
+        elems: a tensor, or a structure of tensors of the same first size.
+        dtype: types of the results, in their structure; None: those of `elems`.
+        parallel_iterations, back_prop, swap_memory: as in `while_loop`.
+        infer_shape: all results have one shape.
+        name: scope of the nodes.
+
+    Returns:
+        The stacked results: as many along the first axis as there are elements.
+
+    Raises:
+        TypeError: `fn` cannot be called, or gives another structure or type than `dtype` says.
+        ValueError: an element is a scalar, or the first sizes differ.
+
+    >>> map_fn(lambda x: x * x, constant([1, 2, 3]))   # evaluates to [1, 4, 9]
+    """
+    if not callable(fn):
+        raise TypeError("fn must be a function")
+    with _scope(name or "map", elems):
+        inputs, count, static = _elements(elems)
+        types = dtype if dtype is not None else map_structure(lambda t: t.dtype.base, inputs)
+        sources = [_unstacked(t, count) for t in flatten(inputs)]
+        first = constant(0)
+        results = [TensorArray(t, size=count, infer_shape=infer_shape, dynamic_size=False) for t in flatten(types)]
+
+        def body(i: Tensor, arrays: list[TensorArray]) -> Any:
+            value = fn(pack(inputs, [a.read(i) for a in sources]))
+            same_structure(types, value, ("dtype", "what fn returns"))
+            return i + 1, [a.write(i, v) for a, v in zip(arrays, flatten(value), strict=True)]
+
+        _, results = while_loop(
+            lambda i, *_: i < count, body, (first, results), parallel_iterations=parallel_iterations or 10,
+            back_prop=back_prop, swap_memory=swap_memory, maximum_iterations=count,
+        )  # fmt: skip
+        return pack(types, [_stacked(a, static) for a in results])
+
+
+def scan(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Fold `fn` along the first axis, and stack what it gave at each element.
+
+    Args:
+        fn: function of what it gave last and the next element.
+        elems: a tensor, or a structure of tensors of the same first size.
+        initializer: what it gets as last at the first element; None: the first element is the first result.
+        reverse: begin with the last element.
+        Others as in `map_fn`.
+
+    >>> scan(lambda total, x: total + x, constant([1, 2, 3]))   # evaluates to [1, 3, 6]
+    """
+    if not callable(fn):
+        raise TypeError("fn must be a function")
+    with _scope(name or "scan", elems):
+        inputs, count, static = _elements(elems)
+        sources = [_unstacked(t, count) for t in flatten(inputs)]
+        first_index = count - 1 if reverse else constant(0) if isinstance(count, Tensor) else 0
+        if initializer is None:
+            start = pack(inputs, [a.read(first_index) for a in sources])
+            begin = 1
+        else:
+            start = map_structure(convert, initializer)
+            begin = 0
+        results = [
+            TensorArray(
+                t.dtype.base, size=count, dynamic_size=False, infer_shape=infer_shape,
+                element_shape=t.dims if infer_shape else None,
+            )
+            for t in flatten(start)
+        ]  # fmt: skip
+        if initializer is None:
+            results = [a.write(first_index, t) for a, t in zip(results, flatten(start), strict=True)]
+
+        def body(i: Tensor, last: Any, arrays: list[TensorArray]) -> Any:
+            value = fn(last, pack(inputs, [a.read(i) for a in sources]))
+            same_structure(start, value, ("initializer", "what fn returns"))
+            written = [a.write(i, v) for a, v in zip(arrays, flatten(value), strict=True)]
+            return (i - 1 if reverse else i + 1), pack(start, flatten(value)), written
+
+        if reverse:
+            index = count - 1 - begin
+            condition = _at_least_zero
+        else:
+            index = begin
+            condition = _below(count)
+        _, _, results = while_loop(
+            condition, body, (index, start, results), parallel_iterations=parallel_iterations,
+            back_prop=back_prop, swap_memory=swap_memory, maximum_iterations=count,
+        )  # fmt: skip
+        return pack(start, [_stacked(a, static) for a in results])
+
+
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """What `scan` gives at the last element: `fn(... fn(fn(initializer, first), second) ..., last)`.
+
+    >>> foldl(lambda total, x: total + x, constant([1, 2, 3]))   # evaluates to 6
+    """
+    return _fold(fn, elems, initializer, parallel_iterations, back_prop, swap_memory, name or "foldl", False)
+
+
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """As `foldl`, beginning with the last element.
+
+    >>> foldr(lambda last, x: x - last, constant([1, 2, 3]))   # evaluates to 1 - (2 - 3)
+    """
+    return _fold(fn, elems, initializer, parallel_iterations, back_prop, swap_memory, name or "foldr", True)
+
+
+def _fold(
+    fn: Callable[[Any, Any], Any], elems: Any, initializer: Any, parallel: int, back_prop: bool, swap: bool, name: str,
+    from_right: bool,
+) -> Any:  # fmt: skip
+    if not callable(fn):
+        raise TypeError("fn must be a function")
+    with _scope(name, elems):
+        inputs, count, _ = _elements(elems)
+        sources = [_unstacked(t, count) for t in flatten(inputs)]
+        index: Any = count if from_right else 0
+        if initializer is None:
+            at: Any = count - 1 if from_right else 0
+            start = pack(inputs, [a.read(at) for a in sources])
+            index = at if from_right else constant(1)
+        else:
+            start = map_structure(convert, initializer)
+
+        def left(i: Tensor, last: Any) -> Any:
+            return i + 1, fn(last, pack(inputs, [a.read(i) for a in sources]))
+
+        def right(i: Tensor, last: Any) -> Any:
+            before = i - 1
+            return before, fn(last, pack(inputs, [a.read(before) for a in sources]))
+
+        _, result = while_loop(
+            _above_zero if from_right else _below(count), right if from_right else left, (index, start),
+            parallel_iterations=parallel, back_prop=back_prop, swap_memory=swap, maximum_iterations=count,
+        )  # fmt: skip
+        return result
+
+
+# --- what they share ------------------------------------------------------------------------------------------
+
+
+def _below(count: Any) -> Callable[..., Any]:
+    return lambda i, *_: i < count
+
+
+def _above_zero(i: Tensor, *_: Any) -> Any:
+    return i > 0
+
+
+def _at_least_zero(i: Tensor, *_: Any) -> Any:
+    return i >= 0
+
+
+@contextmanager
+def _scope(name: str, elems: Any) -> Iterator[None]:
+    graphs = (getattr(t, "graph", None) for t in flatten(elems))
+    graph = next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
+    with graph.op_scope(name):
+        yield
+
+
+def _elements(elems: Any) -> tuple[Any, Any, int | None]:
+    """The tensors, how many elements they have (an int if it is known, else a tensor), and that number if known."""
+    tensors = map_structure(lambda e: convert(e, name="elem"), elems)
+    leaves = flatten(tensors)
+    if not leaves:
+        raise ValueError("elems must hold at least one tensor")
+    static: int | None = None
+    for t in leaves:
+        if t.dims == ():
+            raise ValueError(f"{t!r} is a scalar: it has no elements to go along")
+        size = t.dims[0] if t.dims is not None else None
+        if size is not None and static is not None and size != static:
+            raise ValueError(f"The tensors have {static} and {size} elements: all must have the same number")
+        static = size if size is not None else static
+    return tensors, static if static is not None else shape(leaves[0])[0], static
+
+
+def _unstacked(tensor: Tensor, count: Any) -> TensorArray:
+    dims = None if tensor.dims is None else tensor.dims[1:]
+    array = TensorArray(tensor.dtype.base, size=count, dynamic_size=False, element_shape=dims)
+    return array.unstack(tensor)
+
+
+def _stacked(array: TensorArray, count: int | None) -> Tensor:
+    tensor = array.stack()
+    if tensor.dims is not None:
+        tensor.set_shape([count, *tensor.dims[1:]])
+    return tensor
+
+
+__all__ = ["foldl", "foldr", "map_fn", "scan"]

@@ -1,0 +1,403 @@
+"""From what users write to nodes: turning values into tensors, and applying ops to them.
+
+Every public op function is `apply(...)` on operands turned into tensors by `convert`. An operand that is no tensor becomes a
+Const under the op's own name scope (`add/y`), as in TensorFlow, so that graphs read alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from . import dtypes
+from .default_graph import get_default_graph
+from .dtypes import DType, as_dtype
+from .graph import Graph
+from .node import Node, Tensor
+from .opdef import define
+from .shape import Dimension, TensorShape, as_dims, is_static, text
+
+TensorLike: TypeAlias = Any
+"""Anything that stands for a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
+
+
+def apply(
+    op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None
+) -> Tensor:
+    """Add a node with one output and give that output."""
+    return make(op, inputs, attrs, name).outputs[0]
+
+
+def make(op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None) -> Node:
+    """Add a node to the graph of its inputs (the default graph when it has none)."""
+    return (inputs[0].op.graph if inputs else get_default_graph()).create(op, inputs, attrs, name)
+
+
+ConversionFunction: TypeAlias = Callable[..., Any]
+_conversions: list[tuple[int, Any, ConversionFunction]] = []
+
+
+def register_tensor_conversion_function(
+    base_type: type | tuple[type, ...], conversion_func: ConversionFunction, priority: int = 100
+) -> None:
+    """Let objects of a type be tensors wherever a tensor may be given.
+
+    Args:
+        base_type: a class, or several; their subclasses count.
+        conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`; gives a tensor, or NotImplemented:
+            then other functions are tried.
+        priority: functions with smaller numbers are tried first, and of one number the one that was registered first.
+
+    Raises:
+        TypeError: no class, or no function.
+    """
+    kinds = base_type if isinstance(base_type, tuple) else (base_type,)
+    if not kinds or not all(isinstance(k, type) for k in kinds):
+        raise TypeError("base_type must be a type or a tuple of types.")
+    if not callable(conversion_func):
+        raise TypeError("conversion_func must be callable.")
+    _conversions.append((priority, kinds, conversion_func))
+    _conversions.sort(key=lambda row: row[0])
+
+
+def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType | None) -> Tensor | None:
+    """What a registered function makes of a value; None: there is none for it."""
+    for _, kinds, function in _conversions:
+        if not isinstance(value, kinds):
+            continue
+        found = NotImplemented
+        if dtype is None and prefer is not None:
+            with contextlib.suppress(TypeError, ValueError):
+                found = function(value, dtype=prefer, name=name, as_ref=False)
+        if found is NotImplemented:
+            found = function(value, dtype=dtype, name=name, as_ref=False)
+        if found is NotImplemented:
+            continue
+        if not isinstance(found, Tensor):
+            raise RuntimeError(f"A conversion function for {type(value).__name__} gave no tensor: {found!r}")
+        made: Tensor = found
+        return made
+    return None
+
+
+def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefer: DType | None = None) -> Tensor:
+    """A tensor for anything that stands for one (TF1's `convert_to_tensor`).
+
+    Args:
+        value: a tensor, a variable (its value), an array, a number, text, or nested lists of those.
+        dtype: the element type it must have; None: its own.
+        name: name of the Const made for a value.
+        prefer: element type for a Python value, tried first; a value that it cannot hold keeps its own type.
+
+    Raises:
+        TypeError: it has another type than asked for, or none. ValueError: it has no regular shape.
+    """
+    if dtype is not None:
+        dtype = as_dtype(dtype)
+    if isinstance(value, Tensor):
+        tensor = value
+    else:
+        as_tensor = getattr(value, "_as_tensor", None)  # variables, IndexedSlices: anything that can become a tensor
+        registered = _registered(value, dtype, name, prefer) if _conversions else None
+        if registered is not None:
+            tensor = registered
+        elif as_tensor is not None:
+            tensor = as_tensor()
+        elif isinstance(value, (list, tuple)) and _holds_tensor(value):
+            from ..ops.array.concat_stack import packed
+
+            parts, wanted = _with_registered(value), dtype if dtype is not None else prefer
+            try:
+                tensor = packed(parts, None if wanted is None else wanted.base, name or "packed")
+            except TypeError:
+                if dtype is not None or prefer is None:
+                    raise
+                tensor = packed(parts, None, name or "packed")
+        else:
+            sizes = isinstance(value, (Dimension, TensorShape))
+            if sizes and dtype is not None and not dtype.is_integer:
+                raise TypeError(f"Cannot convert a {type(value).__name__} to dtype {dtype.name}; use dt.cast")
+            wanted = dtype if dtype is not None else _preferred(value, prefer)
+            return constant(value, wanted, name=name or ("shape_as_tensor" if sizes else "Const"))
+    if dtype is not None and tensor.dtype.base is not dtype.base:
+        raise TypeError(
+            f"Tensor conversion requested dtype {dtype.name} for Tensor with dtype {tensor.dtype.name}: {tensor!r}; use dt.cast"
+        )
+    return tensor
+
+
+def _with_registered(value: Any) -> Any:
+    """Lists with tensors in place of objects of registered types."""
+    if not _conversions:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_with_registered(v) for v in value]
+    found = _registered(value, None, None, None)
+    return value if found is None else found
+
+
+def convert_to_tensor(
+    value: TensorLike, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
+) -> Tensor:
+    """`convert`, under TensorFlow 1's names; `preferred_dtype` and `dtype_hint` are its `prefer`."""
+    prefer = preferred_dtype if preferred_dtype is not None else dtype_hint
+    return convert(value, dtype, name, None if prefer is None else as_dtype(prefer).base)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensor(v) for v in value)
+    if isinstance(value, Tensor) or hasattr(value, "_as_tensor"):
+        return True
+    return bool(_conversions) and any(isinstance(value, kinds) for _, kinds, _ in _conversions)
+
+
+def _preferred(value: Any, prefer: DType | None) -> DType | None:
+    """`prefer`, if a number of this kind may become it: an int any number, a float any floating or complex type.
+
+    Numbers of NumPy, too: programs calculate with tensors of float32 and arrays of float64, which is what NumPy gives.
+    """
+    if prefer is None:
+        return None
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array_preferred(value, prefer.base)
+    if isinstance(value, (list, tuple)):
+        kinds = {_preferred(v, prefer) for v in value}
+        return kinds.pop() if len(kinds) == 1 else None if kinds else prefer.base  # no elements fit any type
+    if isinstance(value, bool) or prefer.base.is_bool:
+        return prefer.base if isinstance(value, bool) and prefer.base.is_bool else None
+    if isinstance(value, (int, Dimension, TensorShape)):
+        return prefer.base
+    if isinstance(value, float):
+        return prefer.base if prefer.is_floating or prefer.is_complex else None
+    return None
+
+
+def _array_preferred(value: np.ndarray[Any, Any] | np.generic, prefer: DType) -> DType | None:
+    if prefer.is_bool or not (prefer.is_integer or prefer.is_floating or prefer.is_complex):
+        return None
+    kind = value.dtype.kind
+    if kind in "iu" and prefer.is_integer:
+        same = np.all(np.asarray(value).astype(prefer.np) == value)
+        return prefer if same else None  # what would wrap around keeps its type, which the op then refuses
+    if kind in "biu":
+        return prefer
+    if as_dtype(value.dtype).is_floating:
+        return prefer if prefer.is_floating or prefer.is_complex else None
+    return prefer if kind == "c" and prefer.is_complex else None
+
+
+# By NumPy's kind.
+_DEFAULT_TYPES = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}
+
+
+def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
+    """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32 (int64 if they need it).
+
+    Raises:
+        TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists, or None.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if dtype is None:
+            return array if as_dtype(array.dtype) is not dtypes.string else _string_array(value, array, None)
+        if dtype is dtypes.string or array.dtype.kind in "US":
+            return _string_array(value, array, dtype)
+        return array if array.dtype == dtype.np else array.astype(dtype.np)
+    if value is None:
+        raise ValueError("Cannot make a tensor of None: None values not supported.")
+    if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
+        return to_array(np.asarray(value), dtype)
+    if isinstance(value, TensorShape):
+        if not value.is_fully_defined():
+            raise ValueError(f"Cannot convert a partially known TensorShape to a Tensor: {value}; use dt.shape(tensor)")
+        return to_array(value.as_list() or np.zeros(0, np.int32), dtype)
+    leaf = _first_leaf(value)
+    try:
+        # Text goes through objects: NumPy's own text types drop zero bytes at the end, and cannot mix text and bytes.
+        array = np.array(value, object) if isinstance(leaf, (str, bytes)) else np.array(value)
+    except ValueError as e:
+        raise ValueError(f"Cannot make a tensor of {_short(value)}: its lists have unequal lengths") from e
+    except OverflowError as e:
+        raise TypeError(f"Cannot make a tensor of {_short(value)}: {e}") from e
+    if array.dtype.kind == "O":
+        array = _sizes(array)
+    if array.dtype.kind in "USO":
+        return _string_array(value, array, dtype)
+    if dtype is None:
+        # A list of arrays keeps the arrays' own type; Python's numbers take TensorFlow's defaults.
+        default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype.kind)
+        if default is dtypes.int32 and (array.astype(np.int32) != array).any():
+            default = dtypes.int64
+        dtype = default or as_dtype(array.dtype)
+    if dtype is dtypes.string:
+        return _string_array(value, array, dtype)
+    if dtype.is_integer and array.dtype.kind == "f" and array.size:
+        raise TypeError(
+            f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast"
+        )
+    if dtype.is_bool and array.dtype.kind != "b" and array.size:
+        raise TypeError(f"Expected bool, got {_short(value)}")
+    converted = array.astype(dtype.np)
+    if dtype.is_integer and (converted != array).any():  # a number that does not fit wraps around
+        raise TypeError(f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})")
+    return converted
+
+
+def _sizes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The numbers of an array with `Dimension`s among its elements; another array as it is. ValueError: one is unknown."""
+    flat = array.ravel()
+    if not any(isinstance(v, Dimension) for v in flat):
+        return array
+    if any(isinstance(v, Dimension) and v.value is None for v in flat):
+        raise ValueError(
+            f"Cannot convert an unknown Dimension to a Tensor: {', '.join(map(str, flat))}; use dt.shape(tensor) for sizes that "
+            "only the running graph knows"
+        )
+    return np.array([int(v) if isinstance(v, Dimension) else v for v in flat]).reshape(array.shape)
+
+
+def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
+    """An array of bytes: text is encoded in UTF-8. TypeError: an element is no text, or `dtype` is not string."""
+    if dtype not in (None, dtypes.string):
+        raise TypeError(f"Expected {dtype.name if dtype else ''}, got {_short(value)}")
+    flat = array.astype(object, copy=False).ravel()
+    kinds = set(map(type, flat))
+    if kinds <= {bytes}:
+        return flat.reshape(array.shape)
+    out = np.empty(len(flat), object)
+    for i, item in enumerate(flat):
+        if not isinstance(item, (str, bytes)):
+            raise TypeError(f"Expected text, got {_short(value)}: {type(item).__name__} is no text")
+        out[i] = item.encode() if isinstance(item, str) else bytes(item)
+    return out.reshape(array.shape)
+
+
+_NUMBER_TYPES = frozenset({bool, int, float, complex})
+
+
+def _first_leaf(value: Any) -> Any:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value
+
+
+def _has_array(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        if _NUMBER_TYPES.issuperset(map(type, value)):  # at C's speed: a list may hold a million numbers
+            return False
+        return any(_has_array(v) for v in value)
+    return isinstance(value, (np.ndarray, np.generic))
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+define(
+    "Const",
+    infer=lambda inputs, attrs: [(as_dtype(attrs["value"].dtype), attrs["value"].shape)],
+    reference=lambda *, value: value,
+)
+
+
+def constant(
+    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Tensor:
+    """A tensor with this value.
+
+    Args:
+        value: array, number, text or nested lists. Python floats become float32, ints int32, as in TensorFlow 1.
+        dtype: element type; None: the value's own.
+        shape: if given, the value is repeated (its last element fills the rest, as in TensorFlow 1) to this shape.
+        name: name of the node.
+        verify_shape: refuse a value that has not exactly `shape`.
+
+    Raises:
+        TypeError: the value has no element type, or does not fit into `dtype`. ValueError: it has more elements than `shape`.
+
+    >>> constant([1, 2, 3]).dtype.name
+    'int32'
+    """
+    if isinstance(value, Tensor):
+        raise TypeError(f"A constant is made from a value, not from {value!r}; use dt.identity")
+    array = to_array(value, as_dtype(dtype).base if dtype is not None else None)
+    if shape is not None:
+        dims = as_dims(shape)
+        if not is_static(dims):
+            raise ValueError(f"A constant needs a complete shape, not {text(dims)}")
+        assert dims is not None
+        array = fill_shape(array, tuple(d for d in dims if d is not None), verify_shape)
+    elif array is value or array.base is not None:
+        array = array.copy()  # the caller may change his array later; the graph must not follow
+    array.flags.writeable = False
+    return apply("Const", (), {"value": array}, name)
+
+
+def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool = False) -> np.ndarray[Any, Any]:
+    """A value in this shape, its last element repeated where there are too few.
+
+    Raises:
+        ValueError: it has too many elements. TypeError: it has another shape, with `verify`.
+    """
+    if array.shape == shape:
+        return array.copy()
+    if verify:
+        raise TypeError(f"Expected Tensor's shape: {text(shape)}, got {text(array.shape)}.")
+    count = int(np.prod(shape))
+    if array.size > count or (array.size == 0 and count):
+        raise ValueError(f"Too many elements provided: shape {text(shape)} holds {count}, the value has {array.size}")
+    flat = array.ravel()
+    return np.concatenate([flat, np.repeat(flat[-1:], count - array.size)]).reshape(shape)
+
+
+define(
+    "Placeholder",
+    infer=lambda inputs, attrs: [(attrs["dtype"], attrs["shape"])],
+    reference=None,
+    internal_attrs=("dtype", "shape"),
+)
+
+
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor whose value must be fed in every step that needs it.
+
+    >>> x = placeholder("float32", [None, 784])
+    """
+    return apply("Placeholder", (), {"dtype": as_dtype(dtype).base, "shape": as_dims(shape)}, name)
+
+
+def graph_of(*values: Any) -> Graph:
+    """The graph that these values belong to; the default graph when none of them is a tensor."""
+    for v in values:
+        if isinstance(v, Tensor):
+            return v.op.graph
+        if isinstance(v, (list, tuple)):
+            for w in v:
+                if isinstance(w, Tensor):
+                    return w.op.graph
+    return get_default_graph()
+
+
+def convert_pair(x: TensorLike, y: TensorLike, name: str) -> tuple[Tensor, Tensor, str]:
+    """Both operands of a binary op as tensors of one element type, and the node's name.
+
+    A Python value takes the other operand's type and becomes a Const under the op's own scope (`add/y`). Where neither is a tensor, an
+    array in front keeps its type.
+    """
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return x, y, name
+    with graph_of(x, y).op_scope(name) as scope:
+        first = isinstance(x, Tensor) or hasattr(x, "_as_tensor")
+        array = isinstance(x, (np.ndarray, np.generic)) and not (isinstance(y, Tensor) or hasattr(y, "_as_tensor"))
+        if first or array:
+            a = convert(x) if first else convert(x, name="x")
+            b = convert(y, name="y", prefer=a.dtype.base)
+        else:
+            b = convert(y, name="y")
+            a = convert(x, name="x", prefer=b.dtype.base)
+    return a, b, scope

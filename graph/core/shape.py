@@ -1,0 +1,449 @@
+"""Static shapes: what is known of a tensor's shape before anything runs.
+
+Inside the engine a shape is plain data, `Dims`: a tuple of sizes where None is a size not known yet, or None when not even
+the rank is known. `TensorShape` and `Dimension` wrap it under TensorFlow 1's names for users.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from ..tensorflow.protos import message
+
+Dims: TypeAlias = tuple[int | None, ...] | None
+MAX_RANK = 254
+"""The most dimensions that a tensor may have; TensorFlow's number."""
+VALUE_RANK = 64
+"""The most dimensions that a value may have, in a step, a message or a constant; NumPy's number."""
+
+
+def is_static(dims: Dims) -> bool:
+    """Whether every size is known."""
+    return dims is not None and None not in dims
+
+
+def element_count(dims: Dims) -> int | None:
+    """Number of elements, or None while a size is unknown. `()` has one element."""
+    if dims is None or None in dims:
+        return None
+    return math.prod(dims)  # type: ignore[arg-type]
+
+
+def of_rank(rank: int | None) -> Dims:
+    """A shape of unknown sizes. The unknown shape where the rank is not known, or is more than a tensor may have.
+
+    The length of a vector of sizes may be such a number: for a length that is not known, passes over the graph try large ones.
+    """
+    return None if rank is None or rank > MAX_RANK else (None,) * rank
+
+
+def compatible(a: Dims, b: Dims) -> bool:
+    """Whether some complete shape fits both."""
+    if a is None or b is None or a == b:
+        return True
+    return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
+
+
+def merge(a: Dims, b: Dims) -> Dims:
+    """What is known when both are true.
+
+    Raises:
+        ValueError: they contradict each other.
+
+    >>> merge((None, 3), (2, None))
+    (2, 3)
+    """
+    if a is None or b is None:
+        return b if a is None else a
+    if not compatible(a, b):
+        raise ValueError(f"Shapes {text(a)} and {text(b)} are not compatible")
+    return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
+
+
+def broadcast(a: Dims, b: Dims) -> Dims:
+    """The shape of an elementwise operation on two operands (NumPy's rule).
+
+    An unknown size meets a size above 1 as that size; an unknown size meets 1 or another unknown size as unknown.
+
+    Raises:
+        ValueError: a pair of sizes differs and neither is 1.
+
+    >>> broadcast((4, 1), (3,))
+    (4, 3)
+    """
+    if a == b:
+        return a
+    if a is None or b is None:
+        return None
+    if len(a) < len(b):
+        a, b = b, a
+    padded = (1,) * (len(a) - len(b)) + b
+    out: list[int | None] = []
+    for x, y in zip(a, padded, strict=True):
+        if x == y or y == 1:
+            out.append(x)
+        elif x == 1:
+            out.append(y)
+        elif x is None or y is None:
+            out.append(y if x is None else x)
+        else:
+            raise ValueError(
+                f"Shapes {text(a)} and {text(b)} cannot be broadcast together: Dimensions must be equal, but are {x} and {y}"
+            )
+    return tuple(out)
+
+
+def text(dims: Dims) -> str:
+    """`(2, ?)`, or `<unknown>` when the rank is unknown, as TensorFlow 1 prints shapes."""
+    if dims is None:
+        return "<unknown>"
+    inner = ", ".join("?" if d is None else str(d) for d in dims)
+    return f"({inner},)" if len(dims) == 1 else f"({inner})"
+
+
+def as_dims(value: Any) -> Dims:
+    """Plain data from whatever a user gives as a shape: None, an int, a sequence, a TensorShape, an array of sizes.
+
+    -1 and None both mean an unknown size in a sequence.
+
+    Raises:
+        TypeError: not a shape. ValueError: a negative size.
+    """
+    if value is None:
+        return None
+    if isinstance(value, TensorShape):
+        return value.dims_tuple
+    if hasattr(value, "unknown_rank"):  # a TensorShapeProto
+        return dims_of_proto(value)
+    if hasattr(value, "__index__") and not hasattr(value, "__iter__"):  # SupportsIndex would cost 5 µs here
+        return (_as_size(value),)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f"A shape is None, an int or a sequence of sizes, not {value!r}")
+    return tuple(_as_size(d) for d in value)
+
+
+def _as_size(d: Any) -> int | None:
+    if isinstance(d, Dimension):
+        return d.value
+    if d is None:
+        return None
+    if isinstance(d, float) and d.is_integer():  # n / 2, as programs write it
+        d = int(d)
+    try:
+        size = operator.index(d)
+    except TypeError:
+        raise TypeError(f"A size in a shape is an int or None, not {d!r}") from None
+    if size < -1:
+        raise ValueError(f"A size in a shape cannot be negative: {size}")
+    return None if size == -1 else size
+
+
+def set_dims(proto: Any, dims: Dims) -> None:
+    """Write a shape into a `TensorShapeProto`."""
+    if dims is None:
+        proto.unknown_rank = True
+    else:
+        proto.SetInParent()
+        for d in dims:
+            proto.dim.add(size=-1 if d is None else d)
+
+
+def dims_of_proto(proto: Any) -> Dims:
+    """The shape that a `TensorShapeProto` tells."""
+    if proto.unknown_rank:
+        return None
+    return tuple(None if d.size < 0 else int(d.size) for d in proto.dim)
+
+
+class Dimension:
+    """One size of a `TensorShape`, possibly unknown. Behaves like its int; `.value` is the int or None (TF1's spelling).
+
+    Arithmetic with an unknown size gives an unknown size. Comparing with one gives None, as in TensorFlow 1.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: int | None = _as_size(value)
+
+    def __index__(self) -> int:
+        if self.value is None:
+            raise TypeError(
+                "This size is not known before the graph runs; use dt.shape(tensor) for the size at run time"
+            )
+        return self.value
+
+    __int__ = __index__
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dimension, (self.value,)
+
+    def __repr__(self) -> str:
+        return f"Dimension({self.value})"
+
+    def __str__(self) -> str:
+        return "?" if self.value is None else str(self.value)
+
+    # --- together with another one, or a number ---------------------------------------------------------------------
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether both may be the same size."""
+        return compatible((self.value,), (_as_size(other),))
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """ValueError unless `is_compatible_with(other)`."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Dimensions {self} and {other} are not compatible")
+
+    def merge_with(self, other: Any) -> Dimension:
+        """What is known when both are the same size; ValueError when they cannot be."""
+        self.assert_is_compatible_with(other)
+        return self if self.value is not None else Dimension(other)
+
+    def _with(self, other: Any, f: Callable[[int, int], Any]) -> Any:
+        """`f` of both sizes; None when one is unknown."""
+        b = other.value if isinstance(other, Dimension) else other
+        if isinstance(b, float) and b.is_integer():
+            b = int(b)
+        if b is not None and not hasattr(b, "__index__"):
+            return NotImplemented
+        return None if self.value is None or b is None else f(self.value, operator.index(b))
+
+    def _size(self, other: Any, f: Callable[[int, int], int]) -> Any:
+        """`f` of both sizes as a size. ValueError: it is negative."""
+        found = self._with(other, f)
+        if found is not NotImplemented and found is not None and found < 0:
+            raise ValueError(f"Dimension {found} must be >= 0")
+        return found if found is NotImplemented else Dimension(found)
+
+    def __add__(self, other: Any) -> Any:
+        return self._size(other, operator.add)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._size(other, operator.sub)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._size(other, lambda a, b: b - a)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._size(other, operator.mul)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._size(other, operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._size(other, lambda a, b: b // a)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._size(other, operator.mod)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._size(other, lambda a, b: b % a)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        if hasattr(other, "__rtruediv__") and not isinstance(other, (Dimension, int, float)):
+            return NotImplemented  # a tensor knows what to do
+        raise _no_fraction("Dimension", type(other).__name__)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        raise _no_fraction(type(other).__name__, "Dimension")
+
+    def __eq__(self, other: object) -> Any:
+        return self._with(other, operator.eq)
+
+    def __ne__(self, other: object) -> Any:
+        return self._with(other, operator.ne)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with(other, operator.lt)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with(other, operator.le)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with(other, operator.ge)
+
+
+def _no_fraction(a: str, b: str) -> TypeError:
+    return TypeError(f"unsupported operand type(s) for /: '{a}' and '{b}', please use // instead")
+
+
+class TensorShape:
+    """A static shape, under TensorFlow 1's name.
+
+    >>> TensorShape([None, 3]).as_list()
+    [None, 3]
+    """
+
+    __slots__ = ("dims_tuple",)
+
+    def __init__(self, dims: Any) -> None:
+        self.dims_tuple: Dims = as_dims(dims)
+
+    @property
+    def dims(self) -> list[Dimension] | None:
+        """The sizes, or None when the rank is unknown."""
+        return None if self.dims_tuple is None else [Dimension(d) for d in self.dims_tuple]
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, or None."""
+        return None if self.dims_tuple is None else len(self.dims_tuple)
+
+    ndims = rank
+
+    def as_list(self) -> list[int | None]:
+        """The sizes as a list of int or None.
+
+        Raises:
+            ValueError: the rank is unknown.
+        """
+        if self.dims_tuple is None:
+            raise ValueError("as_list() is not defined on a TensorShape of unknown rank")
+        return list(self.dims_tuple)
+
+    def num_elements(self) -> int | None:
+        """Product of the sizes, or None while one is unknown."""
+        return element_count(self.dims_tuple)
+
+    def is_fully_defined(self) -> bool:
+        """Whether every size is known."""
+        return is_static(self.dims_tuple)
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether some complete shape fits both."""
+        return compatible(self.dims_tuple, as_dims(other))
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise ValueError unless `is_compatible_with(other)`."""
+        merge(self.dims_tuple, as_dims(other))
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """What is known when both are true; ValueError when they contradict."""
+        return TensorShape(merge(self.dims_tuple, as_dims(other)))
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """This shape followed by the other."""
+        b = as_dims(other)
+        return TensorShape(None if self.dims_tuple is None or b is None else self.dims_tuple + b)
+
+    __add__ = concatenate
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return TensorShape(other).concatenate(self)
+
+    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
+        """What both have in common: sizes that differ are unknown, and all is where the ranks differ."""
+        b = as_dims(other)
+        if self.dims_tuple is None or b is None or len(self.dims_tuple) != len(b):
+            return TensorShape(None)
+        return TensorShape([x if x == y else None for x, y in zip(self.dims_tuple, b, strict=True)])
+
+    def as_proto(self) -> Any:
+        """A `TensorShapeProto`."""
+        proto = message("TensorShapeProto")()
+        set_dims(proto, self.dims_tuple)
+        return proto
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """This shape, known to have that rank; ValueError when it has another."""
+        return self.merge_with((None,) * rank)
+
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """This shape; ValueError when it is known to have fewer axes."""
+        if self.dims_tuple is not None and len(self.dims_tuple) < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """This shape; ValueError when it is known to have more axes."""
+        if self.dims_tuple is not None and len(self.dims_tuple) > rank:
+            raise ValueError(f"Shape {self} must have rank at most {rank}")
+        return self
+
+    def assert_has_rank(self, rank: int) -> None:
+        """ValueError when it is known to have another number of axes."""
+        if self.dims_tuple is not None and len(self.dims_tuple) != rank:
+            raise ValueError(f"Shape {self} must have rank {rank}")
+
+    def assert_same_rank(self, other: Any) -> None:
+        """ValueError when both are known to have different numbers of axes."""
+        dims = as_dims(other)
+        if self.dims_tuple is not None and dims is not None and len(self.dims_tuple) != len(dims):
+            raise ValueError(f"Shapes {self} and {TensorShape(dims)} must have the same rank")
+
+    def assert_is_fully_defined(self) -> None:
+        """ValueError when a size, or the number of axes, is not known."""
+        if not self.is_fully_defined():
+            raise ValueError(f"Shape {self} is not fully defined")
+
+    def __len__(self) -> int:
+        if self.dims_tuple is None:
+            raise ValueError("A TensorShape of unknown rank has no length")
+        return len(self.dims_tuple)
+
+    def __iter__(self) -> Iterator[Dimension]:
+        if self.dims_tuple is None:
+            raise ValueError("Cannot iterate over a TensorShape of unknown rank")
+        return iter([Dimension(d) for d in self.dims_tuple])
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.dims_tuple is None:
+            if not isinstance(key, slice):
+                return Dimension(None)
+            start, stop = key.start or 0, key.stop
+            return TensorShape(None if stop is None or min(start, stop) < 0 else (None,) * (stop - start))
+        picked = self.dims_tuple[key]
+        return TensorShape(picked) if isinstance(key, slice) else Dimension(picked)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (TensorShape, Sequence)) and other is not None:
+            return NotImplemented
+        try:
+            return self.dims_tuple == as_dims(other)
+        except (TypeError, ValueError):
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.dims_tuple)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorShape, (self.dims_tuple,)
+
+    def __bool__(self) -> bool:
+        return self.dims_tuple is not None
+
+    def __str__(self) -> str:
+        return text(self.dims_tuple)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self.dims_tuple is None else list(self.dims_tuple)})"
+
+
+def unknown_shape(rank: int | None = None, ndims: int | None = None) -> TensorShape:
+    """A shape of that rank (`ndims`, its older name) with unknown sizes; of unknown rank when None."""
+    found = rank if rank is not None else ndims
+    return TensorShape(None if found is None else (None,) * found)
+
+
+def dimension_value(dimension: Any) -> int | None:
+    """The int of a `Dimension`, or None when it is unknown; an int or None as it is."""
+    return _as_size(dimension)
+
+
+def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
+    """One size of a shape, unknown where the rank is."""
+    found: Dimension = shape[index]
+    return found

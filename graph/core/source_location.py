@@ -1,0 +1,94 @@
+"""Where in the user's program something was written.
+
+Every node remembers the line that made it. Recording must cost next to nothing (a node costs about ten microseconds in
+all), so only the code object and the instruction offset are kept; the line number is worked out when somebody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+from typing import TypeAlias
+
+# What is recorded: the code and instruction offset, or file and line once it has travelled between processes.
+Origin: TypeAlias = tuple[CodeType | str, int]
+
+
+class RecordedFile(str):
+    """The name of a file of another process, with those of its lines that came along (`texts`, by number)."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self, name: str) -> None:
+        self.texts: dict[int, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a user's program: `file`, `line` (from 1; 0 when unknown).
+
+    `is_local` tells whether this process ran it. A file that only a message names is never read: the sender could name any.
+    """
+
+    file: str
+    line: int
+    is_local: bool = field(default=True, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The source text of the line, stripped; empty when the file is not at hand."""
+        if isinstance(self.file, RecordedFile):
+            return self.file.texts.get(self.line, "")
+        return linecache.getline(self.file, self.line).strip() if self.is_local else ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else "<unknown>"
+
+
+UNKNOWN: Origin = ("", 0)
+
+
+def _own_folders() -> tuple[str, ...]:
+    parent = Path(__file__).absolute().parent.parent.parent  # not resolved: code objects name files as they were found
+    if parent.name == "dovetail":  # installed: everything lies under dovetail/
+        return (f"{parent}{os.sep}",)
+    names = ("graph", "placer", "codegen", "runtime", "dovetail")  # a checkout: the five folders lie side by side
+    return tuple(f"{parent / name}{os.sep}" for name in names)
+
+
+_OWN = _own_folders()
+# File name -> whether it is part of Dovetail; a dict look-up beats a prefix test. A block that Dovetail opens
+# through `contextlib` is the user's, whose line is further out.
+_is_own: dict[str, bool] = {contextlib.__file__: True}
+
+
+def caller() -> Origin:
+    """The innermost place on the call stack that is not inside Dovetail."""
+    frame = sys._getframe(2)
+    while True:
+        code = frame.f_code
+        file = code.co_filename
+        own = _is_own.get(file)
+        if own is None:
+            own = _is_own[file] = file.startswith(_OWN)
+        if not own:
+            return code, frame.f_lasti
+        if frame.f_back is None:
+            return UNKNOWN
+        frame = frame.f_back
+
+
+def locate(origin: Origin) -> SourceLine:
+    """The file and line of what `caller` recorded."""
+    code, at = origin
+    if isinstance(code, str):
+        return SourceLine(code, at, is_local=False)
+    for start, end, line in code.co_lines():
+        if start <= at < end and line is not None:
+            return SourceLine(code.co_filename, line)
+    return SourceLine(code.co_filename, code.co_firstlineno)

@@ -1,0 +1,394 @@
+"""Gradients through branches and loops.
+
+**Branches.** What happens in a branch is differentiated in that branch: the gradient's nodes are made inside the
+forward branch's own context, so they are dead when it was not taken. The gradient of a Merge goes through a
+Switch into both branches, that of a Switch comes out through a Merge, whose other side is zero.
+
+**Loops.** The gradient of a loop is a loop that runs as often, backwards. A counter that is added to the forward
+loop says how often. The backward loop's variables are the gradients of the forward loop's variables; one
+iteration turns the gradients after a forward iteration into those before it. What is captured from outside, the
+same in all iterations, gets a sum over all iterations. A value that an iteration made, and that its gradient
+needs, is left on a stack by the forward loop, and taken from there by the backward loop: the last first. A branch
+inside a loop is replayed inside the backward loop: its condition is such a value, too.
+
+So each context has a *mirror*: where the gradients of what was made in it are made. For a loop it is its backward
+loop, for a branch in a loop the replayed branch, for everything else it is the context itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..control_flow.cond_while import LoopBuilder, make_branches
+from ..control_flow.contexts import BranchContext, FlowContext, LoopContext, as_is, inside, is_constant_enter
+from ..core.build import apply, constant, convert, make
+from ..core.constant_value import static_value
+from ..core.dtypes import resource
+from ..core.errors import InternalError
+from ..core.graph import Graph
+from ..core.node import Node, Tensor
+from ..core.shape import TensorShape, is_static, merge
+from ..ops.control.stacks import stack_pop, stack_push, stack_v2
+from ..ops.math.compare import greater
+from ..tensors.indexed_slices import IndexedSlices
+
+if TYPE_CHECKING:
+    from .reverse import ReversePass
+
+
+class _Replay(FlowContext):
+    """A context of the backward pass, in which the values of a forward context are wanted again."""
+
+    forward: FlowContext
+    needs_stacks: bool
+
+    def bring(self, tensor: Tensor) -> Tensor:
+        """As `FlowContext.bring`; what the forward context made is recalled."""
+        found = self.stand_ins.get(tensor)
+        if found is None:
+            if self.graph.flow_of(tensor.op) is not self.forward:
+                return super().bring(tensor)
+            found = self.stand_ins[tensor] = self._again(tensor)
+        return found
+
+    def _again(self, tensor: Tensor) -> Tensor:
+        node, forward = tensor.op, self.forward
+        captured = is_constant_enter(node) or (
+            isinstance(forward, BranchContext)
+            and node.type in ("Switch", "RefSwitch")
+            and node.inputs[1] is forward.pred
+        )
+        if captured:  # it came from outside, and can come from there again
+            return self.bring(node.inputs[0])
+        value = static_value(tensor)
+        if value is not None:
+            with self.open():
+                return constant(value)
+        return self._from_stack(tensor) if self.needs_stacks else self._from_afar(tensor)
+
+    def _from_stack(self, tensor: Tensor) -> Tensor:
+        graph, forward = self.graph, self.forward
+        backward = self.loop
+        assert isinstance(backward, BackwardLoop)
+        # A value of the head is made once more than the body runs: it is pushed when the body runs.
+        waits = [forward.pivot.op] if isinstance(forward, LoopContext) else []
+        with graph.colocate_with(tensor.op, ignore_existing=True), graph.control_dependencies(None):
+            handle = stack_v2(tensor.dtype)
+            with forward.open(), graph.control_dependencies(waits):
+                push = stack_push(handle, tensor)
+            backward.pushes.append(push.op)
+            with self.open():
+                return stack_pop(handle, tensor.dtype, tensor.dims)
+
+    def _from_afar(self, tensor: Tensor) -> Tensor:
+        """Let a tensor in from a branch beside this context: it is alive whenever this replay of the branch is."""
+        around: list[FlowContext] = []
+        context: FlowContext | None = self
+        while context is not None:
+            around.append(context)
+            context = context.outer
+        for context in reversed(around):
+            tensor = context._let_in(tensor)
+        return tensor
+
+
+class BackwardLoop(_Replay, LoopContext):
+    """The loop that computes a loop's gradient. `pushes`: what the forward loop leaves on stacks for it."""
+
+    def __init__(self, graph: Graph, frame: str, forward: LoopContext) -> None:
+        super().__init__(graph, frame, forward.parallel_iterations, back_prop=False)
+        self.forward = forward
+        self.needs_stacks = True
+        self.back_prop = True
+        self.pushes: list[Node] = []
+
+
+class ReplayedBranch(_Replay, BranchContext):
+    """A branch in which the gradients of another branch are made."""
+
+    def __init__(self, forward: BranchContext, needs_stacks: bool, *branch: Any) -> None:
+        super().__init__(*branch)
+        self.forward = forward
+        self.needs_stacks = needs_stacks
+
+
+class FlowGradients:
+    """What a reverse pass has to do with branches and loops."""
+
+    def __init__(self, graph: Graph, reverse: ReversePass) -> None:
+        self.graph = graph
+        self.reverse = reverse
+        self.base: FlowContext | None = graph.scopes.flow
+        self._chain: list[FlowContext | None] = [None]  # the contexts that `gradients` is called in
+        context = self.base
+        while context is not None:
+            self._chain.append(context)
+            context = context.outer
+        self._mirrors: dict[FlowContext, FlowContext] = {}
+        self._halves: dict[Node, Any] = {}  # a Switch -> the gradient of its sibling, which came first
+
+    # --- where ------------------------------------------------------------------------------------------------
+
+    def mirror(self, context: FlowContext | None) -> FlowContext | None:
+        """Where the gradients of what was made in a context are made."""
+        if context in self._chain:
+            return self.base
+        assert context is not None
+        found = self._mirrors.get(context)
+        if found is not None:
+            return found
+        if isinstance(context, LoopContext):
+            raise InternalError(None, None, f"{context.name} has no backward loop yet")
+        assert isinstance(context, BranchContext)
+        around = self.mirror(context.outer)
+        if around is context.outer:
+            return context
+        self._replay(context, around)
+        return self._mirrors[context]
+
+    def _replay(self, branch: BranchContext, around: FlowContext | None) -> None:
+        """Choose as `branch` and its sibling did, in another context."""
+        sibling = branch.sibling
+        assert sibling is not None
+        loop = branch.loop
+        needs_stacks = loop is not None and loop not in self._chain
+        name = branch.name
+        with self.graph.control_dependencies(None), inside(self.graph, around):
+            pred = around.bring(branch.pred) if around is not None else branch.pred
+            first, second = (branch, sibling) if branch.branch == 1 else (sibling, branch)
+            replayed = make_branches(
+                self.graph, pred, name,
+                lambda *made: ReplayedBranch(first if made[-1] == 1 else second, needs_stacks, *made),
+            )  # fmt: skip
+        self._mirrors[first], self._mirrors[second] = replayed
+
+    @contextmanager
+    def beside(self, node: Node) -> Iterator[None]:
+        """A block whose nodes are made in the mirror of a node's context."""
+        with inside(self.graph, self.mirror(self.graph.flow_of(node))):
+            yield
+
+    def loop_of(self, node: Node) -> LoopContext | None:
+        """The loop to which a node belongs; its Enters and Exits do, too."""
+        context = self.graph.flow_of(node.inputs[0].op if node.type == "Exit" else node)
+        return context.loop if context is not None else None
+
+    def stops(self, node: Node) -> bool:
+        """Whether nothing flows back through a node: from a loop without back_prop, or to an earlier iteration."""
+        if node.type == "Exit":
+            loop = self.loop_of(node)
+            return loop is not None and not loop.back_prop
+        return self.is_variable_here(node)
+
+    def is_variable_here(self, node: Node) -> bool:
+        """Whether a node is the Merge of a variable of a loop that `gradients` is called in, and which may not be closed yet."""
+        loop = self.loop_of(node) if node.type == "Merge" else None
+        return loop is not None and loop in self._chain and node.outputs[0] in loop.merges
+
+    def last_first(
+        self, nodes: Sequence[Node], level: LoopContext | None
+    ) -> Iterator[Node | tuple[LoopContext, list[Node]]]:
+        """The nodes of one level, and the loops directly in it with all their nodes, in the order of the pass."""
+        plain: list[tuple[int, Any]] = []
+        loops: dict[LoopContext, list[Node]] = {}
+        for node in nodes:
+            loop = self.loop_of(node)
+            while loop is not None and loop is not level and loop not in self._chain:
+                around = loop.outer.loop if loop.outer is not None else None
+                if around is level or around is None or around in self._chain:
+                    break
+                loop = around
+            if loop is None or loop is level or loop in self._chain:
+                plain.append((node.index, node))
+            else:
+                loops.setdefault(loop, []).append(node)
+        for inner in loops.values():
+            inner.sort(key=lambda n: n.index)  # they come in no order that two clients would share
+        plain += [(inner[-1].index, (loop, inner)) for loop, inner in loops.items()]
+        return iter([item for _, item in sorted(plain, key=lambda pair: pair[0], reverse=True)])
+
+    # --- branches ---------------------------------------------------------------------------------------------
+
+    def through_merge(self, node: Node, grad: Any) -> Sequence[Any]:
+        """A cond's Merge: the gradient goes into the branch of each input."""
+        found = []
+        for t in node.inputs:
+            there = self.mirror(self.graph.flow_of(t.op))
+            found.append(there.bring(grad) if there is not None else grad)
+        return found
+
+    def through_switch(self, node: Node, grads: Sequence[Any], on_path: frozenset[Node]) -> Sequence[Any]:
+        """A Switch that lets an outer tensor into a branch: out through a Merge, zero for the other branch."""
+        branch = self.graph.flow_of(node)
+        assert isinstance(branch, BranchContext)
+        here = self.mirror(branch)
+        assert isinstance(here, BranchContext)
+        other = here.sibling
+        assert other is not None
+        sibling = branch.sibling
+        assert sibling is not None
+        value = node.inputs[0]
+        grad = _dense(grads[branch.branch])
+        theirs = sibling.stand_ins.get(value)
+        if theirs is not None and theirs.op.index < node.index and theirs.op in on_path:
+            self._halves[theirs.op] = grad  # one Merge for both, when the sibling's turn comes
+            return [None, None]
+        half = self._halves.pop(node, None)
+        if grad is None and half is None:
+            return [None, None]
+        sides: list[Any] = [None, None]
+        for context, side in ((here, grad), (other, half)):
+            with context.open():
+                sides[context.branch] = context.bring(zeros_for(value) if side is None else side)
+        outer = here.outer
+        if outer is not None:
+            outer.stand_ins.update((t, t) for t in sides)
+        with inside(self.graph, outer):
+            return [make("Merge", sides, None, "cond_grad").outputs[0], None]
+
+    def is_way_in(self, node: Node) -> bool:
+        """Whether a Switch lets an outer tensor into the branch that it belongs to."""
+        branch = self.graph.flow_of(node)
+        return isinstance(branch, BranchContext) and node.inputs[1] is branch.pred
+
+    def has_half(self, node: Node) -> bool:
+        """Whether the sibling of a Switch has left its gradient for this one's turn."""
+        return node in self._halves
+
+    # --- loops ------------------------------------------------------------------------------------------------
+
+    def through_loop(self, loop: LoopContext, nodes: list[Node], on_path: frozenset[Node]) -> None:
+        """Build a loop's backward loop: from what its Exits have received to what its Enters hand on."""
+        reverse, graph = self.reverse, self.graph
+        variables = [i for i, m in enumerate(loop.merges) if m.op in on_path]
+        received = [reverse.total(loop.exits[i]) for i in variables]
+        if all(g is None for g in received):
+            return
+        inner = self.base.loop if self.base is not None else None
+        around: FlowContext | None = loop
+        while inner is not None and around is not inner:
+            if around is None:
+                raise LookupError(
+                    f"Gradients through {loop.name} cannot be taken inside {inner.name}, which runs them several "
+                    "times: take them outside"
+                )
+            around = around.outer
+        captured = [n for n in nodes if is_constant_enter(n) and self.loop_of(n) is loop]
+        scope = loop.frame.rpartition("/")[0].rpartition("/")[2] or "while"
+        assert loop.condition is not None
+        # Each variable of the backward loop belongs to a node of the forward loop: where gradients are colocated, with it.
+        beside = [loop.condition.op, *(loop.merges[i].op for i in variables), *captured]
+        with graph.building_loop(), inside(graph, self.mirror(loop.outer)), graph.name_scope(f"{scope}_grad"):
+            first = [
+                self._or_zeros(g, loop.exits[i], loop.merges[i].op) for i, g in zip(variables, received, strict=True)
+            ]
+            sums = []
+            for e in captured:
+                with reverse.beside(e):
+                    sums.append(zeros_for(e.inputs[0], "b_acc"))
+            with reverse.beside(beside[0]):
+                counter = _Counter(graph, loop)
+            backward = BackwardLoop(graph, graph.unique_name("while_context"), loop)
+            self._mirrors[loop] = backward
+            dims = [(), *(loop.merges[i].dims for i in variables), *(s.dims for s in sums)]
+            for t, d in zip((*first, *sums), dims[1:], strict=True):
+                t.dims = merge(t.dims, d)
+
+            def body(count: Tensor, *now: Tensor) -> list[Any]:
+                for i, g in zip(variables, now[: len(variables)], strict=True):
+                    following = loop.merges[i].op.inputs[1].op
+                    reverse.receive(following, following.inputs[0], g, on_path)
+                ends = ("Enter", "RefEnter", "Exit", "NextIteration")
+                inner = [n for n in nodes if n.type not in ends and not (n.back_edge and self.loop_of(n) is loop)]
+                inner += [n for n in nodes if n.type in ends and self.loop_of(n) is not loop]
+                reverse.visit(inner, loop, on_path)
+                before = [reverse.total(loop.merges[i]) for i in variables]
+                found = [
+                    self._or_zeros(g, loop.merges[i], loop.merges[i].op) for i, g in zip(variables, before, strict=True)
+                ]
+                totals = []
+                for e, s in zip(captured, now[len(variables) :], strict=True):
+                    g = reverse.total(e.outputs[0])
+                    with reverse.beside(e):
+                        totals.append(s if g is None else s + _dense(g))
+                for t, d in zip((*found, *totals), dims[1:], strict=True):
+                    t.dims = merge(t.dims, d)
+                with reverse.beside(beside[0]):
+                    return [count - 1, *found, *totals]
+
+            def again(count: Tensor, *_: Tensor) -> Tensor:
+                with reverse.beside(beside[0]):
+                    return greater(count, 0)
+
+            shapes = [TensorShape(d) for d in dims]
+            start = [counter.exit, *first, *sums]
+            builder = LoopBuilder(backward, start, shapes, beside if reverse.colocate else None)
+            result = builder.build(again, body)
+            with reverse.beside(beside[0]):
+                counter.finish(backward.pushes)
+        for i, g in zip(variables, result[1 : 1 + len(variables)], strict=True):
+            enter = loop.enters[i].op
+            reverse.receive(enter, enter.inputs[0], g, on_path)
+        for enter, g in zip(captured, result[1 + len(variables) :], strict=True):
+            reverse.receive(enter, enter.inputs[0], g, on_path)
+
+    def _or_zeros(self, grad: Any, tensor: Tensor, node: Node) -> Any:
+        """A gradient, or zeros for a tensor; made beside a node."""
+        with self.reverse.beside(node):
+            return zeros_for(tensor) if grad is None else _dense(grad)
+
+
+class _Counter:
+    """A variable added to a loop that exists already: how many iterations there were. `exit` tells afterwards."""
+
+    def __init__(self, graph: Graph, loop: LoopContext) -> None:
+        self.graph, self.loop = graph, loop
+        assert loop.condition is not None
+        with graph.control_dependencies(None):
+            with inside(graph, loop.outer):
+                start = constant(0, name="f_count")
+            enter = loop.enter(start, constant=False)
+            with loop.open():
+                self.merge = make("Merge", (enter, enter))
+            with as_is(graph, loop):
+                switch = make("Switch", (self.merge.outputs[0], loop.condition))
+            with loop.open():
+                self.next = switch.outputs[1] + 1
+            with as_is(graph, loop.outer):
+                self.exit = apply("Exit", (switch.outputs[0],), None, "f_count")
+
+    def finish(self, pushes: Sequence[Node]) -> None:
+        """Close the loop: an iteration is counted when its pushes have been made, those that are dead included."""
+        by_device: dict[str, list[Node]] = {}
+        for push in pushes:
+            by_device.setdefault(push.device, []).append(push)
+        graph = self.graph
+        with graph.control_dependencies(None), self.loop.open():
+            done = []
+            for there in by_device.values():  # one message per device
+                with graph.colocate_with(there[0], ignore_existing=True), graph.control_dependencies(there):
+                    done.append(make("ControlTrigger", (), None, "f_sync"))
+            with graph.control_dependencies(done):
+                following = make("NextIteration", (self.next,))
+            graph.close_loop(self.merge, following)
+
+
+def zeros_for(tensor: Tensor, name: str = "zeros") -> Tensor:
+    """Zeros in the shape of a tensor's value; of a variable's value, for its handle."""
+    from ..ops.array.creation import zeros, zeros_like
+    from ..ops.state.variables import place_of, read_variable
+
+    if tensor.dtype is resource:
+        dtype, dims = place_of(tensor)
+        if is_static(dims):
+            return zeros(dims, dtype, name)
+        return zeros_like(read_variable(tensor), name=name)
+    if is_static(tensor.dims):
+        return zeros(tensor.dims, tensor.dtype.base, name)
+    return zeros_like(tensor, name=name)
+
+
+def _dense(grad: Any) -> Any:
+    return convert(grad) if isinstance(grad, IndexedSlices) else grad

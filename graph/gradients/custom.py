@@ -1,0 +1,250 @@
+"""Gradients that a program defines itself: for a function of its own, and for the nodes of a block.
+
+A graph keeps such a rule beside the node that it is for (`Graph.own_gradients`); `gradients` asks there first, and then the op. Rules
+are Python functions of the program that differentiates, so a graph that was saved or sent has lost them: what they built is in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..control_flow.cond_while import while_loop
+from ..core.build import convert
+from ..core.default_graph import GraphKeys, get_default_graph
+from ..core.graph import Graph
+from ..core.graph_scopes import Blocks
+from ..core.nest import flatten, pack
+from ..core.node import Node, Tensor
+from ..ops.array.concat_stack import concat
+from ..ops.array.creation import zeros_like
+from ..ops.array.identity_and_placeholders import identity, identity_n
+from ..ops.array.shapes import reshape, shape as shape_of, size
+from ..tensors.tensor_array import TensorArray
+from .reverse import gradients
+
+_REGISTERED: dict[str, Callable[..., Any] | None] = {}  # by the names that `RegisterGradient` was given
+
+
+class RegisterGradient:
+    """A decorator that gives a gradient rule a name, for `Graph.gradient_override_map`.
+
+    Args:
+        op_type: the name. ValueError when it is used for the second time.
+
+    The function is called as `rule(op, *grads)` with the node, whose `inputs` and `outputs` it may use, and one gradient per
+    output (None where there is none); it gives one gradient per input, or None.
+
+    >>> @dt.RegisterGradient("Through")
+    ... def through(op, grad):
+    ...     return grad
+    >>> with dt.get_default_graph().gradient_override_map({"Sign": "Through"}):
+    ...     y = dt.sign(x)
+
+    TensorFlow: `tf.RegisterGradient`.
+    """
+
+    def __init__(self, op_type: str) -> None:
+        if not isinstance(op_type, str):
+            raise TypeError(f"RegisterGradient needs a name, not {op_type!r}")
+        self._name = op_type
+
+    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """Register a rule, and give it back."""
+        _register(self._name, f)
+        return f
+
+
+def no_gradient(op_type: str) -> None:
+    """Register a name that means: no gradient passes. TensorFlow: `tf.NoGradient`, `tf.NotDifferentiable`."""
+    _register(op_type, None)
+
+
+NotDifferentiable = NoGradient = no_gradient
+
+
+def _register(name: str, rule: Callable[..., Any] | None) -> None:
+    if name in _REGISTERED:
+        raise ValueError(f"A gradient is registered already under the name '{name}'")
+    _REGISTERED[name] = rule
+
+
+@contextmanager
+def gradient_override_map(graph: Blocks, op_type_map: Mapping[str, str]) -> Iterator[None]:
+    """See `Graph.gradient_override_map`."""
+    if not isinstance(op_type_map, Mapping):
+        raise TypeError(f"op_type_map must be a dictionary of names, not {op_type_map!r}")
+    missing = [name for name in op_type_map.values() if name not in _REGISTERED]
+    if missing:
+        raise LookupError(
+            f"No gradient is registered under the name {missing[0]!r}: use dt.RegisterGradient({missing[0]!r})"
+        )
+    scopes = graph.scopes
+    saved = scopes.gradients
+    scopes.gradients = {**saved, **{op: _rule(_REGISTERED[name]) for op, name in op_type_map.items()}}
+    try:
+        yield
+    finally:
+        scopes.gradients = saved
+
+
+def _rule(function: Callable[..., Any] | None) -> Callable[..., Sequence[Any]] | None:
+    """A rule as ops have them: it gives a list."""
+    if function is None:
+        return None
+
+    def rule(node: Node, *grads: Any) -> Sequence[Any]:
+        return _listed(function(node, *grads))
+
+    return rule
+
+
+def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a function that says its own gradient.
+
+    Args:
+        f: function of tensors that gives `(result, grad)`: a tensor or a structure of tensors, and a function of one gradient per
+            tensor of the result that gives one gradient per argument. If `f` reads trainable variables, `grad` must take an argument
+            `variables`, a list of them, and give `(gradients of the arguments, gradients of the variables)`.
+
+    Returns:
+        a function of tensors that gives the result.
+
+    Raises:
+        TypeError: `f` reads variables, and `grad` does not take them. ValueError: a wrong number of gradients.
+
+    >>> @dt.custom_gradient
+    ... def log1pexp(x):
+    ...     e = dt.exp(x)
+    ...     return dt.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+
+    TensorFlow: `tf.custom_gradient`.
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        taken = [identity(convert(a)) for a in args]
+        graph = taken[0].graph if taken else get_default_graph()
+        first = len(graph)
+        result, grad = f(*taken, **kwargs)
+        results = [convert(r) for r in flatten(result)]
+        variables = _variables_read(graph.nodes[first:], graph)
+        takes_variables = "variables" in inspect.signature(grad).parameters
+        if variables and not takes_variables:
+            raise TypeError(
+                f"{f.__name__} reads the variables {[v.op.name for v in variables]}, so its gradient must take an argument 'variables' "
+                "and give their gradients, too"
+            )
+        inputs = [*taken, *(convert(v) for v in variables)]
+        outputs = identity_n([*results, *inputs])
+
+        def rule(node: Node, *grads: Any) -> Sequence[Any]:
+            pairs = zip(grads[: len(results)], node.outputs, strict=False)
+            dys = [zeros_like(t) if g is None else g for g, t in pairs]
+            if variables:
+                of_arguments, of_variables = grad(*dys, variables=variables)
+            else:
+                of_arguments, of_variables = grad(*dys), []
+            found = [*_listed(of_arguments), *_listed(of_variables)]
+            if len(found) != len(inputs):
+                raise ValueError(
+                    f"The gradient of {f.__name__} gave {len(found)} gradients for {len(taken)} arguments and {len(variables)} variables"
+                )
+            return [None] * len(results) + found
+
+        graph.own_gradients[outputs[0].op] = rule
+        return pack(result, outputs[: len(results)])
+
+    return decorated
+
+
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a function of which gradients pass as if it gave what it is given.
+
+    TensorFlow: `tf.grad_pass_through`.
+    """
+
+    @custom_gradient
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        def grad(*dys: Any, variables: Any = ()) -> Any:
+            return (dys, [None] * len(variables)) if variables else dys
+
+        return f(*args, **kwargs), grad
+
+    return passing
+
+
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for a function that its gradient runs once more, so that what it makes need not be kept until then.
+
+    TensorFlow: `tf.recompute_grad`.
+    """
+
+    @custom_gradient
+    def forgetting(*args: Any, **kwargs: Any) -> Any:
+        def grad(*dys: Any, variables: Any = ()) -> Any:
+            with get_default_graph().control_dependencies([dy.op for dy in dys]):
+                again = [identity(a) for a in args]
+                result = flatten(f(*again, **kwargs))
+            found = gradients(result, [*again, *variables], grad_ys=list(dys))
+            return (found[: len(args)], found[len(args) :]) if variables else found
+
+        return f(*args, **kwargs), grad
+
+    return forgetting
+
+
+def _listed(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _variables_read(nodes: Sequence[Node], graph: Graph) -> list[Any]:
+    """The trainable variables whose place or value these nodes take."""
+    sources = {t.op for n in nodes for t in n.inputs}
+    return [
+        v
+        for v in dict.fromkeys(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))
+        if v.op in sources or any(t.op is v.op for s in sources for t in s.inputs if s.type == "Identity")
+    ]
+
+
+def hessians(ys: Any, xs: Any, name: str = "hessians") -> list[Tensor]:
+    """The second derivatives of the sum of ys with respect to each of xs.
+
+    Args:
+        ys: tensor or list of tensors. xs: tensor or variable, or a list of those.
+
+    Returns:
+        one per x, of shape `x.shape + x.shape`.
+
+    Raises:
+        ValueError: ys do not depend on an x.
+
+    >>> x = dt.constant([1.0, 2.0])
+    >>> (h,) = dt.hessians(dt.reduce_sum(x ** 3), x)   # evaluates to [[6, 0], [0, 12]]
+
+    TensorFlow: `tf.hessians`.
+    """
+    found = []
+    with get_default_graph().name_scope(name):
+        for x in xs if isinstance(xs, (list, tuple)) else [xs]:
+            (first,) = gradients(ys, [x])
+            if first is None:
+                raise ValueError(f"ys do not depend on {x!r}, so there are no second derivatives")
+            flat, value = reshape(convert(first), [-1]), convert(x)
+            count = size(value)
+            rows = TensorArray(value.dtype.base, count, element_shape=value.shape)
+
+            def row(i: Tensor, rows: TensorArray, flat: Tensor = flat, x: Any = x) -> tuple[Tensor, TensorArray]:
+                (second,) = gradients(flat[i], [x], unconnected_gradients="zero")
+                return i + 1, rows.write(i, second)
+
+            _, rows = while_loop(lambda i, _, n=count: i < n, row, [convert(0), rows])
+            dims = shape_of(value)
+            found.append(reshape(rows.stack(), concat([dims, dims], 0)))
+            if value.shape.is_fully_defined():
+                found[-1].set_shape(value.shape.as_list() * 2)
+    return found

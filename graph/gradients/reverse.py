@@ -1,0 +1,401 @@
+"""Symbolic reverse-mode differentiation: `gradients(ys, xs)` adds nodes that compute dys/dxs.
+
+Nodes are visited from the last to the first. Inputs always come earlier in the order of creation than the
+nodes that take them, so when a node is visited all gradients of its outputs have arrived: they are added up
+and the op's gradient rule turns them into gradients of its inputs. Only nodes between xs and ys are visited.
+The order of creation does the work of a topological sort, and nothing recurses, so deep graphs of any size
+are fine. A loop is visited as one, when its last node's turn comes (control_flow.py).
+
+Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradients/dense/MatMul_grad/`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from ..control_flow.contexts import LoopContext
+from ..core.build import apply, constant, convert
+from ..core.default_graph import get_default_graph
+from ..core.dtypes import DType, resource
+from ..core.graph import Graph
+from ..core.node import Node, Tensor
+from ..core.shape import compatible, is_static, merge, text
+from ..ops.control.stacks import saved_values
+from ..tensors.indexed_slices import IndexedSlices, sum_slices
+from ..variables.partitioned import PartitionedVariable
+from .control_flow import FlowGradients, zeros_for
+
+# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they hand
+# rows on as rows.
+_HANDS_ON_ROWS = frozenset({"Identity", "ReadVariableOp"})
+
+
+class UnconnectedGradients(enum.Enum):
+    """What `gradients` gives for an x that no y depends on: None, or zeros."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = UnconnectedGradients.NONE,
+) -> list[Any]:
+    """The derivatives of the sum of ys with respect to each of xs, as new nodes of the graph.
+
+    Args:
+        ys: tensor or list of tensors to differentiate. Nothing flows back from those of whole numbers.
+        xs: tensor, variable, or list of those. A partitioned variable means the list of its parts.
+        grad_ys: weights of the ys, each of its y's shape, or None for ones.
+        name: scope of the new nodes.
+        colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates;
+            otherwise the device blocks around this call apply.
+        gate_gradients, aggregation_method: accepted for TensorFlow 1's sake; they change no number.
+        stop_gradients: tensors to treat as constants.
+        unconnected_gradients: what an x gets that no y depends on, an `UnconnectedGradients`.
+
+    Returns:
+        One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y
+            depends on it.
+
+    Raises:
+        TypeError: a y is no number, or a grad_y is not of its y's type. ValueError: a wrong number of grad_ys, or a
+            wrong shape.
+
+    >>> x = constant(3.0)
+    >>> (g,) = gradients(x * x, [x])   # evaluates to 6.0
+    """
+    targets, sources = _as_list(ys), _parts_of(xs)
+    weights = _as_list(grad_ys) if grad_ys is not None else [None] * len(targets)
+    if len(weights) != len(targets):
+        raise ValueError(f"{len(targets)} ys need as many grad_ys, not {len(weights)}")
+    try:
+        unconnected = UnconnectedGradients(unconnected_gradients)
+    except ValueError:
+        raise ValueError(
+            f"Unknown value for unconnected_gradients: {unconnected_gradients!r}; it may be 'none' or 'zero'"
+        ) from None
+    if not targets:
+        return [None] * len(sources)
+    graph = _graph_of([*targets, *sources])
+    with graph.as_default(), graph.name_scope(name) as scope, _called(graph, scope.rstrip("/")):
+        pass_ = ReversePass(
+            graph,
+            [convert(y, name="y") for y in targets],
+            [_source(x) for x in sources],
+            [_source(s) for s in _as_list(stop_gradients)],
+            colocate_gradients_with_ops,
+        )
+        pass_.start(weights)
+        pass_.run()
+        found = [pass_.total(x) for x in pass_.sources]
+        if graph.has_flow and any(g is None for g in found):
+            zero = pass_.cut_off_at_loops()
+            found = [zeros_for(x) if g is None and x in zero else g for x, g in zip(pass_.sources, found, strict=True)]
+        if unconnected is UnconnectedGradients.ZERO:
+            found = [zeros_for(x) if g is None else g for x, g in zip(pass_.sources, found, strict=True)]
+    return found
+
+
+@contextmanager
+def _called(graph: Graph, name: str) -> Iterator[None]:
+    """A block in which gradient rules know the call by its name."""
+    scopes = graph.scopes
+    saved, scopes.gradient_call = scopes.gradient_call, name
+    try:
+        yield
+    finally:
+        scopes.gradient_call = saved
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _parts_of(xs: Any) -> list[Any]:
+    found = _as_list(xs)
+    for x in found:
+        if isinstance(x, PartitionedVariable):
+            if x is xs:
+                return list(x)
+            raise TypeError(f"{x!r} has one gradient for each of its parts: differentiate by list(v), or by v alone")
+    return found
+
+
+def _graph_of(values: Sequence[Any]) -> Graph:
+    return next((v.graph for v in values if hasattr(v, "graph")), None) or get_default_graph()
+
+
+def _source(x: Any) -> Tensor:
+    """What to differentiate by: a variable means its place, so that every way of reading it counts."""
+    place = getattr(x, "_ref", None)
+    return place() if place is not None else convert(x, name="x")
+
+
+def _is_differentiable(dtype: DType) -> bool:
+    base = dtype.base
+    return base.is_floating or base.is_complex or base is resource  # a handle stands for a variable's value
+
+
+class ReversePass:
+    """One call of `gradients`. `received[t]` holds the contributions to the gradient of t."""
+
+    def __init__(self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool) -> None:
+        for y in ys:
+            if not (y.dtype.is_floating or y.dtype.is_complex or y.dtype.is_integer):
+                raise TypeError(f"Cannot differentiate {y!r}: gradients exist of numbers only")
+        for t in (*ys, *xs, *stops):
+            if t.graph is not graph:
+                raise ValueError(f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph")
+        self.graph = graph
+        self.ys = ys
+        self.sources = xs
+        self.wanted = frozenset(xs)
+        self.stops = frozenset(stops)
+        self.colocate = colocate
+        self.received: dict[Tensor, list[Any]] = {}
+        self.flow = FlowGradients(graph, self)
+
+    def start(self, weights: Sequence[Any]) -> None:
+        """Give each y its weight."""
+        for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
+            if not _is_differentiable(y.dtype) and y not in self.wanted:
+                continue  # nothing flows back from whole numbers
+            with self.beside(y.op):
+                grad = _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
+                self.received.setdefault(y, []).append(grad)
+
+    def run(self) -> None:
+        """Visit the nodes between xs and ys, last first."""
+        on_path = self._nodes_between()
+        if not self.graph.has_flow:
+            for node in sorted(on_path, key=_index, reverse=True):
+                self._node(node, on_path)
+        else:
+            base = self.flow.base
+            self.visit(list(on_path), base.loop if base is not None else None, on_path)
+
+    def visit(self, nodes: Sequence[Node], level: LoopContext | None, on_path: frozenset[Node]) -> None:
+        """Visit the nodes of a loop (None: of none), and the loops directly inside it, last first."""
+        for item in self.flow.last_first(nodes, level):
+            if isinstance(item, Node):
+                with self.flow.beside(item):
+                    self._node(item, on_path)
+            else:
+                self.flow.through_loop(*item, on_path)
+
+    def _node(self, node: Node, on_path: frozenset[Node]) -> None:
+        stops = self.stops
+        grads = [None if t in stops else self.total(t) for t in node.outputs]
+        if all(g is None for g in grads) and not self.flow.has_half(node):
+            return
+        with self.beside(node), self.graph.name_scope(node.name + "_grad"):
+            if node.type not in _HANDS_ON_ROWS:
+                grads = [g._as_tensor() if isinstance(g, IndexedSlices) else g for g in grads]
+            contributions = self._contributions(node, grads, on_path)
+            if len(contributions) != len(node.inputs):
+                raise ValueError(
+                    f"The gradient rule of {node.type} gave {len(contributions)} gradients "
+                    f"for the {len(node.inputs)} inputs of '{node.name}'"
+                )
+            for t, g in zip(node.inputs, contributions, strict=True):
+                self.receive(node, t, g, on_path)
+
+    def _contributions(self, node: Node, grads: Sequence[Any], on_path: frozenset[Node]) -> Sequence[Any]:
+        if node.type in ("Switch", "RefSwitch"):
+            if self.flow.is_way_in(node):
+                return self.flow.through_switch(node, grads, on_path)
+            return [grads[1], None]  # of a loop: into its body
+        if node.type == "Merge":
+            return self.flow.through_merge(node, grads[0])
+        if node.type in ("Enter", "RefEnter"):  # of a loop that `gradients` is called in
+            return [grads[0]]
+        rule = self._rule(node)
+        assert rule is not None
+        return rule(node, *grads)
+
+    def _rule(self, node: Node) -> Callable[..., Sequence[Any]] | None:
+        """The gradient rule of a node: its own, or its op's. None: nothing passes."""
+        own = self.graph.own_gradients
+        rule: Callable[..., Sequence[Any]] | None = own.get(node, node.opdef.gradient)
+        return rule
+
+    def total(self, tensor: Tensor) -> Any:
+        """The sum of what a tensor has received so far: None, a tensor, or IndexedSlices."""
+        parts = self.received.get(tensor)
+        if not parts:
+            return None
+        if len(parts) > 1:
+            with self.flow.beside(tensor.op), self.beside(tensor.op):
+                parts[:] = [_sum(parts)]
+        return parts[0]
+
+    def receive(self, node: Node, tensor: Tensor, grad: Any, on_path: frozenset[Node]) -> None:
+        """Note what a node hands back to an input, if that leads to an x."""
+        if grad is not None and self._leads_to_an_x(tensor, on_path):
+            self.received.setdefault(tensor, []).append(_fitted(tensor, grad, node))
+
+    def beside(self, node: Node) -> AbstractContextManager[None]:
+        """A block whose nodes share the device of a node, where gradients are colocated."""
+        return self.graph.colocate_with(node, ignore_existing=True) if self.colocate else nullcontext()
+
+    def _nodes_between(self) -> frozenset[Node]:
+        """The nodes to visit: those on a differentiable path from an x to a y."""
+        above = self._above()
+        if self.graph.has_flow:
+            self._refuse_initial_values(above)
+            return self._reached_from_xs(above)
+        # Forwards from xs, within those: one sweep in order of creation.
+        on_path: set[Node] = set()
+        for node in sorted(above, key=_index):
+            if any(self._leads_to_an_x(t, on_path) for t in node.inputs):
+                on_path.add(node)
+        return frozenset(on_path)
+
+    def _refuse_initial_values(self, above: set[Node]) -> None:
+        """ValueError if a y is of one iteration, and an x of the value that one of the loop's variables has before the first."""
+        merges = {t.op for n in above for t in n.inputs if self.flow.is_variable_here(t.op)}
+        before = self._above([m.inputs[0].op for m in merges]) if merges else set()
+        if self._reached_from_xs(before):
+            raise ValueError(
+                f"Cannot compute gradient inside while loop with respect to {[x.name for x in self.wanted]}: the first value of a loop "
+                "variable depends on it, and other iterations have other values. Differentiate by what the body is given, or outside"
+            )
+
+    def _above(
+        self, ends: Sequence[Node] | None = None, without_rules: bool = False, unused_exits: bool = False
+    ) -> set[Node]:
+        """The nodes from which a path leads to a y, over differentiable tensors only; a stopped tensor ends a path.
+
+        Args:
+            ends: instead of the nodes of ys.
+            without_rules: go through nodes without a gradient rule, too.
+            unused_exits: with one variable of a loop, take all of them.
+        """
+        above: set[Node] = set()
+        if ends is None:
+            ends = [y.op for y in self.ys if y not in self.stops and _is_differentiable(y.dtype)]
+        todo = list(ends)
+        has_flow = self.graph.has_flow
+        while todo:
+            node = todo.pop()
+            if node in above or not (without_rules or self._rule(node)) or (has_flow and self.flow.stops(node)):
+                continue
+            above.add(node)
+            todo.extend(t.op for t in self._inputs(node))
+            loop = self.flow.loop_of(node) if unused_exits and node.type == "Exit" else None
+            if loop is not None:
+                todo.extend(t.op for t in loop.exits if _is_differentiable(t.dtype))
+        return above
+
+    def cut_off_at_loops(self) -> set[Tensor]:
+        """The xs from which all paths to ys end in a loop or behind it (`stop_gradient`), but not those to others of its variables.
+
+        Their gradients are zeros, as in TensorFlow, where a loop is differentiated by all of its variables or none.
+        """
+        by_loops = self._reached_from_xs(self._above(unused_exits=True))
+        in_any_way = self._reached_from_xs(self._above(without_rules=True))
+        return {x for x in self.wanted if all(any(x in n.inputs for n in found) for found in (by_loops, in_any_way))}
+
+    def _inputs(self, node: Node) -> list[Tensor]:
+        """The inputs through which something may flow back."""
+        found = [t for t in node.inputs if t not in self.stops and _is_differentiable(t.dtype)]
+        return found + saved_values(node) if node.type == "StackPopV2" else found
+
+    def _reached_from_xs(self, above: set[Node]) -> frozenset[Node]:
+        """Forwards from xs where loops lead back: a walk along edges."""
+        users: dict[Tensor, list[Node]] = {}
+        for node in sorted(above, key=_index):
+            for t in self._inputs(node):
+                users.setdefault(t, []).append(node)
+        on_path: set[Node] = set()
+        todo = [n for x in self.wanted for n in users.get(x, ())]
+        while todo:
+            node = todo.pop()
+            if node not in on_path:
+                on_path.add(node)
+                todo.extend(n for t in node.outputs for n in users.get(t, ()))
+        return frozenset(on_path)
+
+    def _leads_to_an_x(self, tensor: Tensor, on_path: frozenset[Node] | set[Node]) -> bool:
+        return tensor in self.wanted or (tensor.op in on_path and tensor not in self.stops)
+
+
+def _index(node: Node) -> int:
+    return node.index
+
+
+def _ones_for(y: Tensor, name: str) -> Tensor:
+    """Ones of y's shape: `gradients/Shape` and the Fill `gradients/grad_ys_0`, as TensorFlow names them."""
+    from ..ops.array.shapes import shape
+
+    if is_static(y.dims):
+        dims: Tensor = constant(np.array(y.dims, np.int32), name="Shape")
+    else:
+        dims = shape(y)
+    with y.graph.name_scope(name) as scope:
+        return apply("Fill", (dims, constant(1, y.dtype.base, name="Const")), None, scope)
+
+
+def _checked_weight(y: Tensor, weight: Any, index: int) -> Any:
+    if isinstance(weight, IndexedSlices):
+        if weight.dtype.base is not y.dtype.base:
+            raise TypeError(f"grad_ys[{index}] has type {weight.dtype.name}, its y {y!r} has {y.dtype.name}")
+        return weight
+    tensor = convert(weight, name=f"grad_ys_{index}", prefer=y.dtype.base)
+    if tensor.dtype.base is not y.dtype.base:
+        raise TypeError(f"grad_ys[{index}] has type {tensor.dtype.name}, its y {y!r} has {y.dtype.name}")
+    if not compatible(tensor.dims, y.dims):
+        raise ValueError(f"grad_ys[{index}] has shape {text(tensor.dims)}, its y {y!r} has another")
+    return tensor
+
+
+def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
+    """`grad`, with what the tensor's shape tells about its own; a rule that gave a wrong one is told so."""
+    if isinstance(grad, IndexedSlices):
+        return grad
+    grad = convert(grad)
+    if tensor.dtype.base is resource:
+        return grad
+    if grad.dtype.base is not tensor.dtype.base:
+        raise TypeError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'")
+    if grad.dims != tensor.dims:
+        try:
+            grad.dims = merge(grad.dims, tensor.dims)
+        except ValueError:
+            raise ValueError(
+                f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'"
+            ) from None
+    return grad
+
+
+def _sum(parts: list[Any]) -> Any:
+    if all(isinstance(p, IndexedSlices) for p in parts):
+        return sum_slices(parts)
+    from ..ops.math.arithmetic import add_n
+
+    # As TensorFlow does: first on each device what is there, beside the first of it, so that one sum per
+    # device travels.
+    by_device: dict[str, list[Tensor]] = {}
+    for p in parts:
+        tensor: Tensor = p._as_tensor() if isinstance(p, IndexedSlices) else p
+        by_device.setdefault(tensor.device, []).append(tensor)
+    sums = []
+    for _, tensors in sorted(by_device.items()):
+        with tensors[0].graph.colocate_with(tensors[0].op, ignore_existing=True):
+            sums.append(add_n(tensors, name="AddN") if len(tensors) > 1 else tensors[0])
+    return add_n(sums, name="AddN") if len(sums) > 1 else sums[0]

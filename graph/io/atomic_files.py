@@ -1,0 +1,145 @@
+"""Files that are there whole or not at all, whatever kills the process or the machine.
+
+A file is written under another name, flushed to the disk, renamed, and the rename flushed too. A reader sees the old file or the
+new one. Each of these steps is a *point*: with `DOVETAIL_FAULTS=save:N` the process kills itself at the Nth, which is how the
+tests find out that no point is a bad one.
+
+A file system that is full is a ResourceExhaustedError, which names the file and how many bytes it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..core.errors import ResourceExhaustedError
+from ..core.fault_injection import faults
+
+logger = logging.getLogger(__name__)
+
+PARTIAL = r"\.[0-9a-f]+\.partial"
+"""What follows the name of a file that is being written, as a pattern."""
+
+_points = itertools.count(1)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without locks say
+
+
+def point() -> None:
+    """A point at which a save may be killed."""
+    if faults().get("save") == str(next(_points)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_durably(path: Path, write: Callable[[Path], None], size: int | None = None) -> None:
+    """Make a file: `write` is given the name under which it is to be written first; `size`: how many bytes it writes, if known.
+
+    Raises:
+        ResourceExhaustedError: the disk is full, or a quota reached. OSError: what else the file system says. Nothing is left then.
+    """
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    point()
+    try:
+        partial.touch()
+        point()
+        write(partial)
+        point()
+        _flush(partial)
+        point()
+        partial.replace(path)
+    except OSError as e:
+        if e.errno not in _FULL:
+            partial.unlink(missing_ok=True)
+            raise
+        written = partial.stat().st_size
+        partial.unlink(missing_ok=True)
+        raise ResourceExhaustedError(None, None, _full(path, e, written, size)) from None
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    point()
+    _flush(path.parent)
+    point()
+
+
+def _full(path: Path, error: OSError, written: int, size: int | None) -> str:
+    disk = os.statvfs(path.parent)
+    needs = f"{size} bytes are needed" if size is not None else f"it was full after {written} bytes"
+    return (
+        f"{path} cannot be written: {error.strerror}: {needs}, {disk.f_bavail * disk.f_frsize} are free on its file system. "
+        "Make room there, or write elsewhere"
+    )
+
+
+def write_bytes_durably(path: Path, content: bytes) -> None:
+    """Make a file of these bytes. Errors as of `write_durably`."""
+
+    def write(partial: Path) -> None:
+        partial.write_bytes(content)
+
+    write_durably(path, write, len(content))
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file: one thread of one process at a time does. The file is removed afterwards.
+
+    A process that is killed gives it up. Where a file system has no locks, none is held.
+    """
+    handle = _take(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # (a forked child may still have the file open)
+        os.close(handle)
+
+
+def _take(path: Path) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("Waiting for %s, which another thread or process holds", path)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        except OSError as e:
+            if e.errno in _NO_LOCKS:
+                return handle
+            os.close(handle)
+            raise
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # who held it has removed it: take the next one
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    point()
+    path.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+__all__ = ["PARTIAL", "locked", "point", "remove", "write_bytes_durably", "write_durably"]

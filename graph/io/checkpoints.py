@@ -1,0 +1,442 @@
+"""Checkpoints on disk: shards of tensors, and a manifest that says which shards make one.
+
+A checkpoint `model.ckpt-10` is
+
+    model.ckpt-10.index                                        the manifest: JSON
+    model.ckpt-10.data-00000-of-00002.3f9ac21b.safetensors     one shard per task that saved variables
+
+Each task writes its own shard, under a name that no other save uses. When all shards are on the disk, the manifest is put in
+place by one rename: with it the checkpoint is there, without it it is not, and a checkpoint of the same name that was there
+before stays whole until then. Removing goes the other way: the manifest first.
+
+Two locks of the folder hold off other threads and processes. A save holds one from the first shard to the last removal
+(`save_turn`), so saves take turns. A manifest is put in place, and shards are removed, under the other: so no shard that a manifest
+names is ever removed, also not by a save whose client was killed and whose step still runs.
+
+The manifest tells for each tensor its type, shape and slices. A variable in parts is one tensor of several slices, so it can be
+restored into any other number of parts: a reader asks for a region, and gets it put together from the slices that overlap it.
+Each slice has a checksum, which is compared whenever the slice is read.
+
+safetensors has no texts and no bfloat16; they are stored as the bytes that they are made of, and the manifest says what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ..core.dtypes import DType, as_dtype
+from ..core.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from ..core.shape import text
+from ..tensorflow.protos import ENUM_NAMES
+from ..tensorflow.sstable import TableError
+from ..tensorflow.tensor_bundle import is_bundle, read_bundle, read_piece
+from .atomic_files import PARTIAL, locked, remove, write_bytes_durably, write_durably
+
+Array = np.ndarray[Any, Any]
+
+_ENUM_NAMES = {
+    "float16": "HALF",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+}  # where TensorFlow's enum does not say the type's name
+FORMAT = "dovetail checkpoint 1"
+# What safetensors.numpy can read, and what its files call it; other types are stored as bytes.
+_PLAIN = {
+    "float16": "F16", "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box in a tensor: where it begins and how long it is, for each axis, and the shape of the whole."""
+
+    full: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> Region:
+        """All of a tensor."""
+        return cls(tuple(shape), (0,) * len(shape), tuple(shape))
+
+    @classmethod
+    def parse(cls, spec: str, shape: Sequence[int]) -> Region:
+        """From text like `10 4 0,4:0,4`; '' is all of a tensor of that shape.
+
+        Raises:
+            ValueError: it is malformed, or lies outside the whole.
+        """
+        if not spec:
+            return cls.whole(shape)
+        *full, axes = spec.split(" ")
+        pairs = [tuple(int(n) for n in a.split(",")) for a in axes.split(":")]
+        if len(pairs) != len(full) or any(len(p) != 2 for p in pairs):
+            raise ValueError(f"malformed slice {spec!r}: it must be like '10 4 0,4:0,4'")
+        region = cls(tuple(int(n) for n in full), tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+        if any(o < 0 or n < 0 or o + n > f for o, n, f in zip(region.offset, region.shape, region.full, strict=True)):
+            raise ValueError(f"slice {spec!r} lies outside the whole")
+        return region
+
+    def overlap(self, other: Region) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+        """Where both meet: as indices into this one and into the other; None when they do not."""
+        mine, theirs = [], []
+        for o, n, p, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True):
+            start, end = max(o, p), min(o + n, p + m)
+            if start >= end:
+                return None
+            mine.append(slice(start - o, end - o))
+            theirs.append(slice(start - p, end - p))
+        return tuple(mine), tuple(theirs)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_shard(
+    prefix: str, number: int, count: int, tensors: Iterable[tuple[str, str, DType, Array]]
+) -> dict[str, Any]:
+    """Write one task's tensors, durably.
+
+    Args:
+        prefix: name of the checkpoint. number, count: which shard it is, of how many.
+        tensors: (name, slice, type, value).
+
+    Returns:
+        what the manifest will say of it.
+    """
+    path = Path(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
+    stored: dict[str, Array] = {}
+    entries = []
+    for name, spec, dtype, value in tensors:
+        region = Region.parse(spec, value.shape)
+        key = f"{name} {spec}" if spec else name
+        stored[key] = data = _to_plain(value, dtype)
+        entries.append(
+            {
+                "name": name, "key": key, "dtype": dtype.name, "full": region.full, "offset": region.offset,
+                "shape": region.shape, "crc": _checksum(data),
+            }
+        )  # fmt: skip
+    header, ordered = _layout(stored)
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            file.write(header)
+            for data in ordered:
+                file.write(data.reshape(-1).view(np.uint8).data)
+
+    write_durably(path, write, len(header) + sum(d.nbytes for d in ordered))
+    return {"file": path.name, "bytes": path.stat().st_size, "slices": entries}
+
+
+def _layout(stored: Mapping[str, Array]) -> tuple[bytes, list[Array]]:
+    """What a safetensors file begins with, and the values that follow: the widest types first, so that all are aligned."""
+    ordered = sorted(stored.items(), key=lambda item: -item[1].itemsize)
+    header, at = {}, 0
+    for key, data in ordered:
+        header[key] = {"dtype": _PLAIN[data.dtype.name], "shape": data.shape, "data_offsets": (at, at + data.nbytes)}
+        at += data.nbytes
+    content = json.dumps(header).encode()
+    content += b" " * (-len(content) % 8)
+    return struct.pack("<Q", len(content)) + content, [data for _, data in ordered]
+
+
+def save_turn(prefix: str) -> AbstractContextManager[None]:
+    """Saves into one folder take turns: hold this during one."""
+    return locked(Path(prefix).parent / ".saves.lock")
+
+
+def _manifests(prefix: str) -> AbstractContextManager[None]:
+    return locked(Path(prefix).parent / ".manifests.lock")
+
+
+def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
+    """Make a checkpoint of shards that are on the disk, in the place of one of that name.
+
+    Raises:
+        InvalidArgumentError: slices of one tensor contradict each other.
+        FailedPreconditionError: a shard is not there: the tasks do not share the folder, or two saves have one name.
+    """
+    tensors: dict[str, Any] = {}
+    for number, shard in enumerate(shards):
+        for entry in shard["slices"]:
+            found = tensors.setdefault(
+                entry["name"], {"dtype": entry["dtype"], "shape": list(entry["full"]), "slices": []}
+            )
+            if found["dtype"] != entry["dtype"] or found["shape"] != list(entry["full"]):
+                raise InvalidArgumentError(
+                    None, None, f"Slices of '{entry['name']}' differ in the type or shape of the whole"
+                )
+            piece = {k: entry[k] for k in ("key", "offset", "shape", "crc")}
+            found["slices"].append({"shard": number, **piece})
+    files = [{"file": s["file"], "bytes": s["bytes"]} for s in shards]
+    manifest = {"format": FORMAT, "shards": files, "tensors": tensors}
+    with _manifests(prefix):
+        for shard in shards:
+            path = Path(prefix).parent / shard["file"]
+            if not path.is_file() or path.stat().st_size != shard["bytes"]:
+                raise FailedPreconditionError(
+                    None, None,
+                    f"Shard {path}, which another task has just written, is not there: all tasks must share the folder, and no two "
+                    "saves may run under one name at a time",
+                )  # fmt: skip
+        write_bytes_durably(_index(prefix), json.dumps(manifest).encode())
+        _remove_shards(prefix, keep={s["file"] for s in shards})
+
+
+def _index(prefix: str) -> Path:
+    return Path(f"{prefix}.index")
+
+
+def _remove_shards(prefix: str, keep: Iterable[str] = ()) -> None:
+    """Remove shards of that name, those of saves that were killed among them."""
+    base = Path(prefix)
+    kept = set(keep)
+    for path in list(base.parent.iterdir()):
+        if path.name.startswith(f"{base.name}.data-") and ".safetensors" in path.name and path.name not in kept:
+            remove(path)
+
+
+def remove_checkpoint_files(prefix: str) -> None:
+    """Remove a checkpoint, the manifest first."""
+    with _manifests(prefix):
+        remove(_index(prefix))
+        _remove_shards(prefix)
+
+
+def remove_leftovers(base: str) -> None:
+    """Remove what saves of checkpoints `base` and `base-<step>` left that failed or were killed; during a turn (`save_turn`).
+
+    Those are files that were not written to their end, and shards of checkpoints without a manifest.
+    """
+    folder, name = Path(base).parent, re.escape(Path(base).name)
+    shard = re.compile(rf"({name}(?:-\d+)?)\.data-.*\.safetensors({PARTIAL})?")
+    other = re.compile(rf"(?:checkpoint|{name}(?:-\d+)?\.(?:index|meta)){PARTIAL}")
+    with _manifests(base):
+        for path in list(folder.iterdir()):
+            found = shard.fullmatch(path.name)
+            if other.fullmatch(path.name) or (found and (found[2] or not _index(str(folder / found[1])).exists())):
+                remove(path)
+
+
+def checkpoint_exists(prefix: str) -> bool:
+    """Whether there is a checkpoint of that name."""
+    return _index(prefix).is_file()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class CheckpointReader:
+    """Reads a checkpoint, of Dovetail's or of TensorFlow's (`tensor_bundle`).
+
+    Raises:
+        NotFoundError: there is none of that name. DataLossError: its manifest is damaged.
+
+    >>> reader = CheckpointReader("/tmp/model.ckpt-10")
+    >>> reader.get_variable_to_shape_map()
+    {'v': [2, 3]}
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        index = _index(prefix)
+        try:
+            data = index.read_bytes()
+            manifest = self._foreign(data) if is_bundle(data) else json.loads(data)
+            if manifest["format"] != FORMAT:
+                raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
+            self._shards: list[dict[str, Any]] = manifest["shards"]
+            self._tensors: dict[str, dict[str, Any]] = manifest["tensors"]
+            self._dtypes = {name: as_dtype(t["dtype"]) for name, t in self._tensors.items()}
+            self._check()
+        except FileNotFoundError:
+            raise NotFoundError(None, None, f"There is no checkpoint '{prefix}': {index} does not exist") from None
+        except (LookupError, ValueError, TypeError, AttributeError, RecursionError, struct.error) as e:
+            raise DataLossError(None, None, f"The manifest {index} is damaged: {e!r}") from None
+        self._opened: dict[int, tuple[Path, Any]] = {}
+
+    def _check(self) -> None:
+        """Raise a ValueError, or what a wrong type leads to, if anything that `region` uses is not as it must be."""
+        for shard in self._shards:
+            if Path(shard["file"]).name != shard["file"] or "\0" in shard["file"] or type(shard["bytes"]) is not int:
+                raise ValueError(f"{shard['file']!r} is no shard beside it")
+        for name, tensor in self._tensors.items():
+            shape = tensor["shape"]
+            _count(shape)
+            for piece in tensor["slices"]:
+                number, offset, sizes = piece["shard"], piece["offset"], piece["shape"]
+                if type(number) is not int or not 0 <= number < len(self._shards):
+                    raise ValueError(f"'{name}' lies in shard {number!r}, which is not there")
+                room = self._shards[number]["bytes"]
+                _count(offset)
+                if 0 <= room < _count(sizes) or any(o + n > f for o, n, f in zip(offset, sizes, shape, strict=True)):
+                    raise ValueError(f"a slice of '{name}' is larger than its shard, or than the whole")
+                if type(piece["crc"]) is not int or ("at" not in piece and not isinstance(piece["key"], str)):
+                    raise ValueError(f"a slice of '{name}' has no key or no checksum")
+
+    def _foreign(self, index: bytes) -> dict[str, Any]:
+        """What a checkpoint of TensorFlow's has for a manifest."""
+        files, tensors = read_bundle(self._prefix, index)
+        folder = Path(self._prefix).parent
+        shards = [{"file": f, "bytes": (folder / f).stat().st_size if (folder / f).exists() else -1} for f in files]
+        return {"format": FORMAT, "shards": shards, "tensors": tensors}
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Name -> shape of each tensor."""
+        return {name: list(t["shape"]) for name, t in self._tensors.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, DType]:
+        """Name -> element type of each tensor."""
+        return dict(self._dtypes)
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether it holds a tensor of that name."""
+        return name in self._tensors
+
+    def get_tensor(self, name: str) -> Array:
+        """A tensor. Errors as of `region`."""
+        return self.region(name)
+
+    def region(self, name: str, spec: str = "") -> Array:
+        """A slice of a tensor, such as `10 4 0,4:0,4`; '' for all of it.
+
+        Raises:
+            NotFoundError: no such tensor. InvalidArgumentError: the slice is none of it.
+            DataLossError: a shard is missing or damaged; the text names the file and the tensor.
+        """
+        found = self._tensors.get(name)
+        if found is None:
+            import difflib
+
+            close = difflib.get_close_matches(name, self._tensors, n=3) or sorted(self._tensors)[:5]
+            raise NotFoundError(
+                None,
+                None,
+                f"Key {name} not found in checkpoint '{self._prefix}'; it has {', '.join(close) or 'nothing'}",
+            )
+        try:
+            wanted = Region.parse(spec, found["shape"])
+        except ValueError as e:
+            raise InvalidArgumentError(None, None, f"'{name}': {e}") from None
+        if wanted.full != tuple(found["shape"]):
+            raise InvalidArgumentError(
+                None, None,
+                f"'{name}' has shape {text(tuple(found['shape']))} in checkpoint '{self._prefix}', "
+                f"not {text(wanted.full)}",
+            )  # fmt: skip
+        dtype = self._dtypes[name]
+        pieces = [(Region(wanted.full, tuple(s["offset"]), tuple(s["shape"])), s) for s in found["slices"]]
+        for region, piece in pieces:
+            if region == wanted:
+                return self._read(name, piece, dtype)
+        parts = [(place, piece) for region, piece in pieces if (place := wanted.overlap(region)) is not None]
+        missing = math.prod(wanted.shape) - sum(math.prod(s.stop - s.start for s in mine) for (mine, _), _ in parts)
+        if missing:
+            raise DataLossError(None, None, f"Checkpoint '{self._prefix}' lacks {missing} elements of '{name}'")
+        out = np.zeros(wanted.shape, dtype.np)
+        for (mine, theirs), piece in parts:
+            out[mine] = self._read(name, piece, dtype)[theirs]
+        return out
+
+    def _read(self, name: str, piece: Mapping[str, Any], dtype: DType) -> Array:
+        from safetensors import SafetensorError
+
+        number = piece["shard"]
+        path, file = self._opened.get(number) or self._open(number, "at" in piece)
+        try:
+            if "at" in piece:
+                return read_piece(path, piece, dtype)
+            data = file.get_tensor(piece["key"])
+        except (OSError, SafetensorError, TableError) as e:
+            raise DataLossError(None, None, f"Shard {path}, which holds '{name}', cannot be read: {e}") from None
+        if _checksum(data) != piece["crc"]:
+            raise DataLossError(
+                None, None,
+                f"Shard {path} is damaged: the checksum of '{name}' differs. Restore another checkpoint "
+                "(dt.train.get_checkpoint_state lists those that were kept).",
+            )  # fmt: skip
+        try:
+            found = _from_plain(data, dtype, piece["shape"])
+        except (ValueError, msgpack.UnpackException) as e:
+            raise DataLossError(None, None, f"Shard {path} is damaged at '{name}': {e}") from None
+        return found
+
+    def _open(self, number: int, foreign: bool) -> tuple[Path, Any]:
+        """A shard's path, and the file; it is opened once, because its header tells of all its tensors."""
+        from safetensors import SafetensorError, safe_open
+
+        shard = self._shards[number]
+        path = Path(self._prefix).parent / shard["file"]
+        try:
+            size = path.stat().st_size
+            if size != shard["bytes"]:
+                raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
+            found = path, None if foreign else safe_open(path, framework="numpy")
+        except (OSError, ValueError, SafetensorError) as e:
+            raise DataLossError(None, None, f"Shard {path} cannot be read: {e}") from None
+        self._opened[number] = found
+        return found
+
+    def debug_string(self) -> bytes:
+        """One line per tensor: name, type, shape, as TensorFlow gives it."""
+        lines = [
+            f"{name} (DT_{ENUM_NAMES.get(kind := self._dtypes[name].name, kind.upper())}) [{','.join(map(str, t['shape']))}]"
+            for name, t in sorted(self._tensors.items())
+        ]
+        return "\n".join(lines).encode()
+
+    def __repr__(self) -> str:
+        return f"<dt.train.CheckpointReader '{self._prefix}', {len(self._tensors)} tensors>"
+
+
+def _to_plain(value: Array, dtype: DType) -> Array:
+    """A value as safetensors can hold it."""
+    if dtype.np == np.dtype(object):
+        return np.frombuffer(msgpack.packb([bytes(v) for v in value.ravel()]), np.uint8)
+    value = np.ascontiguousarray(value).reshape(value.shape)
+    return value if dtype.name in _PLAIN else value.reshape(-1).view(np.uint8)
+
+
+def _from_plain(data: Array, dtype: DType, shape: Sequence[int]) -> Array:
+    if dtype.np == np.dtype(object):
+        words = msgpack.unpackb(data.tobytes())
+        out = np.empty(len(words), object)
+        out[:] = words
+        return out.reshape(shape)
+    if dtype.name not in _PLAIN:
+        return data.view(dtype.np).reshape(shape)
+    if data.dtype != dtype.np or data.shape != tuple(shape):
+        raise ValueError(f"it holds {data.dtype.name} {data.shape}, not {dtype.name} {tuple(shape)}")
+    return data
+
+
+def _count(dims: Sequence[int]) -> int:
+    """How many elements a box of these sizes has. ValueError: they are no sizes."""
+    if not all(type(n) is int and n >= 0 for n in dims):
+        raise ValueError(f"{dims!r} are no sizes")
+    return math.prod(dims)
+
+
+def _checksum(data: Array) -> int:
+    return zlib.crc32(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+
+
+__all__ = [
+    "CheckpointReader", "Region", "checkpoint_exists", "remove_checkpoint_files", "remove_leftovers", "save_turn",
+    "write_manifest", "write_shard",
+]  # fmt: skip

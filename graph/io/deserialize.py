@@ -1,0 +1,368 @@
+"""Graphs made again of the bytes that `serialize` wrote.
+
+What is read is not trusted. Nothing is unpickled or evaluated; each record is checked; each node's types and
+shapes are inferred again from its definition; the graph changes only after the last record was found good.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ..core.cycles import find_cycle
+from ..core.dtypes import DType
+from ..core.errors import InvalidArgumentError
+from ..core.graph import Graph
+from ..core.node import Node, Tensor
+from ..core.opdef import OpDef, opdef as find_opdef
+from ..core.scopes import RecordedBlock
+from ..core.shape import Dims, as_dims, compatible, merge
+from .record_format import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader
+
+MAX_NAME = 4096  # characters
+MAX_DEPTH = 8  # tuples inside one another, in one attr
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, DType})
+
+
+def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
+    """Append the nodes that `graph_to_bytes` wrote, to a graph that has exactly the nodes before them.
+
+    Raises:
+        InvalidArgumentError: anything is wrong with the data; the text names the node. The graph has not
+            changed then.
+    """
+    reader = Reader(max(len(data), 1))
+    reader.feed(data)
+    return _read(graph, reader).join()
+
+
+def load(path: str | os.PathLike[str]) -> Graph:
+    """Read a graph that `save` wrote.
+
+    Raises:
+        InvalidArgumentError: the file is damaged or no graph. OSError: it cannot be read.
+    """
+    graph = Graph()
+    with Path(path).open("rb") as file:
+        _read(graph, Reader(MAX_RECORD, file)).join()
+    return graph
+
+
+def read_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool = False) -> Arrived:
+    """Read a saved graph's nodes for a graph that may have nodes of its own. They are in it when they `join`.
+
+    Args:
+        file: an open file of bytes, at the beginning of what `records` gave.
+        prefix: put before all names (and those of colocation groups, loops and state that go by a node's name), such as `scope/`.
+        clear_devices: let the nodes ask for no device.
+
+    Raises:
+        InvalidArgumentError: the data are damaged, or a name is taken.
+    """
+    return _read(graph, Reader(MAX_RECORD, file), Import(prefix, clear_devices))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Nodes that were read and found good. They know their graph, which does not know them before they join it.
+
+    Attributes:
+        nodes: numbered on from the graph's last one. has_late_edges: whether a control edge goes against their order.
+        seed: the graph-level seed that comes with them, or None.
+    """
+
+    graph: Graph
+    nodes: list[Node]
+    has_late_edges: bool
+    seed: int | None
+
+    def join(self) -> list[Node]:
+        """Append the nodes to their graph. InvalidArgumentError: it has changed meanwhile, or may not grow; it is as it was then."""
+        try:
+            self.graph.adopt(self.nodes, self.has_late_edges)
+        except (ValueError, RuntimeError) as e:
+            raise InvalidArgumentError(None, None, f"These nodes cannot be added to the graph: {e}") from None
+        if self.seed is not None:
+            self.graph.seed = self.seed
+        return self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """How a whole graph is put into another one; see `read_stream`.
+
+    Attributes:
+        outside: nodes of the graph that the new ones may take: the first is number -1, the next -2.
+    """
+
+    prefix: str
+    clear_devices: bool = False
+    outside: tuple[Node, ...] = ()
+
+
+def _read(graph: Graph, reader: Reader, how: Import | None = None) -> Arrived:
+    """Read a stream, and check all of it."""
+    builder = Builder(graph, how)
+    try:
+        for record in reader:
+            builder.take(record)
+        return builder.finish()
+    except InvalidArgumentError:
+        raise
+    except MalformedError as e:
+        raise InvalidArgumentError(None, None, f"Malformed graph data, {builder.position()}: {e}") from None
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        UnicodeDecodeError,
+        msgpack.UnpackException,
+        msgpack.OutOfData,
+        RecursionError,
+    ) as e:
+        raise InvalidArgumentError(
+            None, None, f"Malformed graph data, {builder.position()}: {type(e).__name__}: {e}"
+        ) from None
+
+
+class Builder:
+    """Nodes made from records, kept apart from the graph until all are good: `take` each record, then `finish`."""
+
+    def __init__(self, graph: Graph, how: Import | None) -> None:
+        self.graph = graph
+        self.base = len(graph)
+        self.how = how
+        self.shift = 0 if how is None else self.base  # what is added to the stream's numbers of nodes
+        self.nodes: list[Node] = []
+        self._texts: list[str] = []
+        self._ops: dict[int, OpDef] = {}
+        self._devices: dict[int, str] = {}
+        self._blocks: list[RecordedBlock] = []
+        self._controls: list[tuple[int, ...]] = []
+        self._names: set[str] = set()
+        self._seed: int | None = None
+        self._started = self._ended = False
+
+    def position(self) -> str:
+        """Where reading stands, for errors."""
+        return f"after node '{self.nodes[-1].name}'" if self.nodes else "at its start"
+
+    def take(self, record: tuple[Any, ...]) -> None:
+        """Check and keep one record."""
+        if not self._started:
+            self._header(record)
+        elif self._ended:
+            raise MalformedError("something follows the end")
+        elif record[0] == "n" and len(record) == 13:
+            self._node(*record[1:])
+        elif record[0] == "s" and len(record) == 2 and type(record[1]) is str:
+            self._texts.append(record[1])
+        elif record[0] == "b" and len(record) == 6:
+            self._block(*record[1:])
+        elif record[0] == "l" and len(record) == 3:
+            self._loop(*record[1:])
+        elif record[0] == "end" and len(record) == 2:
+            self._ended = True
+            if record[1] != len(self.nodes):
+                raise MalformedError(f"{len(self.nodes)} nodes arrived, {record[1]!r} were sent")
+        else:
+            raise MalformedError(f"unknown record {record[0]!r} of {len(record)} parts")
+
+    def finish(self) -> Arrived:
+        """The nodes, after the checks that need all of them: the stream is whole, and control edges close no cycle."""
+        if not self._ended:
+            raise MalformedError("the data end too early")
+        has_late_edges = False
+        for node, controls in zip(self.nodes, self._controls, strict=True):
+            if controls:
+                node.controls = tuple([self._at(i, len(self.nodes)) for i in controls])
+                has_late_edges = has_late_edges or max(controls) + self.shift >= node.index
+        if has_late_edges:
+            cycle = find_cycle([*self.graph.nodes[: self.base], *self.nodes])
+            if cycle:
+                raise MalformedError("control edges close a cycle: " + " -> ".join(n.name for n in cycle))
+        return Arrived(self.graph, self.nodes, has_late_edges, None if self.base else self._seed)
+
+    def _header(self, record: tuple[Any, ...]) -> None:
+        if len(record) != 4 or record[0] != FORMAT:
+            raise MalformedError("this is no graph")
+        _, version, start, seed = record
+        if version != VERSION:
+            raise MalformedError(f"format version {version!r} is not known; this release reads version {VERSION}")
+        if start != self.base - self.shift:
+            raise MalformedError(f"the data continue a graph of {start!r} nodes, this one has {self.base - self.shift}")
+        if seed is not None and type(seed) is not int:
+            raise MalformedError("the seed is no number")
+        self._seed = seed
+        self._started = True
+
+    def _loop(self, merge: Any, following: Any) -> None:
+        target, source = self._at(merge, len(self.nodes)), self._at(following, len(self.nodes))
+        is_new = target.index >= self.base
+        if not is_new or (target.type, source.type) != ("Merge", "NextIteration") or len(target.inputs) != 2:
+            raise MalformedError(f"nodes number {merge} and {following} are no loop's Merge and NextIteration")
+        (mine, _), (theirs,) = target.inputs, source.outputs
+        if mine.dtype.base is not theirs.dtype.base or not compatible(target.outputs[0].dims, theirs.dims):
+            raise MalformedError(f"what '{source.name}' leads back does not fit '{target.name}'")
+        target.inputs = (mine, theirs)
+
+    def _text(self, number: Any) -> str:
+        if type(number) is not int or not 0 <= number < len(self._texts):
+            raise MalformedError(f"text number {number!r} does not exist")
+        return self._texts[number]
+
+    def _at(self, index: Any, made: int) -> Node:
+        """The node of that number, among those of the graph (of an import: those outside) and the first `made` new ones."""
+        if type(index) is int and index < 0 and self.how is not None and -index <= len(self.how.outside):
+            return self.how.outside[-index - 1]
+        if type(index) is not int or not 0 <= index < self.base - self.shift + made:
+            raise MalformedError(f"node number {index!r} does not exist")
+        number: int = index + self.shift
+        return self.graph.nodes[number] if number < self.base else self.nodes[number - self.base]
+
+    def _block(self, outer: Any, spec: Any, description: Any, file: Any, line: Any) -> None:
+        if type(outer) is not int or not -1 <= outer < len(self._blocks) or type(description) is not str:
+            raise MalformedError("a device block is malformed")
+        if spec is not None and type(spec) is not str:
+            raise MalformedError("a device block's request is malformed")
+        around = None if outer < 0 else self._blocks[outer]
+        self._blocks.append(RecordedBlock(around, spec, description, self._text(file), _count(line)))
+
+    def _op(self, number: Any) -> OpDef:
+        if number not in self._ops:
+            self._ops[number] = find_opdef(self._text(number))
+        return self._ops[number]
+
+    def _device(self, number: Any) -> str:
+        # A device function's answer is kept as it was spelled, so the placer is who judges it, here as at its
+        # origin.
+        device = self._devices.get(number)
+        if device is None:
+            device = self._text(number)
+            if len(device) > MAX_NAME or not device.isprintable():
+                raise MalformedError("its device is no device's name")
+            self._devices[number] = device
+        return device
+
+    def _node(
+        self, name: Any, op: Any, inputs: Any, controls: Any, attrs: Any, device: Any, colocation: Any,
+            container: Any,
+        file: Any, line: Any, shapes: Any, block: Any,
+    ) -> None:  # fmt: skip
+        if type(name) is not str or not 0 < len(name) <= MAX_NAME or ":" in name or not name.isprintable():
+            raise MalformedError(f"{name!r} is no node's name")
+        if self.how is not None:
+            name, attrs, colocation = self._under(self.how.prefix, name, attrs, colocation)
+        if name in self._names or name in self.graph:
+            raise InvalidArgumentError(None, None, f"Malformed graph data: a node called '{name}' exists already")
+        try:
+            node = self._made(op, inputs, attrs, shapes)
+            node.name = name
+            node.device = "" if self.how is not None and self.how.clear_devices else self._device(device)
+            node.container = self._text(container)
+            node._origin = (self._text(file), _count(line))
+            node.colocation = _texts(colocation)
+            node.blocks = None if block == -1 else self._blocks[_count(block)]
+            if type(controls) is not tuple or not all(type(c) is int for c in controls):
+                raise MalformedError("its control inputs are malformed")
+        except Exception as e:
+            # Op definitions check attrs that users give; what a message holds may surprise them in any way.
+            raise InvalidArgumentError(None, None, f"Malformed graph data: node '{name}': {_message(e)}") from None
+        node.index = self.base + len(self.nodes)
+        self._names.add(name)
+        self.nodes.append(node)
+        self._controls.append(controls)
+
+    def _under(self, prefix: str, name: str, attrs: Any, colocation: Any) -> tuple[str, Any, Any]:
+        """A node's name, attrs and colocation groups, with a prefix to all names."""
+        if (
+            prefix and type(attrs) is dict
+        ):  # a loop goes by its frame's name, state by its node's unless it has one of its own
+            if "frame_name" in attrs:
+                attrs = attrs | {"frame_name": f"{prefix}{attrs['frame_name']}"}
+            if attrs.get("shared_name") == name:
+                attrs = attrs | {"shared_name": f"{prefix}{name}"}
+        return f"{prefix}{name}", attrs, tuple([f"{prefix}{c}" for c in _texts(colocation)]) if prefix else colocation
+
+    def _made(self, op: Any, inputs: Any, attrs: Any, shapes: Any) -> Node:
+        node = Node()
+        node.graph = self.graph
+        node.opdef = definition = self._op(op)
+        made = len(self.nodes)
+        if type(inputs) is not tuple or len(inputs) % 2:
+            raise MalformedError("its inputs are malformed")
+        taken = []
+        for i in range(0, len(inputs), 2):
+            outputs = self._at(inputs[i], made).outputs
+            output = inputs[i + 1]
+            if type(output) is not int or not 0 <= output < len(outputs):
+                raise MalformedError(f"output {output!r} of node number {inputs[i]} does not exist")
+            taken.append(outputs[output])
+        node.inputs = tuple(taken)
+        if type(attrs) is not dict:
+            raise MalformedError("its attrs are malformed")
+        for key, value in attrs.items():
+            if type(key) is not str or not key.isidentifier():
+                raise MalformedError(f"{key!r} is no attr's name")
+            if type(value) not in _PLAIN:
+                _check_attr(key, value, 0)
+        node.attrs = attrs
+        signature = definition.infer(node.inputs, attrs)
+        if shapes is None:  # nothing else is known of them
+            shapes = (None,) * len(signature)
+        if type(shapes) is not tuple or len(shapes) != len(signature):
+            raise MalformedError(f"it has {len(signature)} outputs, the data tell of another number")
+        node.outputs = tuple(
+            [_output(node, i, *made, known) for i, (made, known) in enumerate(zip(signature, shapes, strict=True))]
+        )
+        node.controls = ()
+        return node
+
+
+def _output(node: Node, index: int, dtype: Any, dims: Any, known: Any) -> Tensor:
+    """An output as its op infers it, with what else is known of its shape: both told by a message."""
+    if not isinstance(dtype, DType):
+        raise MalformedError(f"its attrs give it a value of type {dtype!r}")
+    return Tensor(node, index, dtype, _dims(dims if dims == known else merge(_dims(dims), _dims(known))))
+
+
+def _message(e: Exception) -> str:
+    return (
+        str(e)
+        if isinstance(e, (MalformedError, ValueError, TypeError, InvalidArgumentError)) and str(e)
+        else f"{type(e).__name__}: {e}"
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise MalformedError(f"{value!r} is no count")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if type(value) is not tuple or not all(type(v) is str for v in value):
+        raise MalformedError("its colocation groups are malformed")
+    return value
+
+
+def _dims(value: Any) -> Dims:
+    if value is not None and (
+        type(value) is not tuple or not all(d is None or (type(d) is int and d >= 0) for d in value)
+    ):
+        raise MalformedError("a shape is malformed")
+    return as_dims(value)
+
+
+def _check_attr(name: str, value: Any, depth: int) -> None:
+    if type(value) is tuple and depth < MAX_DEPTH:
+        for item in value:
+            if type(item) not in _PLAIN:
+                _check_attr(name, item, depth + 1)
+    elif not isinstance(value, np.ndarray):
+        raise MalformedError(f"attr {name} holds a {type(value).__name__}")

@@ -1,0 +1,269 @@
+"""Graphs with what Python knows of them: collections and variables. TensorFlow's MetaGraphDef.
+
+A file begins with one msgpack array `["dovetail-meta-graph", version, about]`; then comes the graph as `serialize` writes it. `about` is a
+map:
+
+    variables     what each variable is made of: names of nodes and tensors, and what the user said of it
+    collections   name -> values: ["n", node], ["t", tensor], ["v", number of the variable], or ["p", plain value]
+    saver         what a `train.Saver` was made with, or None
+
+What is read is not trusted: names are looked up in the graph that was read, and nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgpack
+
+from ..core.default_graph import GraphKeys
+from ..core.errors import InvalidArgumentError
+from ..core.graph import Graph
+from ..core.node import Node, Tensor
+from ..core.node_table import element_by_name
+from ..tensorflow.control_flow_recovery import recover_flow
+from ..variables.partitioned import SaveSliceInfo
+from ..variables.ref_and_resource import RefVariable, ResourceVariable
+from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
+from .deserialize import read_stream
+from .record_format import MAX_RECORD
+from .serialize import records
+
+FORMAT = "dovetail-meta-graph"
+VERSION = 1
+PLAIN = (bool, int, float, str, bytes)
+_MISFITS = (KeyError, ValueError, TypeError, IndexError, AttributeError)
+_LOG = logging.getLogger("dovetail")
+
+
+@dataclass(frozen=True, slots=True)
+class MetaGraph:
+    """A graph with its collections, as bytes in memory or in a file. `train.import_meta_graph` takes it.
+
+    Attributes:
+        source: the bytes, or the file.
+    """
+
+    source: bytes | Path
+
+    def open(self) -> BinaryIO:
+        """A file to read it from."""
+        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import brought.
+
+    Attributes:
+        nodes: the nodes, which are in the graph now. variables: in the order of the file. saver: what a saver was made with, or None.
+    """
+
+    nodes: Sequence[Node]
+    variables: Sequence[Variable]
+    saver: Mapping[str, Any] | None = field(default=None)
+
+
+def write_meta_graph(
+    graph: Graph,
+    file: BinaryIO,
+    collections: Iterable[str] | None = None,
+    saver: Mapping[str, Any] | None = None,
+    saved: Sequence[Variable] = (),
+) -> None:
+    """Write a graph, its collections and its variables.
+
+    Args:
+        collections: names of those that are written; None: all. Values that are no nodes, tensors, variables, numbers or texts are
+            left out, and the log says so. Of a variable with copies the first one is written.
+        saver: plain values to keep for whoever imports. saved: variables that are to be kept although no collection has them.
+    """
+    variables: dict[Variable, int] = {}
+    kept: dict[str, list[Any]] = {}
+    for v in saved:
+        variables.setdefault(v._single(), len(variables))
+    for name in graph.get_all_collection_keys() if collections is None else collections:
+        values = graph.get_collection(name)
+        found = [_written(v, variables) for v in values]
+        left_out = sorted({type(v).__name__ for v, w in zip(values, found, strict=True) if w is None})
+        if (
+            left_out and not name.startswith("__") and name != GraphKeys.SAVERS
+        ):  # the graph's own books, and who is saving
+            _LOG.info("collection '%s': not written: values of type %s", name, ", ".join(left_out))
+        if isinstance(name, str):
+            kept[name] = [w for w in found if w is not None]
+    about = {"variables": [parts_of(v) for v in variables], "collections": kept, "saver": saver}
+    file.write(msgpack.packb((FORMAT, VERSION, about)))
+    for record in records(graph, 0):
+        file.write(record)
+
+
+def read_meta_graph(
+    meta: MetaGraph,
+    graph: Graph,
+    prefix: str = "",
+    clear_devices: bool = False,
+    check: Callable[[Mapping[str, Any] | None, Sequence[Variable]], object] = lambda saver, variables: None,
+) -> Imported:
+    """Append what `write_meta_graph` wrote to a graph, with its collections.
+
+    Args:
+        prefix: put before all names, such as `scope/`. clear_devices: let the nodes ask for no device.
+        check: is called with what the file has for a saver and with the variables, and raises ValueError (or what comes of a wrong
+            type) if they do not fit. The nodes are not in the graph yet.
+
+    Raises:
+        InvalidArgumentError: it is damaged or something else, or a name is taken. The graph has not changed then. OSError: it cannot
+            be read.
+    """
+    with meta.open() as file:
+        try:
+            unpacker = msgpack.Unpacker(file, use_list=False, max_buffer_size=MAX_RECORD)
+            head = unpacker.unpack()
+        except (ValueError, msgpack.UnpackException) as e:
+            raise _bad(meta, str(e) or type(e).__name__) from None
+        if not isinstance(head, tuple) or len(head) != 3 or head[0] != FORMAT or not isinstance(head[2], dict):
+            raise _bad(meta, "it does not begin as one")
+        if head[1] != VERSION:
+            raise _bad(meta, f"format version {head[1]!r} is not known; this release reads version {VERSION}")
+        file.seek(unpacker.tell())
+        arrived = read_stream(graph, file, prefix, clear_devices)
+    # What is told beside the nodes is checked before the graph is touched.
+    variables, collections = _collect(head[2], arrived.nodes, prefix, meta)
+    saver = head[2].get("saver")
+    try:
+        check(saver, variables)
+    except _MISFITS as e:
+        raise _bad(meta, f"its saver does not fit its variables: {type(e).__name__}: {e}") from None
+    nodes = arrived.join()
+    recover_flow(graph, nodes)
+    for name, values in collections.items():
+        for value in values:
+            graph.add_to_collection(name, value)
+    return Imported(nodes, variables, saver)
+
+
+def _bad(meta: MetaGraph, why: str) -> InvalidArgumentError:
+    where = "the data" if isinstance(meta.source, bytes) else str(meta.source)
+    return InvalidArgumentError(None, None, f"This is no meta graph of dovetail ({where}): {why}")
+
+
+# --- collections ------------------------------------------------------------------------------------------------------
+
+
+def _written(value: Any, variables: dict[Variable, int]) -> tuple[str, Any] | None:
+    """The written form of a collection's value; None: it has none."""
+    if isinstance(value, Variable):
+        return (
+            ("v", variables.setdefault(value, len(variables)))
+            if type(value) in (RefVariable, ResourceVariable)
+            else None
+        )
+    if isinstance(value, Node):
+        return "n", value.name
+    if isinstance(value, Tensor):
+        return "t", value.name
+    return ("p", value) if isinstance(value, PLAIN) else None
+
+
+def _collect(
+    about: Mapping[str, Any], nodes: Sequence[Node], prefix: str, meta: MetaGraph
+) -> tuple[list[Variable], dict[str, list[Any]]]:
+    """The variables and collections that a file tells of, made of its nodes."""
+    names = Names({node.name: node for node in nodes}, prefix)
+    try:
+        variables = [variable_of(parts, names) for parts in about["variables"]]
+        collections = {
+            str(name): [_value(kind, told, names, variables) for kind, told in values]
+            for name, values in about["collections"].items()
+        }
+    except _MISFITS as e:
+        raise _bad(meta, f"its collections do not fit its nodes: {type(e).__name__}: {e}") from None
+    return variables, collections
+
+
+def _value(kind: str, told: Any, names: Names, variables: list[Variable]) -> Any:
+    match kind:
+        case "v":
+            return variables[told]
+        case "n":
+            return names.node(told)
+        case "t":
+            return names.tensor(told)
+        case "p" if isinstance(told, PLAIN):
+            return told
+    raise ValueError(f"a collection has a value of kind {kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Nodes and tensors by the names that a file has for them."""
+
+    nodes: Mapping[str, Node]
+    prefix: str
+
+    def node(self, name: str) -> Node:
+        """A node. KeyError, ValueError: there is none."""
+        found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_tensor=False)
+        assert isinstance(found, Node)
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor. KeyError, ValueError: there is none."""
+        found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_operation=False)
+        assert isinstance(found, Tensor)
+        return found
+
+
+# --- variables --------------------------------------------------------------------------------------------------------
+
+
+def parts_of(v: Variable) -> dict[str, Any]:
+    """What a variable is made of. A constraint is a Python function, and stays behind."""
+    part = v.save_slice_info
+    found = {
+        "place": v._handle.name,
+        "initial_value": v._initial_value.name,
+        "initializer": v._initializer.name,
+        "starts_by": None if v._starts_by is None else v._starts_by.name,
+        "trainable": v._trainable,
+        "synchronization": v.synchronization.name,
+        "aggregation": v.aggregation.name,
+        "slice": None if part is None else (part.full_name, part.full_shape, part.var_offset, part.var_shape),
+    }
+    if isinstance(v, ResourceVariable):
+        cached = None if v._cached is None else v._cached.name
+        return found | {"read": v._element.name, "is_initialized": v._is_initialized.name, "cached": cached}
+    assert isinstance(v, RefVariable)
+    return found | {"read": v._snapshot.name}
+
+
+def variable_of(parts: Mapping[str, Any], names: Names) -> Variable:
+    """The variable that is made of these parts."""
+    place = names.tensor(parts["place"])
+    kinds: dict[str, type[Variable]] = {"VariableV2": RefVariable, "VarHandleOp": ResourceVariable}
+    v: Any = object.__new__(kinds[place.op.type])
+    v._handle = place
+    v._initial_value = names.tensor(parts["initial_value"])
+    v._initializer = names.node(parts["initializer"])
+    if parts["starts_by"] is not None:
+        v._starts_by = names.node(parts["starts_by"])
+    v._trainable, v._constraint = bool(parts["trainable"]), None
+    v.synchronization = VariableSynchronization[parts["synchronization"]]
+    v.aggregation = VariableAggregation[parts["aggregation"]]
+    if parts["slice"] is not None:
+        name, *lists = parts["slice"]
+        v.save_slice_info = SaveSliceInfo(f"{names.prefix}{name}", *(list(map(int, one)) for one in lists))
+    read = names.tensor(parts["read"])
+    if isinstance(v, RefVariable):
+        v._snapshot = read
+    else:
+        v._element, v._is_initialized = read, names.tensor(parts["is_initialized"])
+        v._cached = None if parts["cached"] is None else names.tensor(parts["cached"])
+    found: Variable = v
+    return found

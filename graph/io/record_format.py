@@ -1,0 +1,141 @@
+"""A graph as bytes, for messages between processes and for files: what `serialize` writes and `deserialize` reads.
+
+One form serves both: a stream of small msgpack arrays, the records, that can be written and read piece by
+piece whatever the size of the graph.
+
+    ["dovetail-graph", version, nodes before, seed]   first
+    ["s", text]                                       a text that later records name by its number (0, 1, ...)
+    ["b", outer or -1, spec, description, file, line] a device block, numbered likewise; told, never applied
+    ["c", bytes]                                      a piece of a large constant, which the next node takes
+    ["n", name, op, inputs, control inputs, attrs, device, colocation, container, file, line, shapes, block]
+    ["l", node, node]                                 a loop's Merge, and the NextIteration that leads back
+    ["end", number of nodes]                          last, so that a stream that was cut is noticed
+
+`inputs` is flat: node number and output number in turn. A loop's Merge, which comes before its
+NextIteration, has its first input twice there. A node's device is what it asked for when it was
+made; loading does not apply device blocks again. Element types and arrays travel as msgpack extension types,
+arrays as raw elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import msgpack
+import numpy as np
+
+from ..core import dtypes
+from ..core.dtypes import DType
+from ..core.shape import VALUE_RANK
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+FORMAT = "dovetail-graph"
+VERSION = 1
+CHUNK = 64 << 20  # bytes of a constant in one record; msgpack's own limit is 4 GiB
+MAX_RECORD = 4 * CHUNK  # bytes of any record
+
+_DTYPE, _ARRAY, _CHUNKED = 1, 2, 3  # msgpack extension types
+
+
+class MalformedError(Exception):
+    """What is wrong with a record. Who reads the stream adds which one it is."""
+
+
+def extension(value: Any, out: list[bytes]) -> Any:
+    """What msgpack does not know: an element type, or an array, whose pieces go to `out` when it is large."""
+    if isinstance(value, DType):
+        return msgpack.ExtType(_DTYPE, value.name.encode())
+    if isinstance(value, np.ndarray):
+        dtype = dtypes.as_dtype(value.dtype)
+        if dtype is dtypes.string:
+            items = [v.encode() if isinstance(v, str) else v for v in value.ravel()]
+            if not all(isinstance(v, bytes) for v in items):
+                raise TypeError("an array of objects holds something that is not text")
+            return msgpack.ExtType(_ARRAY, msgpack.packb((dtype.name, value.shape, items)))
+        if value.nbytes <= CHUNK:
+            return msgpack.ExtType(_ARRAY, msgpack.packb((dtype.name, value.shape, value.tobytes())))
+        flat: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        raw = memoryview(flat)
+        pieces = range(0, len(raw), CHUNK)
+        out.extend(msgpack.packb(("c", raw[i : i + CHUNK])) for i in pieces)
+        return msgpack.ExtType(_CHUNKED, msgpack.packb((dtype.name, value.shape, len(pieces))))
+    raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+class Reader:
+    """The records of a stream. Pieces of a large constant are kept until the node that takes them comes."""
+
+    def __init__(self, limit: int, file: Any = None) -> None:
+        names = (
+            "max_buffer_size",
+            "max_str_len",
+            "max_bin_len",
+            "max_array_len",
+            "max_map_len",
+            "max_ext_len",
+        )
+        limits = dict.fromkeys(names, limit)
+        self._pieces: list[bytes] = []
+        self._unpacker = msgpack.Unpacker(file, use_list=False, ext_hook=self._extension, **limits)
+        self.feed = self._unpacker.feed
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for record in self._unpacker:
+            if type(record) is not tuple or not record:
+                raise MalformedError("a record is not an array")
+            if record[0] != "c":
+                yield record
+            elif len(record) == 2 and isinstance(record[1], bytes):
+                self._pieces.append(record[1])
+            else:
+                raise MalformedError("a piece of a constant is not bytes")
+
+    def _extension(self, code: int, data: bytes) -> Any:
+        if code == _DTYPE:
+            return _dtype(data.decode())
+        if code not in (_ARRAY, _CHUNKED):
+            raise MalformedError(f"unknown extension type {code}")
+        name, shape, content = msgpack.unpackb(data, use_list=False)
+        if code == _CHUNKED:
+            if type(content) is not int or not 0 < content <= len(self._pieces):
+                raise MalformedError("pieces of a constant are missing")
+            taken, self._pieces[:content] = self._pieces[:content], []
+            content = b"".join(taken)
+        return _array(_dtype(name), shape, content)
+
+
+def unpacked(data: bytes) -> Any:
+    """One value that was packed by itself, with element types and arrays. MalformedError, or msgpack's errors: it is malformed."""
+    return msgpack.unpackb(data, use_list=False, ext_hook=Reader(MAX_RECORD)._extension)
+
+
+def _dtype(name: Any) -> DType:
+    found = dtypes.BY_NAME.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise MalformedError(f"no element type is called {name!r}")
+    return found
+
+
+def _array(dtype: DType, shape: Any, content: Any) -> Array:
+    if type(shape) is not tuple or len(shape) > VALUE_RANK or not all(type(d) is int and d >= 0 for d in shape):
+        raise MalformedError("a constant's shape is malformed")
+    count = math.prod(shape)
+    if dtype is dtypes.string:
+        if type(content) is not tuple or len(content) != count or not all(type(v) is bytes for v in content):
+            raise MalformedError("a constant of text does not hold what its shape says")
+        array: Array = np.empty(count, object)
+        array[:] = content
+        array = array.reshape(shape)
+        array.flags.writeable = False
+        return array
+    if dtype.np.hasobject or dtype.is_ref:
+        raise MalformedError(f"no constant holds {dtype.name}")
+    if type(content) is not bytes or len(content) != count * dtype.size:
+        raise MalformedError(f"a constant of {count} {dtype.name} does not have {count * dtype.size} bytes")
+    array = np.frombuffer(content, dtype.np).reshape(shape)
+    if dtype.is_bool and count and array.view(np.uint8).max() > 1:
+        raise MalformedError("a constant of bool holds something else")
+    return array

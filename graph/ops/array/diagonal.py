@@ -1,0 +1,251 @@
+"""Diagonals: of one tensor (diag, diag_part), of each matrix in a stack (matrix_diag), bands, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import NUMBERS, bool_
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import Dims, compatible, merge, text
+from ..math.common import allowed, same_type
+from ..math.static_operands import (
+    Array,
+    index_operand,
+    invalid,
+    move_cost,
+    need_index,
+    need_rank,
+    need_rank_at_least,
+    op_scope,
+    pick_cost,
+)
+
+_TYPES = (*NUMBERS, bool_)
+
+# --- one tensor ---------------------------------------------------------------------------------------------
+
+
+def _diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, _TYPES)
+    need_rank_at_least(x.dims, 1, "diagonal")
+    return [(dtype, None if x.dims is None else (*x.dims, *x.dims))]
+
+
+def _diag(x: Array) -> Array:
+    return np.diagflat(x).reshape(x.shape * 2).astype(x.dtype, copy=False)
+
+
+def _diag_part_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, _TYPES)
+    if x.dims is None:
+        return [(dtype, None)]
+    half = len(x.dims) // 2
+    if not half or len(x.dims) % 2 or not compatible(x.dims[:half], x.dims[half:]):
+        raise ValueError(f"the shape must be some sizes twice over, not {text(x.dims)}")
+    return [(dtype, merge(x.dims[:half], x.dims[half:]))]
+
+
+def _diag_part(x: Array) -> Array:
+    half = x.ndim // 2
+    if not half or x.ndim % 2 or x.shape[:half] != x.shape[half:]:
+        raise invalid(f"The shape must be some sizes twice over, not {text(x.shape)}")
+    count = int(np.prod(x.shape[:half]))
+    return np.diagonal(x.reshape(count, count)).reshape(x.shape[:half])
+
+
+define("Diag", infer=_diag_rule, reference=_diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost)
+define(
+    "DiagPart",
+    infer=_diag_part_rule,
+    reference=_diag_part,
+    gradient=lambda node, grad: [diag(grad)],
+    cost=pick_cost,
+)
+
+
+def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor of zeros but for its diagonal: `out[i, ..., i, ...] = diagonal[i, ...]`, of twice the rank."""
+    with op_scope(name, "Diag", diagonal) as scope:
+        return apply("Diag", (convert(diagonal, name="diagonal"),), None, scope)
+
+
+def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
+    """The diagonal of a tensor whose shape is some sizes twice over; the inverse of `diag`."""
+    with op_scope(name, "DiagPart", input) as scope:
+        return apply("DiagPart", (convert(input, name="input"),), None, scope)
+
+
+# --- each matrix --------------------------------------------------------------------------------------------
+
+
+def _matrix_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, _TYPES)
+    need_rank_at_least(x.dims, 1, "diagonal")
+    return [(dtype, None if x.dims is None else (*x.dims, x.dims[-1]))]
+
+
+def _matrix_diag(x: Array) -> Array:
+    size = x.shape[-1]
+    out = np.zeros((*x.shape, size), x.dtype)
+    at = np.arange(size)
+    out[..., at, at] = x
+    return out
+
+
+def _diagonal_dims(dims: Dims) -> Dims:
+    """The shape of the main diagonals of matrices of this shape."""
+    if dims is None:
+        return None
+    rows, columns = dims[-2:]
+    length = 0 if 0 in (rows, columns) else None if rows is None or columns is None else min(rows, columns)
+    return (*dims[:-2], length)
+
+
+def _matrix_diag_part_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, _TYPES)
+    need_rank_at_least(x.dims, 2, "input")
+    return [(dtype, _diagonal_dims(x.dims))]
+
+
+def _matrix_diag_part(x: Array) -> Array:
+    return np.diagonal(x, axis1=-2, axis2=-1)
+
+
+def _matrix_diag_part_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from .creation import zeros_like
+
+    return [matrix_set_diag(zeros_like(node.inputs[0]), grad)]
+
+
+def _matrix_set_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, diagonal = inputs
+    dtype = allowed(same_type(inputs), _TYPES)
+    need_rank_at_least(x.dims, 2, "input")
+    wanted = _diagonal_dims(x.dims)
+    if not compatible(wanted, diagonal.dims):
+        raise ValueError(f"the diagonals of {text(x.dims)} have shape {text(wanted)}, not {text(diagonal.dims)}")
+    return [(dtype, x.dims)]
+
+
+def _matrix_set_diag(x: Array, diagonal: Array) -> Array:
+    length = min(x.shape[-2:])
+    if diagonal.shape != (*x.shape[:-2], length):
+        raise invalid(
+            f"The diagonals of {text(x.shape)} have shape {text((*x.shape[:-2], length))}, not {text(diagonal.shape)}"
+        )
+    out = x.copy()
+    at = np.arange(length)
+    out[..., at, at] = diagonal
+    return out
+
+
+def _matrix_set_diag_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from .creation import zeros_like
+
+    return [matrix_set_diag(grad, zeros_like(node.inputs[1])), matrix_diag_part(grad)]
+
+
+define(
+    "MatrixDiag",
+    infer=_matrix_diag_rule,
+    reference=_matrix_diag,
+    gradient=lambda node, grad: [matrix_diag_part(grad)],
+    cost=move_cost,
+)
+define(
+    "MatrixDiagPart",
+    infer=_matrix_diag_part_rule,
+    reference=_matrix_diag_part,
+    gradient=_matrix_diag_part_gradient,
+    cost=pick_cost,
+)
+define(
+    "MatrixSetDiag",
+    infer=_matrix_set_diag_rule,
+    reference=_matrix_set_diag,
+    gradient=_matrix_set_diag_gradient,
+    cost=move_cost,
+)
+
+
+def matrix_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """Square matrices of zeros but for their main diagonals: (..., n) gives (..., n, n)."""
+    with op_scope(name, "MatrixDiag", diagonal) as scope:
+        return apply("MatrixDiag", (convert(diagonal, name="diagonal"),), None, scope)
+
+
+def matrix_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
+    """The main diagonals of matrices: (..., m, n) gives (..., min(m, n))."""
+    with op_scope(name, "MatrixDiagPart", input) as scope:
+        return apply("MatrixDiagPart", (convert(input, name="input"),), None, scope)
+
+
+def matrix_set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """Matrices with their main diagonals replaced."""
+    with op_scope(name, "MatrixSetDiag", input, diagonal) as scope:
+        x = convert(input, name="input")
+        return apply("MatrixSetDiag", (x, convert(diagonal, name="diagonal", prefer=x.dtype.base)), None, scope)
+
+
+def _band_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, lower, upper = inputs
+    dtype = allowed(x.dtype.base, _TYPES)
+    same_type((lower, upper))
+    for t, what in ((lower, "num_lower"), (upper, "num_upper")):
+        need_index(t, what)
+        need_rank(t.dims, 0, what)
+    need_rank_at_least(x.dims, 2, "input")
+    return [(dtype, x.dims)]
+
+
+def _band(x: Array, lower: Array, upper: Array) -> Array:
+    rows, columns = x.shape[-2:]
+    offset = np.arange(columns) - np.arange(rows)[:, None]
+    inside = ((lower < 0) | (-offset <= lower)) & ((upper < 0) | (offset <= upper))
+    return np.where(inside, x, np.zeros((), x.dtype))
+
+
+define(
+    "MatrixBandPart",
+    infer=_band_rule,
+    reference=_band,
+    gradient=lambda node, grad: [matrix_band_part(grad, *node.inputs[1:]), None, None],
+    cost=move_cost,
+)
+
+
+def matrix_band_part(
+    input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
+) -> Tensor:
+    """Matrices with zeros outside of a band around the main diagonal.
+
+    Args:
+        num_lower: diagonals kept below the main one; negative: all.
+        num_upper: diagonals kept above it; negative: all.
+
+    >>> matrix_band_part(x, -1, 0)   # the lower triangle
+    """
+    with op_scope(name, "MatrixBandPart", input, num_lower, num_upper) as scope:
+        operands = (
+            convert(input, name="input"),
+            index_operand(num_lower, "num_lower"),
+            index_operand(num_upper, "num_upper"),
+        )
+        return apply("MatrixBandPart", operands, None, scope)
+
+
+def trace(x: TensorLike, name: str | None = None) -> Tensor:
+    """The sum of each matrix's main diagonal: (..., m, n) gives (...)."""
+    from ..math.reduce import reduce_sum
+
+    with op_scope(name, "Trace", x) as scope:
+        return reduce_sum(matrix_diag_part(convert(x, name="x")), [-1], name=scope)

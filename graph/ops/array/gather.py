@@ -1,0 +1,402 @@
+"""Picking elements by computed indices, and putting them back: gather, scatter, one_hot, reverse.
+
+A gather's gradient is a scatter-add, and a scatter's a gather. The gradient of a gather along the first axis
+is `IndexedSlices`: only the rows that were looked at, so that a step on a large embedding table costs what
+its batch costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, to_array
+from ...core.dtypes import INTEGERS, DType, as_dtype, float32
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import Dims, compatible, merge, text
+from ...tensors.indexed_slices import IndexedSlices
+from ..math.common import allowed, same_type
+from ..math.static_operands import (
+    Array,
+    dims_of,
+    index_operand,
+    int_attr,
+    invalid,
+    move_cost,
+    need_index,
+    need_rank,
+    need_rank_at_least,
+    normal_axis,
+    op_scope,
+    pick_cost,
+    static_int,
+    static_ints,
+    write_cost,
+)
+from .concat_stack import concat
+from .shapes import broadcast_to, reshape, shape, size, squeeze, transpose
+from .slicing import slice as slice_
+
+# --- gather -------------------------------------------------------------------------------------------------
+
+
+def check_indices(indices: Array, limit: int) -> None:
+    """InvalidArgumentError unless every index is in [0, limit); it names the first that is not."""
+    wrong = (indices < 0) | (indices >= limit)
+    if wrong.any():
+        at = [int(i) for i in np.argwhere(wrong)[0]]
+        raise invalid(f"indices{at or ''} = {int(indices[tuple(at)])} is not in [0, {limit})")
+
+
+def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    params, indices, axis_input = inputs
+    need_index(indices, "indices")
+    need_index(axis_input, "axis")
+    need_rank_at_least(params.dims, 1, "params")
+    batch = int_attr(attrs, "batch_dims")
+    axis = static_int(axis_input)
+    if params.dims is None or indices.dims is None:
+        return [(params.dtype.base, None)]
+    if not -len(indices.dims) <= batch <= len(indices.dims):
+        raise ValueError(f"batch_dims {batch} exceeds the rank {len(indices.dims)} of indices")
+    if batch < 0:
+        batch += len(indices.dims)
+    if axis is None:
+        return [(params.dtype.base, (None,) * (len(params.dims) + len(indices.dims) - batch - 1))]
+    at = normal_axis(axis, len(params.dims))
+    if batch > at:
+        raise ValueError(f"batch_dims {batch} must not exceed axis {at}")
+    if not compatible(params.dims[:batch], indices.dims[:batch]):
+        raise ValueError(
+            f"the first {batch} sizes are batches and must agree: {text(params.dims)} against {text(indices.dims)}"
+        )
+    batches = merge(params.dims[:batch], indices.dims[:batch]) or ()
+    return [(params.dtype.base, (*batches, *params.dims[batch:at], *indices.dims[batch:], *params.dims[at + 1 :]))]
+
+
+def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> Array:
+    at = normal_axis(int(np.reshape(axis, ())), params.ndim)
+    batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
+    check_indices(indices, params.shape[at])
+    if batch == 0:
+        return np.take(params, indices, at)
+    # One open grid per batch dimension pairs each batch's indices with its own params.
+    front = np.moveaxis(params, at, batch)
+    grid = np.ogrid[tuple(slice(d) for d in indices.shape[:batch])]
+    picked = front[(*(g.reshape(g.shape + (1,) * (indices.ndim - batch)) for g in grid), indices)]
+    # Now [batches, indices, between, after]: the picked dimensions go back behind those between batches and
+    # axis.
+    count = indices.ndim - batch
+    return np.moveaxis(picked, range(batch, batch + count), range(at, at + count))
+
+
+def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    params, indices, axis_input = node.inputs
+    grad = convert(grad)
+    axis = static_int(axis_input)
+    batch = node.attrs["batch_dims"]
+    with node.graph.colocate_with(params):
+        whole = shape(params, out_type=indices.dtype.base)
+    if axis == 0 and not batch:
+        count = reshape(size(indices), [1])
+        tail = slice_(shape(params), [1], [-1])
+        rows = reshape(grad, concat([count, tail], 0))
+        return [IndexedSlices(rows, reshape(indices, count), whole), None, None]
+    if params.dims is None or indices.dims is None or axis is None:
+        raise ValueError(
+            f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the "
+            f"ranks of {params!r} "
+            f"and {indices!r}; use set_shape"
+        )
+    at = normal_axis(axis, len(params.dims))
+    if batch < 0:
+        batch += len(indices.dims)
+    return [_dense_gather_gradient(params, indices, whole, at, batch, grad), None, None]
+
+
+def _dense_gather_gradient(
+    params: Tensor, indices: Tensor, whole: Tensor, axis: int, batch: int, grad: Tensor
+) -> Tensor:
+    """The gradient along any axis: picked dimensions come to the front, are summed by index, go back."""
+    from ..math.reduce import reduce_prod
+    from .segments import unsorted_segment_sum
+
+    assert params.dims is not None and indices.dims is not None
+    rank, picked = len(params.dims), len(indices.dims) - batch
+    # grad is [batches, between, picked..., after]
+    batches = list(range(batch))
+    between = list(range(batch, axis))
+    at = list(range(axis, axis + picked))
+    after = list(range(axis + picked, rank + picked - 1))
+    front = transpose(grad, [*batches, *at, *between, *after])
+    length = whole[axis]
+    ids = indices
+    segments = length
+    if batch:
+        # Batch b's index i becomes segment b * length + i.
+        from .creation import range as range_
+
+        count = reduce_prod(whole[:batch])
+        offsets = range_(count) * length
+        sizes = shape(indices, out_type=indices.dtype.base)
+        ids = reshape(indices, concat([[-1], sizes[batch:]], 0)) + reshape(offsets, [-1, *[1] * picked])
+        segments = count * length
+        flat = concat([[-1], shape(front, out_type=indices.dtype.base)[batch:]], 0)
+        front = reshape(front, flat)
+    summed = unsorted_segment_sum(front, ids, segments)
+    order = [*batches, axis, *between, *range(axis + 1, rank)]
+    restored = reshape(summed, gather(whole, order))
+    back = [order.index(i) for i in range(rank)]
+    return transpose(restored, back)
+
+
+define("GatherV2", infer=_gather_rule, reference=_gather, gradient=_gather_gradient, cost=pick_cost)
+
+
+def gather(
+    params: TensorLike,
+    indices: TensorLike,
+    validate_indices: bool | None = None,
+    name: str | None = None,
+    axis: TensorLike = None,
+    batch_dims: int | None = 0,
+) -> Tensor:
+    """Slices of `params` along an axis, picked by index.
+
+    Args:
+        params: at least rank 1.
+        indices: int32 or int64, any shape, each in [0, params.shape[axis]).
+        validate_indices: ignored; indices are always checked.
+        axis: where to pick; by default the first after the batches.
+        batch_dims: that many leading dimensions of both are batches, paired one to one; None: all of `indices` but the last.
+
+    Returns:
+        shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]`.
+
+    Raises:
+        InvalidArgumentError: an index is out of range, when the graph runs.
+    """
+    if batch_dims is None:
+        known = indices.dims if isinstance(indices, Tensor) else np.shape(indices)
+        if known is None:
+            raise ValueError("batch_dims=None needs to know the rank of indices; use set_shape")
+        batch_dims = len(known) - 1
+    if axis is None:
+        axis = batch_dims
+    with op_scope(name, "GatherV2", params, indices, axis) as scope:
+        operands = (
+            convert(params, name="params"),
+            index_operand(indices, "indices"),
+            index_operand(axis, "axis"),
+        )
+        return apply("GatherV2", operands, {"batch_dims": int(batch_dims)}, scope)
+
+
+def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
+    """Slices of `params` picked within each batch: `gather` whose batches are all axes of `indices` but the last.
+
+    Raises:
+        ValueError: the rank of `indices` is not known.
+
+    >>> batch_gather([[1, 2], [3, 4]], [[1], [0]])   # evaluates to [[2], [3]]
+    """
+    with op_scope(name, "BatchGather", params, indices):
+        at = index_operand(indices, "indices")
+        if at.dims is None:
+            raise ValueError("batch_gather does not allow indices with unknown shape.")
+        return gather(params, at, batch_dims=len(at.dims) - 1)
+
+
+# --- gather by coordinates ----------------------------------------------------------------------------------
+
+
+def coordinates_of(dims: Dims, indices: Tensor) -> tuple[int | None, Dims, Dims]:
+    """(length of a coordinate, shape of the list of them, shape of what one addresses), as far as known."""
+    need_index(indices, "indices")
+    need_rank_at_least(indices.dims, 1, "indices")
+    if indices.dims is None:
+        return None, None, None
+    depth = indices.dims[-1]
+    if depth is None or dims is None:
+        return depth, indices.dims[:-1], None
+    if depth > len(dims):
+        raise ValueError(
+            f"a coordinate of {depth} numbers cannot address a tensor of rank {len(dims)}, shape {text(dims)}"
+        )
+    return depth, indices.dims[:-1], dims[depth:]
+
+
+def _gather_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    params, indices = inputs
+    _, outer, inner = coordinates_of(params.dims, indices)
+    return [(params.dtype.base, None if outer is None or inner is None else outer + inner)]
+
+
+def coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
+    """The NumPy index for coordinates; InvalidArgumentError names the first that lies outside."""
+    depth = indices.shape[-1]
+    limits = np.array(dims[:depth], np.int64)
+    wrong = ((indices < 0) | (indices >= limits)).any(axis=-1)
+    if wrong.any():
+        at = [int(i) for i in np.argwhere(wrong)[0]]
+        raise invalid(
+            f"indices{at or ''} = {indices[tuple(at)].tolist()} does not index into shape {text(tuple(dims))}"
+        )
+    return tuple(np.moveaxis(indices, -1, 0))
+
+
+def _gather_nd(params: Array, indices: Array) -> Array:
+    if indices.shape[-1] == 0:
+        return np.broadcast_to(params, (*indices.shape[:-1], *params.shape))
+    return np.asarray(params[coordinate_index(params.shape, indices)], params.dtype)
+
+
+def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from .scatter import scatter_nd
+
+    params, indices = node.inputs
+    whole = shape(params, out_type=indices.dtype.base)
+    if indices.dims is not None and len(indices.dims) == 2 and indices.dims[-1] == 1:
+        return [IndexedSlices(grad, squeeze(indices, -1), whole), None]
+    return [scatter_nd(indices, grad, whole), None]
+
+
+define("GatherNd", infer=_gather_nd_rule, reference=_gather_nd, gradient=_gather_nd_gradient, cost=pick_cost)
+
+
+def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0) -> Tensor:
+    """Elements or slices of `params`, each picked by a coordinate: the last dimension of `indices`.
+
+    Returns:
+        shape `indices.shape[:-1] + params.shape[indices.shape[-1]:]`; with `batch_dims` the leading
+        dimensions are paired.
+    """
+    with op_scope(name, "GatherNd", params, indices) as scope:
+        x, coordinates = convert(params, name="params"), index_operand(indices, "indices")
+        if batch_dims:
+            coordinates = _with_batchcoordinates_of(coordinates, int(batch_dims))
+        return apply("GatherNd", (x, coordinates), None, scope)
+
+
+def _with_batchcoordinates_of(indices: Tensor, batch: int) -> Tensor:
+    """Coordinates that name their batch too: their position in the leading dimensions comes in front."""
+    from .creation import range as range_
+
+    if indices.dims is None:
+        raise ValueError("batch_dims needs to know the rank of indices")
+    rank = len(indices.dims)
+    if not 0 <= batch < rank:
+        raise ValueError(f"batch_dims {batch} must be less than the rank {rank} of indices")
+    sizes = shape(indices, out_type=indices.dtype.base)
+    one_each = concat([sizes[:-1], [1]], 0)
+    grids = []
+    for i in range(batch):
+        steps = reshape(range_(sizes[i]), [-1 if j == i else 1 for j in range(rank)])
+        grids.append(broadcast_to(steps, one_each))
+    return concat([*grids, indices], -1)
+
+
+# --- one_hot ------------------------------------------------------------------------------------------------
+
+
+def _one_hot_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    indices, depth, on_value, off_value = inputs
+    allowed(indices.dtype.base, INTEGERS)
+    need_index(depth, "depth")
+    for t, what in ((depth, "depth"), (on_value, "on_value"), (off_value, "off_value")):
+        need_rank(t.dims, 0, what)
+    dtype = same_type((on_value, off_value))
+    axis = int_attr(attrs, "axis")
+    if indices.dims is None:
+        return [(dtype, None)]
+    count = static_int(depth)
+    if count is not None and count < 0:
+        raise ValueError(f"depth must not be negative: {count}")
+    at = normal_axis(axis, len(indices.dims) + 1)
+    return [(dtype, (*indices.dims[:at], count, *indices.dims[at:]))]
+
+
+def _one_hot(indices: Array, depth: Array, on_value: Array, off_value: Array, *, axis: int) -> Array:
+    hot = np.expand_dims(indices, axis)
+    at = normal_axis(axis, hot.ndim)
+    classes = np.arange(int(depth)).reshape([-1 if i == at else 1 for i in range(hot.ndim)])
+    return np.where(hot == classes, on_value, off_value)
+
+
+define("OneHot", infer=_one_hot_rule, reference=_one_hot, cost=write_cost)
+
+
+def one_hot(
+    indices: TensorLike,
+    depth: TensorLike,
+    on_value: TensorLike = None,
+    off_value: TensorLike = None,
+    axis: int | None = None,
+    dtype: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """A new dimension of size `depth` that is `on_value` at the index and `off_value` elsewhere.
+
+    Args:
+        indices: integers; those outside [0, depth) give a row of `off_value`.
+        on_value, off_value: by default 1 and 0.
+        axis: where the dimension goes; by default last.
+        dtype: element type; by default that of the values, or else float32.
+    """
+    with op_scope(name, "one_hot", indices, depth, on_value, off_value) as scope:
+        like = as_dtype(dtype).base if dtype is not None else _first_type(on_value, off_value)
+        for value, what in ((on_value, "on_value"), (off_value, "off_value")):
+            if isinstance(value, (np.ndarray, np.generic)) and as_dtype(value.dtype) is not like:
+                raise TypeError(
+                    f"dtype {as_dtype(value.dtype).name} of {what} does not match dtype parameter {like.name}"
+                )
+        on = convert(_one(like) if on_value is None else on_value, like)
+        off = convert(_one(like) * 0 if off_value is None else off_value, like)
+        operands = (index_operand(indices, "indices"), index_operand(depth, "depth"), on, off)
+        return apply("OneHot", operands, {"axis": -1 if axis is None else int(axis)}, scope)
+
+
+def _first_type(*values: TensorLike) -> DType:
+    """The type of the first value that is given; float32 when none is."""
+    given = next((v for v in values if v is not None), None)
+    if given is None:
+        return float32
+    return given.dtype.base if isinstance(given, Tensor) else as_dtype(to_array(given).dtype)
+
+
+def _one(dtype: DType) -> Array:
+    return np.ones((), dtype.np)
+
+
+# --- reverse ------------------------------------------------------------------------------------------------
+
+
+def _reverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, axes = inputs
+    need_index(axes, "axis")
+    need_rank(axes.dims, 1, "axis")
+    known = static_ints(axes)
+    if known is not None and x.dims is not None:
+        normal = [normal_axis(a, len(x.dims)) for a in known]
+        if len(set(normal)) != len(normal):
+            raise ValueError(f"axis {known} names a dimension twice")
+    return [(x.dtype.base, x.dims)]
+
+
+define(
+    "ReverseV2",
+    infer=_reverse_rule,
+    reference=lambda x, axes: np.flip(x, tuple(dims_of(axes))),
+    gradient=lambda node, grad: [reverse(grad, node.inputs[1]), None],
+    cost=move_cost,
+)
+
+
+def reverse(tensor: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
+    """The elements in reverse order along each dimension in `axis`."""
+    with op_scope(name, "ReverseV2", tensor, axis) as scope:
+        axes = axis if isinstance(axis, Tensor) else np.atleast_1d(np.asarray(axis))
+        return apply("ReverseV2", (convert(tensor, name="tensor"), index_operand(axes, "axis")), None, scope)

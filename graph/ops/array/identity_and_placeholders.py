@@ -1,0 +1,318 @@
+"""Ops that pass values on unchanged, or have none: identity, gates for gradients and order, checks."""
+
+from __future__ import annotations
+
+import sys
+from builtins import tuple as py_tuple
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, graph_of, make
+from ...core.dtypes import bool_
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, Trait, define
+from ...core.shape import as_dims, compatible, text
+from ...resources.resource_manager import Context
+from ...tensors.indexed_slices import IndexedSlices, map_values
+from ..math.static_operands import Array, invalid, need_rank, no_cost, op_scope
+
+# --- one value in, the same out -----------------------------------------------------------------------------
+
+
+def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    return [(x.dtype.base, x.dims)]
+
+
+def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    message = node.attrs.get("message")
+    raise LookupError(
+        f"No gradient may pass '{node.name}' (made at {node.source})" + (f": {message}" if message else "")
+    )
+
+
+define("Identity", infer=_same_rule, reference=lambda x: x, gradient=lambda node, grad: [grad], cost=no_cost)
+define("StopGradient", infer=_same_rule, reference=lambda x: x, cost=no_cost)
+define(
+    "PreventGradient",
+    infer=_same_rule,
+    reference=lambda x: x,
+    gradient=_refuse_gradient,
+    cost=no_cost,
+    internal_attrs=("message",),
+)
+
+
+def identity(input: TensorLike, name: str | None = None) -> Any:
+    """The same value as a new tensor, on the device of the block around; IndexedSlices stay such."""
+    if hasattr(input, "_mapped"):
+        return map_values(lambda values: identity(values, name), input)
+    if isinstance(input, Tensor):
+        return apply("Identity", (input,), None, name)
+    with op_scope(name, "Identity", input) as scope:
+        return apply("Identity", (convert(input, name="input"),), None, scope)
+
+
+def guarantee_const(input: TensorLike, name: str | None = None) -> Any:
+    """`identity`. What TensorFlow may conclude from the promise that the value stays the same, is not concluded here."""
+    return identity(input, name or "GuaranteeConst")
+
+
+def _each_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("at least one input is needed")
+    return [(t.dtype.base, t.dims) for t in inputs]
+
+
+define(
+    "IdentityN",
+    infer=_each_rule,
+    reference=lambda *values: values[0] if len(values) == 1 else values,
+    gradient=lambda node, *grads: grads,
+    cost=no_cost,
+)
+
+
+def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
+    """The same values as new tensors of one node: each is there when all are."""
+    with op_scope(name, "IdentityN", *input) as scope:
+        values = [convert(v, name=f"input_{i}") for i, v in enumerate(input)]
+        return list(make("IdentityN", values, None, scope).outputs)
+
+
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
+    """The same value, a constant to `gradients`."""
+    with op_scope(name, "StopGradient", input) as scope:
+        return apply("StopGradient", (convert(input, name="input"),), None, scope)
+
+
+def prevent_gradient(input: TensorLike, message: str = "", name: str | None = None) -> Tensor:
+    """The same value; `gradients` through it raises LookupError with `message`."""
+    with op_scope(name, "PreventGradient", input) as scope:
+        return apply("PreventGradient", (convert(input, name="input"),), {"message": message}, scope)
+
+
+def _default_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dims = as_dims(attrs.get("shape"))
+    if not compatible(x.dims, dims):
+        raise ValueError(f"the default value has shape {text(x.dims)}, which does not fit {text(dims)}")
+    return [(x.dtype.base, dims)]
+
+
+define(
+    "PlaceholderWithDefault",
+    infer=_default_rule,
+    reference=lambda x: x,
+    gradient=lambda node, grad: [grad],
+    cost=no_cost,
+    internal_attrs=("shape",),
+)
+
+
+def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+    """A tensor that may be fed, and else has the value of `input`; statically only `shape` is known of it."""
+    with op_scope(name, "PlaceholderWithDefault", input) as scope:
+        return apply("PlaceholderWithDefault", (convert(input, name="input"),), {"shape": as_dims(shape)}, scope)
+
+
+# --- order --------------------------------------------------------------------------------------------------
+
+define("NoOp", infer=lambda inputs, attrs: [], reference=lambda: (), cost=no_cost)
+
+
+def no_op(name: str | None = None) -> Node:
+    """A node that does nothing but wait for its control inputs."""
+    return make("NoOp", (), None, name)
+
+
+def group(*inputs: Any, name: str | None = None) -> Node:
+    """A node that has run when all `inputs` have: nodes, tensors, variables, nested lists and dicts of those.
+
+    Inputs on several devices are first gathered device by device, so that one message per device says that
+    all have run.
+    """
+    nodes = [_node_of(x) for x in _flat(inputs)]
+    if not nodes:
+        return no_op(name)
+    graph = nodes[0].graph
+    with graph.as_default(), graph.name_scope(name or "group_deps") as scope:
+        by_device: dict[str, list[Node]] = {}
+        for node in nodes:
+            by_device.setdefault(node.device, []).append(node)
+        if len(by_device) == 1:
+            ((device, waited),) = by_device.items()
+            return _wait_for(waited, device, scope)
+        gates = [_wait_for(by_device[device], device, None) for device in sorted(by_device)]
+        with graph.device(None):
+            return _wait_for(gates, "", scope)
+
+
+def _wait_for(nodes: list[Node], device: str, name: str | None) -> Node:
+    graph = nodes[0].graph
+    with graph.control_dependencies(nodes):
+        if not device:
+            return no_op(name)
+        with graph.device(device):
+            return no_op(name)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    if isinstance(values, dict):
+        values = [values[k] for k in sorted(values)]
+    if isinstance(values, (list, py_tuple)):
+        for v in values:
+            yield from _flat(v)
+    elif values is not None:
+        yield values
+
+
+def _node_of(value: Any) -> Node:
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, Tensor):
+        return value.op
+    as_element = getattr(value, "_control_element", None) or getattr(value, "_as_graph_element", None)
+    if as_element is not None and not isinstance(value, IndexedSlices):
+        element: Any = as_element()
+        return element if isinstance(element, Node) else element.op
+    node = getattr(value, "op", None)
+    if isinstance(node, Node):
+        return node
+    raise TypeError(f"group takes nodes, tensors and variables, not {value!r}")
+
+
+def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str | None = None) -> Any:
+    """`output_tensor`, available only after `dependencies` have run; on the device that makes it."""
+    graph = graph_of(output_tensor) if isinstance(output_tensor, Tensor) else output_tensor.graph
+    node = _node_of(output_tensor)
+    with (
+        graph.name_scope(name or "control_dependency") as scope,
+        graph.colocate_with(node),
+        graph.control_dependencies(dependencies),
+    ):
+        return identity(output_tensor, scope)
+
+
+def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] | None = None) -> list[Any]:
+    """The same tensors, each of which has its value only when all do (and `control_inputs` have run).
+
+    None stays None.
+    """
+    waited = [_node_of(t) for t in tensors if t is not None]
+    if not waited:
+        raise ValueError("tuple needs at least one tensor")
+    graph = waited[0].graph
+    with graph.name_scope(name or "tuple"):
+        gate = group(*waited, *(control_inputs or ()))
+        return [None if t is None else with_dependencies([gate], t) for t in tensors]
+
+
+# --- messages and checks ------------------------------------------------------------------------------------
+
+
+def shown(value: Array, summarize: int | None) -> str:
+    """The first elements of an array, row-major, as TensorFlow's Print shows them: `[1 2 3...]`.
+
+    None: 3 of them; -1: all.
+    """
+    limit = 3 if summarize is None else summarize
+    flat = np.ravel(value)
+    head = flat if limit < 0 else flat[:limit]
+    return f"[{' '.join(_item(v) for v in head)}{'...' if len(head) < len(flat) else ''}]"
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, (bool, np.bool_)):
+        return str(int(value))
+    return str(value)
+
+
+def _print_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("Print needs a tensor to pass on")
+    return [(inputs[0].dtype.base, inputs[0].dims)]
+
+
+def _print(context: Context, x: Array, *data: Array, message: str, first_n: int, summarize: int | None) -> Array:
+    if first_n < 0 or context.run_number() < first_n:
+        print(message + "".join(shown(d, summarize) for d in data), file=sys.stderr, flush=True)
+    return x
+
+
+define(
+    "Print",
+    infer=_print_rule,
+    reference=_print,
+    gradient=lambda node, grad: [grad, *[None] * (len(node.inputs) - 1)],
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)
+
+
+def Print(
+    input_: TensorLike,
+    data: Sequence[TensorLike],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """`input_` unchanged; when it is computed, the values of `data` are printed to the standard error of the
+    task that runs it.
+
+    Args:
+        message: printed in front.
+        first_n: print only in the first `first_n` steps; None: always.
+        summarize: elements shown of each tensor; None: 3, -1: all.
+    """
+    with op_scope(name, "Print", input_, data) as scope:
+        x = convert(input_, name="input")
+        shown_tensors = [convert(d, name=f"data_{i}") for i, d in enumerate(data)]
+        attrs = {
+            "message": message or "",
+            "first_n": -1 if first_n is None else int(first_n),
+            "summarize": summarize,
+        }
+        return apply("Print", (x, *shown_tensors), attrs, scope)
+
+
+def _assert_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("Assert needs a condition")
+    condition = inputs[0]
+    if condition.dtype.base is not bool_:
+        raise TypeError(f"the condition must be bool, not {condition.dtype.base.name}")
+    need_rank(condition.dims, 0, "the condition")
+    return []
+
+
+def _assert(context: Context, condition: Array, *data: Array, summarize: int | None) -> Sequence[Array]:
+    if not condition:
+        raise invalid("assertion failed: " + " ".join(shown(d, summarize) for d in data))
+    return ()
+
+
+define("Assert", infer=_assert_rule, reference=_assert, traits=Trait.STATEFUL, device_types=("CPU",))
+
+
+def Assert(
+    condition: TensorLike, data: Sequence[TensorLike], summarize: int | None = None, name: str | None = None
+) -> Node:
+    """A node that fails its step with InvalidArgumentError, showing `data`, unless `condition` (a bool
+    scalar) holds.
+
+    It must run to check anything: make what depends on it wait, with `control_dependencies([Assert(...)])`.
+    """
+    with op_scope(name, "Assert", condition, data):
+        wanted = convert(condition, bool_, name="condition")
+        return make(
+            "Assert",
+            (wanted, *(convert(d, name=f"data_{i}") for i, d in enumerate(data))),
+            {"summarize": summarize},
+            "Assert",
+        )

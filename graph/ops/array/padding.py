@@ -1,0 +1,265 @@
+"""Making tensors larger: repeating them (tile), putting elements around them (pad)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.constant_value import partly_known, static_value
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import of_rank, text
+from ..math.common import same_type
+from ..math.static_operands import (
+    Array,
+    dims_of,
+    index_operand,
+    invalid,
+    known_rank,
+    move_cost,
+    need_index,
+    need_rank,
+    op_scope,
+)
+from .concat_stack import stack
+from .shapes import reshape, shape, transpose
+
+# --- tile ---------------------------------------------------------------------------------------------------
+
+
+def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, multiples = inputs
+    need_index(multiples, "multiples")
+    need_rank(multiples.dims, 1, "multiples")
+    rank = len(x.dims) if x.dims is not None else multiples.dims[0] if multiples.dims else None
+    if rank is None:
+        return [(x.dtype.base, None)]
+    if multiples.dims is not None and multiples.dims[0] not in (rank, None):
+        raise ValueError(f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}")
+    times = partly_known(multiples)
+    if times is None or x.dims is None:
+        return [(x.dtype.base, of_rank(rank))]
+    if any(m is not None and m < 0 for m in times):
+        raise ValueError(f"multiples must not be negative: {times}")
+    return [(x.dtype.base, tuple(_times(d, m) for d, m in zip(x.dims, times, strict=True)))]
+
+
+def _times(d: int | None, m: int | None) -> int | None:
+    if d == 0 or m == 0:
+        return 0
+    return None if d is None or m is None else d * m
+
+
+def _tile(x: Array, multiples: Array) -> Array:
+    if len(multiples) != x.ndim or (multiples < 0).any():
+        raise invalid(
+            f"multiples {multiples.tolist()} must have one number, not negative, for each dimension of {text(x.shape)}"
+        )
+    return np.tile(x, dims_of(multiples))
+
+
+def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # Seen as [m0, d0, m1, d1, ...], every second dimension counts the copies.
+    from ..math.reduce import reduce_sum
+
+    x, multiples = node.inputs
+    rank = known_rank((x,))
+    if rank is None:
+        raise ValueError(f"The gradient of Tile needs to know the rank of its input {x!r}; use set_shape")
+    pairs = reshape(transpose(stack([multiples, shape(x, out_type=multiples.dtype.base)])), [-1])
+    return [reduce_sum(reshape(grad, pairs), list(range(0, 2 * rank, 2))), None]
+
+
+define("Tile", infer=_tile_rule, reference=_tile, gradient=_tile_gradient, cost=move_cost)
+
+
+def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
+    """Repeat the whole tensor `multiples[i]` times along each dimension `i`."""
+    with op_scope(name, "Tile", input, multiples) as scope:
+        return apply("Tile", (convert(input, name="input"), index_operand(multiples, "multiples")), None, scope)
+
+
+# --- pad ----------------------------------------------------------------------------------------------------
+
+
+def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
+    """The output of padding (sign 1) or of cutting the padding off (sign -1)."""
+    need_index(paddings, "paddings")
+    if paddings.dims is not None and (len(paddings.dims) != 2 or paddings.dims[1] not in (2, None)):
+        raise ValueError(f"paddings must have shape (rank, 2), not {text(paddings.dims)}")
+    rank = len(x.dims) if x.dims is not None else paddings.dims[0] if paddings.dims else None
+    if rank is None:
+        return x.dtype.base, None
+    if paddings.dims is not None and paddings.dims[0] not in (rank, None):
+        raise ValueError(f"paddings must have one row for each of the {rank} dimensions, not {paddings.dims[0]}")
+    rows = partly_known(paddings)
+    if rows is None or x.dims is None:
+        return x.dtype.base, of_rank(rank)
+    if any(v is not None and v < 0 for row in rows for v in row):
+        raise ValueError(f"paddings must not be negative: {rows}")
+    dims = tuple(None if d is None or None in row else d + sign * sum(row) for d, row in zip(x.dims, rows, strict=True))
+    if any(d is not None and d < 0 for d in dims):
+        raise ValueError(f"paddings {rows} are larger than the shape {text(x.dims)}")
+    return x.dtype.base, dims
+
+
+def _pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, paddings = inputs
+    return [_padded(x, paddings)]
+
+
+def _pad_v2_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, paddings, value = inputs
+    need_rank(value.dims, 0, "constant_values")
+    same_type((x, value))
+    return [_padded(x, paddings)]
+
+
+def _pad_widths(x: Array, paddings: Array) -> list[tuple[int, int]]:
+    if paddings.shape != (x.ndim, 2) or (paddings < 0).any():
+        raise invalid(
+            f"paddings {paddings.tolist()} must have one pair, not negative, for each dimension of {text(x.shape)}"
+        )
+    return [(int(before), int(after)) for before, after in paddings]
+
+
+def _pad_v2(x: Array, paddings: Array, value: Array | None = None) -> Array:
+    widths = _pad_widths(x, paddings)
+    fill = (b"" if x.dtype == object else 0) if value is None else value
+    out = np.full([b + d + a for (b, a), d in zip(widths, x.shape, strict=True)], fill, x.dtype)
+    out[tuple(slice(b, b + d) for (b, _), d in zip(widths, x.shape, strict=True))] = x
+    return out
+
+
+def _pad_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from .slicing import slice as slice_
+
+    x, paddings = node.inputs[:2]
+    before = reshape(slice_(paddings, [0, 0], [-1, 1]), [-1])
+    return [slice_(grad, before, shape(x, out_type=paddings.dtype.base)), *[None] * (len(node.inputs) - 1)]
+
+
+def _pad_v2_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from ..math.reduce import reduce_sum
+
+    inside, _, _ = _pad_gradient(node, grad)
+    return [inside, None, reduce_sum(grad) - reduce_sum(inside)]
+
+
+define("Pad", infer=_pad_rule, reference=_pad_v2, gradient=_pad_gradient, cost=move_cost)
+define("PadV2", infer=_pad_v2_rule, reference=_pad_v2, gradient=_pad_v2_gradient, cost=move_cost)
+
+# How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
+MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
+
+
+def _mirror_mode(attrs: Attrs) -> str:
+    mode = attrs.get("mode")
+    if mode not in MIRROR_OFFSETS:
+        raise ValueError(f"mode must be REFLECT or SYMMETRIC, not {mode!r}")
+    return str(mode)
+
+
+def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, paddings = inputs
+    offset = MIRROR_OFFSETS[_mirror_mode(attrs)]
+    output = _padded(x, paddings)
+    rows = static_value(paddings)
+    if rows is not None and x.dims is not None:
+        for i, (d, row) in enumerate(zip(x.dims, rows, strict=True)):
+            if d is not None and max(row) > d - offset:
+                raise ValueError(
+                    f"paddings {[int(v) for v in row]} of dimension {i} reach beyond its mirror: its size is {d}"
+                )
+    return [output]
+
+
+def _mirror_index(size: int, before: int, after: int, offset: int) -> Array:
+    """For each position of a padded dimension, the input position that it shows."""
+    if max(before, after) > size - offset:
+        raise invalid(f"paddings ({before}, {after}) reach beyond the mirror of a dimension of size {size}")
+    inner = np.arange(size)
+    return np.concatenate(
+        [inner[offset : offset + before][::-1], inner, inner[size - offset - after : size - offset][::-1]]
+    )
+
+
+def _mirror_pad(x: Array, paddings: Array, *, mode: str) -> Array:
+    for axis, (before, after) in enumerate(_pad_widths(x, paddings)):
+        x = np.take(x, _mirror_index(x.shape[axis], before, after, MIRROR_OFFSETS[mode]), axis)
+    return x
+
+
+def _mirror_pad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    grad, paddings = inputs
+    _mirror_mode(attrs)
+    return [_padded(grad, paddings, -1)]
+
+
+def _mirror_pad_grad(grad: Array, paddings: Array, *, mode: str) -> Array:
+    for axis, (before, after) in enumerate(_pad_widths(grad, paddings)):
+        size = grad.shape[axis] - before - after
+        shown = _mirror_index(size, before, after, MIRROR_OFFSETS[mode])
+        front = np.moveaxis(grad, axis, 0)
+        total = np.zeros((size, *front.shape[1:]), grad.dtype)
+        np.add.at(total, shown, front)
+        grad = np.moveaxis(total, 0, axis)
+    return grad
+
+
+define(
+    "MirrorPad",
+    infer=_mirror_pad_rule,
+    reference=_mirror_pad,
+    gradient=lambda node, grad: [apply("MirrorPadGrad", (grad, node.inputs[1]), dict(node.attrs)), None],
+    cost=move_cost,
+)
+define(
+    "MirrorPadGrad",
+    infer=_mirror_pad_grad_rule,
+    reference=_mirror_pad_grad,
+    gradient=lambda node, grad: [apply("MirrorPad", (grad, node.inputs[1]), dict(node.attrs)), None],
+    cost=move_cost,
+)
+
+
+def pad(
+    tensor: TensorLike,
+    paddings: TensorLike,
+    mode: str = "CONSTANT",
+    name: str | None = None,
+    constant_values: TensorLike = 0,
+) -> Tensor:
+    """Add elements around a tensor.
+
+    Args:
+        paddings: shape (rank, 2): how many before and after, for each dimension.
+        mode: "CONSTANT" (filled with `constant_values`), "REFLECT" (mirrored, without the edge) or
+            "SYMMETRIC" (with it).
+
+    Raises:
+        ValueError: paddings do not fit the rank, or reach beyond the mirror.
+    """
+    mode = mode.upper()
+    if mode in MIRROR_OFFSETS:
+        with op_scope(name, "MirrorPad", tensor, paddings) as scope:
+            operands = (convert(tensor, name="input"), index_operand(paddings, "paddings"))
+            return apply("MirrorPad", operands, {"mode": mode}, scope)
+    if mode != "CONSTANT":
+        raise ValueError(f"mode must be CONSTANT, REFLECT or SYMMETRIC, not {mode!r}")
+    plain = not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and not constant_values
+    op = "Pad" if plain else "PadV2"
+    with op_scope(name, op, tensor, paddings, constant_values) as scope:
+        x = convert(tensor, name="input")
+        widths = index_operand(paddings, "paddings")
+        if plain:
+            return apply(op, (x, widths), None, scope)
+        return apply(
+            op,
+            (x, widths, convert(constant_values, name="constant_values", prefer=x.dtype.base)),
+            None,
+            scope,
+        )

@@ -1,0 +1,212 @@
+"""Elements arranged anew: rolled around, repeated, spread over grids, and masks that tell rows of unequal
+length.
+"""
+
+from __future__ import annotations
+
+from builtins import range as py_range
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, constant, convert
+from ...core.dtypes import bool_, int32
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import compatible, text
+from ..math.arithmetic import maximum, negative
+from ..math.cast import cast
+from ..math.compare import less
+from ..math.reduce import reduce_max, reduce_sum
+from ..math.scan import cumsum
+from ..math.static_operands import (
+    INDEX_TYPES,
+    Array,
+    dims_of,
+    index_operand,
+    invalid,
+    move_cost,
+    need_index,
+    need_rank_at_least,
+    normal_axis,
+    op_scope,
+    static_ints,
+)
+from .concat_stack import concat, stack
+from .creation import range as range_
+from .gather import gather
+from .padding import tile
+from .shapes import broadcast_to, expand_dims, reshape, shape, size
+from .sorting import searchsorted
+
+# --- roll ---------------------------------------------------------------------------------------------------
+
+
+def _roll_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, shift, axis = inputs
+    need_rank_at_least(x.dims, 1, "input")
+    for t, what in ((shift, "shift"), (axis, "axis")):
+        need_index(t, what)
+        if t.dims is not None and len(t.dims) > 1:
+            raise ValueError(f"{what} must be a number or a vector, not of shape {text(t.dims)}")
+    if not compatible(shift.dims, axis.dims):
+        raise ValueError(f"shift and axis must have the same shape, not {text(shift.dims)} and {text(axis.dims)}")
+    axes = static_ints(axis)
+    if axes is not None and x.dims is not None:
+        for a in axes:
+            normal_axis(a, len(x.dims))
+    return [(x.dtype.base, x.dims)]
+
+
+def _roll(x: Array, shift: Array, axis: Array) -> Array:
+    shifts, axes = dims_of(shift), dims_of(axis)
+    if len(shifts) != len(axes):
+        raise invalid(f"shift has {len(shifts)} numbers, axis {len(axes)}")
+    if any(not -x.ndim <= a < x.ndim for a in axes):
+        raise invalid(f"axis {axes} does not exist in shape {text(x.shape)}")
+    return np.roll(x, shifts, axes)
+
+
+define(
+    "Roll",
+    infer=_roll_rule,
+    reference=_roll,
+    gradient=lambda node, grad: [roll(grad, negative(node.inputs[1]), node.inputs[2]), None, None],
+    cost=move_cost,
+)
+
+
+def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
+    """Elements moved along an axis; what leaves at one end comes in at the other.
+
+    Args:
+        shift: how far, towards larger indices: a number, or one for each of `axis`.
+        axis: the axis, or a list; shifts along an axis that occurs twice add up.
+
+    >>> roll([0, 1, 2, 3, 4], 2, 0)   # [3, 4, 0, 1, 2]
+    """
+    with op_scope(name, "roll", input, shift, axis) as scope:
+        operands = (convert(input, name="input"), index_operand(shift, "shift"), index_operand(axis, "axis"))
+        return apply("Roll", operands, None, scope)
+
+
+# --- repeat -------------------------------------------------------------------------------------------------
+
+
+def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Each element, or slice along an axis, several times in a row.
+
+    Args:
+        repeats: how often: one number for all, or a vector with one for each. 0 leaves an element out.
+        axis: where; None: the input as a vector.
+
+    Raises:
+        ValueError: `repeats` has more than one axis, or another length than the input's axis.
+
+    >>> repeat([[1, 2], [3, 4]], [2, 1], axis=0)   # [[1, 2], [1, 2], [3, 4]]
+    """
+    with op_scope(name, "Repeat", input, repeats):
+        x = convert(input, name="input")
+        counts = cast(index_operand(repeats, "repeats"), int32)
+        if axis is None:
+            x, axis = reshape(x, [-1]), 0
+        elif x.dims is not None:
+            need_rank_at_least(x.dims, 1, "input")
+            axis = normal_axis(axis, len(x.dims))
+        if counts.dims is None or len(counts.dims) > 1:
+            raise ValueError(f"repeats must be a number or a vector, not of shape {text(counts.dims)}")
+        length = None if x.dims is None else x.dims[axis]
+        if not counts.dims or counts.dims[0] == 1:
+            return _repeat_all(x, reshape(counts, []), axis)
+        if not compatible(counts.dims, (length,)):
+            raise ValueError(f"repeats has {counts.dims[0]} numbers, the axis {axis} of the input {length}")
+        known = static_ints(counts)
+        if known is not None:
+            places: Tensor = constant(np.repeat(np.arange(len(known), dtype=np.int32), known))
+        else:
+            # Copy k belongs to the first element up to which more than k copies have been made.
+            ends = cumsum(counts)
+            places = searchsorted(ends, range_(reduce_sum(counts)), side="right")
+        return gather(x, places, axis=axis)
+
+
+def _repeat_all(x: Tensor, count: Tensor, axis: int) -> Tensor:
+    """Every slice the same number of times: a new axis behind, tiled, and merged with its neighbour."""
+    if x.dims is None:
+        raise ValueError("repeat along an axis needs to know the input's rank; use set_shape")
+    rank = len(x.dims)
+    times = stack([count if i == axis + 1 else 1 for i in py_range(rank + 1)])
+    spread = tile(expand_dims(x, axis + 1), times)
+    sizes = shape(x)
+    merged = concat([sizes[:axis], expand_dims(sizes[axis] * count, 0), sizes[axis + 1 :]], 0)
+    return reshape(spread, merged)
+
+
+# --- grids and masks ----------------------------------------------------------------------------------------
+
+
+def meshgrid(*args: TensorLike, indexing: str = "xy", name: str | None = "meshgrid") -> list[Tensor]:
+    """Coordinates of all points of a grid: one tensor for each axis, each of the grid's shape.
+
+    Args:
+        args: the coordinates along each axis, one vector each.
+        indexing: "xy": the grid's shape is (len(y), len(x), ...), as pictures have it; "ij": (len(x), len(y),
+            ...), as matrices have it.
+
+    Raises:
+        ValueError: another `indexing`.
+
+    >>> x, y = meshgrid([1, 2, 3], [4, 5])   # x = [[1, 2, 3], [1, 2, 3]], y = [[4, 4, 4], [5, 5, 5]]
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"Argument `indexing` parameter must be either 'xy' or 'ij', got '{indexing}'")
+    with op_scope(name, "meshgrid", *args):
+        axes = [reshape(convert(a, name=f"axis_{i}"), [-1]) for i, a in enumerate(args)]
+        if not axes:
+            return []
+        order = list(py_range(len(axes)))
+        if indexing == "xy" and len(axes) > 1:
+            order[:2] = 1, 0
+        if all(a.dims is not None and a.dims[0] is not None for a in axes):
+            wanted: Any = [(axes[i].dims or ())[0] for i in order]
+        else:
+            wanted = stack([size(axes[i]) for i in order])
+        return [
+            broadcast_to(reshape(a, [-1 if order[j] == i else 1 for j in py_range(len(axes))]), wanted)
+            for i, a in enumerate(axes)
+        ]
+
+
+def sequence_mask(
+    lengths: TensorLike, maxlen: TensorLike = None, dtype: Any = bool_, name: str | None = None
+) -> Tensor:
+    """For each length, a row that is true that many times and then false.
+
+    Args:
+        lengths: integers of any shape.
+        maxlen: length of the rows; None: the largest of the lengths.
+        dtype: element type of the result, 1 for true and 0 for false.
+
+    Returns:
+        Shape `lengths.shape + [maxlen]`.
+
+    >>> sequence_mask([1, 3], 3)   # [[True, False, False], [True, True, True]]
+    """
+    with op_scope(name, "SequenceMask", lengths, maxlen):
+        counts = convert(lengths, name="lengths")
+        if not counts.dtype.base.is_integer:
+            raise TypeError(f"lengths must be integers, not {counts.dtype.name}")
+        if counts.dtype.base not in INDEX_TYPES:
+            counts = cast(counts, int32)
+        if maxlen is None:
+            # Of no lengths at all the largest is the smallest number; a row cannot be shorter than 0.
+            longest = maximum(reduce_max(counts), constant(0, counts.dtype.base))
+        else:
+            longest = cast(index_operand(maxlen, "maxlen"), counts.dtype.base)
+        if longest.dims != ():
+            raise ValueError(f"maxlen must be scalar for sequence_mask, not of shape {text(longest.dims)}")
+        zero, one = constant(0, counts.dtype.base), constant(1, counts.dtype.base)
+        mask = less(range_(zero, longest, one), expand_dims(counts, -1))
+        result: Tensor = cast(mask, dtype)
+        return result

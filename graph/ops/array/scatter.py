@@ -1,0 +1,225 @@
+"""Putting slices at computed coordinates: into zeros (scatter_nd), or into a tensor (tensor_scatter_nd_*).
+
+What meets at one place is combined one after another, in the order of the updates. A scatter's gradient is a
+gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.constant_value import static_dims
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, define, nbytes
+from ...core.shape import Dims, compatible, text
+from ..math.common import same_type
+from ..math.static_operands import Array, dims_of, index_operand, invalid, move_cost, need_rank, op_scope
+from .gather import coordinate_index, coordinates_of, gather_nd
+
+
+def updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
+    """ValueError unless `updates` has one slice of the target for each coordinate."""
+    _, outer, inner = coordinates_of(dims, indices)
+    if outer is None or updates.dims is None:
+        return
+    if len(updates.dims) < len(outer) or not compatible(outer, updates.dims[: len(outer)]):
+        raise ValueError(
+            f"updates of shape {text(updates.dims)} must begin with {text(outer)}, the shape of the list of coordinates"
+        )
+    if inner is not None and not compatible(inner, updates.dims[len(outer) :]):
+        raise ValueError(
+            f"updates must have shape {text(outer + inner)} (indices.shape[:-1] + the rest of {text(dims)}), "
+            f"not {text(updates.dims)}"
+        )
+
+
+def _scatter_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    indices, updates, wanted = inputs
+    same_type((indices, wanted))
+    need_rank(wanted.dims, 1, "shape")
+    dims = static_dims(wanted)
+    updates_fit(dims, indices, updates)
+    return [(updates.dtype.base, dims)]
+
+
+def check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, ...]:
+    """The NumPy index for checked coordinates; InvalidArgumentError unless the updates fit them."""
+    wanted = (*indices.shape[:-1], *dims[indices.shape[-1] :])
+    if indices.shape[-1] > len(dims) or updates.shape != wanted:
+        raise invalid(
+            f"updates must have shape {text(wanted)} for indices {text(indices.shape)} into {text(dims)}, "
+            f"not {text(updates.shape)}"
+        )
+    return coordinate_index(dims, indices) if indices.shape[-1] else ()
+
+
+def combine_at(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int) -> Array:
+    """Apply updates at coordinates, repeated ones one after another; None assigns."""
+    if not at:  # coordinates without numbers address the whole tensor
+        for one in updates.reshape(coordinates, *out.shape):
+            out[...] = one if ufunc is None else ufunc(out, one)
+    elif ufunc is None:
+        out[at] = updates
+    elif (
+        out.dtype.kind == "V" or out.dtype == np.float16
+    ):  # ufunc.at knows no extension types, and halves would lose precision
+        wide = out.astype(np.float32)
+        ufunc.at(wide, at, updates.astype(np.float32))
+        return wide.astype(out.dtype)
+    else:
+        ufunc.at(out, at, updates)
+    return out
+
+
+def _scatter_nd(indices: Array, updates: Array, wanted: Array) -> Array:
+    dims = tuple(dims_of(wanted))
+    at = check_updates(dims, indices, updates)
+    ufunc = np.logical_or if updates.dtype == np.bool_ else np.add
+    nothing = b"" if updates.dtype == object else 0
+    return combine_at(np.full(dims, nothing, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+
+
+define(
+    "ScatterNd",
+    infer=_scatter_nd_rule,
+    reference=_scatter_nd,
+    gradient=lambda node, grad: [None, gather_nd(grad, node.inputs[0]), None],
+    cost=lambda node: Cost(float(nbytes(node.inputs[1]) // max(node.outputs[0].dtype.size, 1)), move_cost(node).bytes),
+)
+
+
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor of zeros to which slices are added at coordinates; what meets at one place adds up. Texts are joined.
+
+    Args:
+        indices: int32 or int64; its last dimension holds coordinates.
+        updates: shape `indices.shape[:-1] + shape[indices.shape[-1]:]`.
+        shape: of the result.
+    """
+    with op_scope(name, "ScatterNd", indices, updates, shape) as scope:
+        at = index_operand(indices, "indices")
+        wanted = (
+            shape
+            if isinstance(shape, Tensor)
+            else np.asarray(shape, at.dtype.np)
+            if not _holds_tensors(shape)
+            else shape
+        )
+        return apply("ScatterNd", (at, convert(updates, name="updates"), index_operand(wanted, "shape")), None, scope)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value)
+
+
+def _tensor_scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    tensor, indices, updates = inputs
+    dtype = same_type((tensor, updates))
+    updates_fit(tensor.dims, indices, updates)
+    return [(dtype, tensor.dims)]
+
+
+def _tensor_scatter(ufunc: np.ufunc | None) -> Callable[..., Array]:
+    def reference(tensor: Array, indices: Array, updates: Array) -> Array:
+        at = check_updates(tensor.shape, indices, updates)
+        return combine_at(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+
+    return reference
+
+
+def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from .creation import zeros_like
+
+    _, indices, updates = node.inputs
+    grad = convert(grad)
+    return [tensor_scatter_nd_update(grad, indices, zeros_like(updates)), None, gather_nd(grad, indices)]
+
+
+def _scatter_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # Every contender that reached the result gets a gradient; ties share it, as in TensorFlow.
+    from ..math.cast import cast
+    from ..math.compare import equal
+
+    tensor, indices, updates = node.inputs
+    grad = convert(grad)
+    dtype = tensor.dtype.base
+    result = node.outputs[0]
+    kept = cast(equal(tensor, result), dtype)
+    reached = cast(equal(updates, gather_nd(result, indices)), dtype)
+    shares = tensor_scatter_nd_add(kept, indices, reached)
+    grad = grad / shares
+    return [grad * kept, None, gather_nd(grad, indices) * reached]
+
+
+_scatter_gradients: dict[str, Callable[..., Sequence[Any]]] = {
+    "TensorScatterUpdate": _scatter_update_gradient,
+    "TensorScatterAdd": lambda node, grad: [grad, None, gather_nd(grad, node.inputs[1])],
+    "TensorScatterSub": lambda node, grad: [grad, None, -gather_nd(grad, node.inputs[1])],
+    "TensorScatterMin": _scatter_extreme_gradient,
+    "TensorScatterMax": _scatter_extreme_gradient,
+}
+_scatter_ufuncs: dict[str, np.ufunc | None] = {
+    "TensorScatterUpdate": None,
+    "TensorScatterAdd": np.add,
+    "TensorScatterSub": np.subtract,
+    "TensorScatterMin": np.minimum,
+    "TensorScatterMax": np.maximum,
+}
+for _name, _ufunc in _scatter_ufuncs.items():
+    define(
+        _name,
+        infer=_tensor_scatter_rule,
+        reference=_tensor_scatter(_ufunc),
+        gradient=_scatter_gradients[_name],
+        cost=move_cost,
+    )
+
+
+def _scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
+    with op_scope(name, op, tensor, indices, updates) as scope:
+        x = convert(tensor, name="tensor")
+        return apply(
+            op,
+            (x, index_operand(indices, "indices"), convert(updates, name="updates", prefer=x.dtype.base)),
+            None,
+            scope,
+        )
+
+
+def tensor_scatter_nd_update(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """`tensor` with slices replaced at coordinates; of several for one place the last wins."""
+    return _scatter_into("TensorScatterUpdate", tensor, indices, updates, name)
+
+
+def tensor_scatter_nd_add(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """`tensor` with slices added at coordinates; repeated ones add up."""
+    return _scatter_into("TensorScatterAdd", tensor, indices, updates, name)
+
+
+def tensor_scatter_nd_sub(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """`tensor` with slices subtracted at coordinates; repeated ones add up."""
+    return _scatter_into("TensorScatterSub", tensor, indices, updates, name)
+
+
+def tensor_scatter_nd_min(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """`tensor` with the smaller of old and new at coordinates."""
+    return _scatter_into("TensorScatterMin", tensor, indices, updates, name)
+
+
+def tensor_scatter_nd_max(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """`tensor` with the larger of old and new at coordinates."""
+    return _scatter_into("TensorScatterMax", tensor, indices, updates, name)

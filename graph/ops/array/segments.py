@@ -1,0 +1,372 @@
+"""Rows that belong together: sums, means, products, smallest and largest by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.constant_value import static_value
+from ...core.dtypes import NUMBERS, as_dtype, int32
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, define, size as static_size
+from ...core.shape import compatible, text
+from ..math.common import allowed
+from ..math.static_operands import (
+    Array,
+    index_operand,
+    invalid,
+    move_cost,
+    need_index,
+    need_rank,
+    need_rank_at_least,
+    op_scope,
+    static_int,
+)
+from .concat_stack import concat
+from .creation import ones, ones_like, zeros_like
+from .gather import gather
+from .shapes import rank, reshape, shape
+
+# --- sums by segment ----------------------------------------------------------------------------------------
+
+
+class _Combiner(NamedTuple):
+    """How rows of one segment become one row."""
+
+    ufunc: np.ufunc
+    empty: Callable[[Any], Any]
+    """What a segment without rows holds, for an element type."""
+
+
+_COMBINERS = {
+    "Sum": _Combiner(np.add, lambda dtype: 0),
+    "Prod": _Combiner(np.multiply, lambda dtype: 1),
+    "Max": _Combiner(np.maximum, lambda dtype: as_dtype(dtype).min),
+    "Min": _Combiner(np.minimum, lambda dtype: as_dtype(dtype).max),
+}
+
+
+def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = None) -> Array:
+    """Rows with one id combined, for ids 0 to count-1; rows with a negative id are left out.
+
+    Equal ids are brought together by a stable sort, so that one `reduceat` does the work. Narrow floats add
+    up in float32.
+    """
+    combiner = _COMBINERS[kind]
+    inner = data.shape[ids.ndim :]
+    rows = data.reshape(ids.size, *inner) if ids.ndim != 1 else data
+    flat = ids.ravel()
+    out = np.full((count, *inner), combiner.empty(data.dtype) if empty is None else empty, data.dtype)
+    order = np.argsort(flat, kind="stable")
+    order = order[np.searchsorted(flat, 0, sorter=order) :]
+    if not order.size:
+        return out
+    sorted_ids = flat[order]
+    if sorted_ids[-1] >= count:
+        raise invalid(f"segment id {int(sorted_ids[-1])} is not in [0, {count})")
+    starts = np.flatnonzero(np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]]))
+    picked = rows[order]
+    if as_dtype(data.dtype).is_floating and data.dtype.itemsize < 4:
+        picked = picked.astype(np.float32)
+    out[sorted_ids[starts]] = combiner.ufunc.reduceat(picked, starts, axis=0)
+    return out
+
+
+def _unsorted_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    data, ids, count_input = inputs
+    dtype = allowed(data.dtype.base, NUMBERS)
+    need_index(ids, "segment_ids")
+    need_index(count_input, "num_segments")
+    need_rank(count_input.dims, 0, "num_segments")
+    count = static_int(count_input)
+    if count is not None and count < 0:
+        raise ValueError(f"num_segments must not be negative: {count}")
+    if data.dims is None or ids.dims is None:
+        return [(dtype, None)]
+    if not compatible(data.dims[: len(ids.dims)], ids.dims):
+        raise ValueError(f"the shape of data, {text(data.dims)}, must begin with that of segment_ids, {text(ids.dims)}")
+    return [(dtype, (count, *data.dims[len(ids.dims) :]))]
+
+
+def check_prefix(data: Array, ids: Array) -> None:
+    if data.shape[: ids.ndim] != ids.shape:
+        raise invalid(f"The shape of data, {text(data.shape)}, must begin with that of segment_ids, {text(ids.shape)}")
+
+
+def _unsorted_reference(kind: str) -> Callable[..., Array]:
+    def reference(data: Array, ids: Array, count: Array) -> Array:
+        check_prefix(data, ids)
+        return combine_rows(data, ids, int(count), kind)
+
+    return reference
+
+
+def _with_trailing_ones(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor with dimensions of size 1 behind its own, so that it has the rank of `like`."""
+    if tensor.dims is not None and like.dims is not None:
+        tail: Any = np.ones(len(like.dims) - len(tensor.dims), np.int32)
+        if not tail.size:
+            return tensor
+    else:
+        tail = ones(reshape(rank(like) - rank(tensor), [1]), int32)
+    return reshape(tensor, concat([shape(tensor), tail], 0))
+
+
+def _gather_kept(rows: Tensor, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(`rows[ids]` with zeros where an id is negative; which ids are not, with the rank of `like`)."""
+    from ..math.arithmetic import maximum
+    from ..math.compare import greater_equal, where_v2
+
+    picked = gather(rows, maximum(ids, 0))
+    kept = _with_trailing_ones(greater_equal(ids, 0), like)
+    return where_v2(kept, picked, zeros_like(picked)), kept
+
+
+def _unsorted_sum_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    data, ids, _ = node.inputs
+    return [_gather_kept(convert(grad), ids, data)[0], None, None]
+
+
+def _unsorted_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # Rows that tie for a segment's extreme share its gradient.
+    from ..math.cast import cast
+    from ..math.compare import equal, where_v2
+    from ..math.logic import logical_and
+
+    data, ids, count = node.inputs
+    winners, kept = _gather_kept(node.outputs[0], ids, data)
+    is_winner = logical_and(equal(data, winners), kept)
+    ties = unsorted_segment_sum(cast(is_winner, grad.dtype.base), ids, count)
+    shared, _ = _gather_kept(grad / ties, ids, data)
+    return [where_v2(is_winner, shared, zeros_like(shared)), None, None]
+
+
+def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    """For sorted and unsorted ids. An element's factor is the product of the others, which is zero where one of those is zero."""
+    from ..math.arithmetic import multiply, subtract
+    from ..math.cast import cast
+    from ..math.compare import equal, where_v2
+
+    data, ids, *count = node.inputs
+    is_zero = equal(data, 0)
+    rest = where_v2(is_zero, 1, data)
+    products = apply(node.type, (rest, ids, *count))
+    zeros = apply(node.type.replace("Prod", "Sum"), (cast(is_zero, int32), ids, *count))
+    other_zeros = subtract(_gather_kept(zeros, ids, data)[0], cast(is_zero, int32))
+    factors = _gather_kept(multiply(convert(grad), products), ids, data)[0] / rest
+    return [where_v2(equal(other_zeros, 0), factors, 0), *[None] * (1 + len(count))]
+
+
+def _one_flop_per_row_element(node: Node) -> Cost:
+    return Cost(float(static_size(node.inputs[0])), move_cost(node).bytes)
+
+
+for _kind, _gradient in (
+    ("Sum", _unsorted_sum_gradient),
+    ("Max", _unsorted_extreme_gradient),
+    ("Min", _unsorted_extreme_gradient),
+    ("Prod", _product_gradient),
+):
+    define(
+        f"UnsortedSegment{_kind}",
+        infer=_unsorted_rule,
+        reference=_unsorted_reference(_kind),
+        gradient=_gradient,
+        cost=_one_flop_per_row_element,
+    )
+
+
+def _unsorted(op: str, data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None) -> Tensor:
+    with op_scope(name, op, data, segment_ids, num_segments) as scope:
+        operands = (
+            convert(data, name="data"),
+            index_operand(segment_ids, "segment_ids"),
+            index_operand(num_segments, "num_segments"),
+        )
+        return apply(op, operands, None, scope)
+
+
+def unsorted_segment_sum(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Sums of the rows with one id; zeros for an id that no row has.
+
+    Args:
+        data: numbers, shape `segment_ids.shape + row shape`.
+        segment_ids: int32 or int64, below `num_segments`, in any order; rows with a negative id are left out.
+        num_segments: number of rows of the result.
+
+    Raises:
+        InvalidArgumentError: an id is not below `num_segments`.
+    """
+    return _unsorted("UnsortedSegmentSum", data, segment_ids, num_segments, name)
+
+
+def unsorted_segment_max(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Largest of the rows with one id; the type's smallest number for an id that no row has.
+
+    See `unsorted_segment_sum`.
+    """
+    return _unsorted("UnsortedSegmentMax", data, segment_ids, num_segments, name)
+
+
+def unsorted_segment_min(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Smallest of the rows with one id; the type's largest number for an id that no row has.
+
+    See `unsorted_segment_sum`.
+    """
+    return _unsorted("UnsortedSegmentMin", data, segment_ids, num_segments, name)
+
+
+def unsorted_segment_prod(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Product of the rows with one id; ones for an id that no row has.
+
+    See `unsorted_segment_sum`.
+    """
+    return _unsorted("UnsortedSegmentProd", data, segment_ids, num_segments, name)
+
+
+def unsorted_segment_mean(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Means of the rows with one id; zeros for an id that no row has. See `unsorted_segment_sum`."""
+    with op_scope(name, "UnsortedSegmentMean", data, segment_ids, num_segments):
+        total, counts = _sums_and_counts(data, segment_ids, num_segments)
+        return total / counts
+
+
+def unsorted_segment_sqrt_n(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
+    """Sums of the rows with one id, over the square root of how many there are; zeros for an id that no row has.
+
+    See `unsorted_segment_sum`.
+    """
+    from ..math.arithmetic import sqrt
+
+    with op_scope(name, "UnsortedSegmentSqrtN", data, segment_ids, num_segments):
+        total, counts = _sums_and_counts(data, segment_ids, num_segments)
+        return total / sqrt(counts)
+
+
+def _sums_and_counts(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> tuple[Tensor, Tensor]:
+    """The sum of each segment, and how many rows it has, at least 1, with as many axes."""
+    from ..math.arithmetic import maximum
+
+    rows, ids = convert(data, name="data"), index_operand(segment_ids, "segment_ids")
+    total = unsorted_segment_sum(rows, ids, num_segments)
+    counts = maximum(unsorted_segment_sum(ones_like(ids, rows.dtype.base), ids, num_segments), 1)
+    return total, _with_trailing_ones(counts, total)
+
+
+# Segments whose ids are sorted: their number is the last id + 1, and an id that no row has gets zeros.
+
+
+def _segment_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    data, ids = inputs
+    dtype = allowed(data.dtype.base, NUMBERS)
+    need_index(ids, "segment_ids")
+    need_rank(ids.dims, 1, "segment_ids")
+    need_rank_at_least(data.dims, 1, "data")
+    if data.dims is None:
+        return [(dtype, None)]
+    if ids.dims is not None and not compatible(data.dims[:1], ids.dims):
+        raise ValueError(f"data has {data.dims[0]} rows, segment_ids {ids.dims[0]} ids")
+    known = static_value(ids)
+    count = int(known[-1]) + 1 if known is not None and len(known) else None
+    return [(dtype, (count, *data.dims[1:]))]
+
+
+def _segment_reference(kind: str) -> Callable[..., Array]:
+    def reference(data: Array, ids: Array) -> Array:
+        check_prefix(data, ids)
+        if ids.size and (ids[0] < 0 or (np.diff(ids) < 0).any()):
+            raise invalid(f"segment_ids must be sorted and not negative: {ids.tolist()[:20]}")
+        count = int(ids[-1]) + 1 if ids.size else 0
+        if kind != "Mean":
+            return combine_rows(data, ids, count, kind, empty=1 if kind == "Prod" else 0)
+        total = combine_rows(data, ids, count, "Sum")
+        sizes = np.maximum(np.bincount(ids, minlength=count), 1).astype(data.dtype)
+        return np.asarray(total / sizes.reshape(-1, *[1] * (data.ndim - 1)), data.dtype)
+
+    return reference
+
+
+def _segment_mean_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from ..math.arithmetic import maximum
+
+    grad = convert(grad)
+    ids = node.inputs[1]
+    counts = maximum(segment_sum(ones_like(ids, grad.dtype.base), ids), 1)
+    return [gather(grad / _with_trailing_ones(counts, grad), ids), None]
+
+
+def _segment_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    from ..math.cast import cast
+    from ..math.compare import equal, where_v2
+
+    grad = convert(grad)
+    data, ids = node.inputs
+    is_winner = equal(data, gather(node.outputs[0], ids))
+    ties = segment_sum(cast(is_winner, grad.dtype.base), ids)
+    shared = gather(grad / ties, ids)
+    return [where_v2(is_winner, shared, zeros_like(shared)), None]
+
+
+_segment_gradients: dict[str, Callable[..., Sequence[Any]]] = {
+    "Sum": lambda node, grad: [gather(grad, node.inputs[1]), None],
+    "Mean": _segment_mean_gradient,
+    "Max": _segment_extreme_gradient,
+    "Min": _segment_extreme_gradient,
+    "Prod": _product_gradient,
+}
+for _kind, _rule in _segment_gradients.items():
+    define(
+        f"Segment{_kind}",
+        infer=_segment_rule,
+        reference=_segment_reference(_kind),
+        gradient=_rule,
+        cost=_one_flop_per_row_element,
+    )
+
+
+def _segment(op: str, data: TensorLike, segment_ids: TensorLike, name: str | None) -> Tensor:
+    with op_scope(name, op, data, segment_ids) as scope:
+        return apply(op, (convert(data, name="data"), index_operand(segment_ids, "segment_ids")), None, scope)
+
+
+def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Sums of neighbouring rows with one id.
+
+    `segment_ids` is a sorted vector, one id per row; the result has last id + 1 rows.
+    """
+    return _segment("SegmentSum", data, segment_ids, name)
+
+
+def segment_mean(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Means of neighbouring rows with one id. See `segment_sum`."""
+    return _segment("SegmentMean", data, segment_ids, name)
+
+
+def segment_max(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Largest of neighbouring rows with one id. See `segment_sum`."""
+    return _segment("SegmentMax", data, segment_ids, name)
+
+
+def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Smallest of neighbouring rows with one id. See `segment_sum`."""
+    return _segment("SegmentMin", data, segment_ids, name)
+
+
+def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Products of neighbouring rows with one id. See `segment_sum`."""
+    return _segment("SegmentProd", data, segment_ids, name)

@@ -1,0 +1,446 @@
+"""Asking for shapes and changing them: the elements stay, only their arrangement is seen in another way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, constant, convert
+from ...core.constant_value import static_dims, static_value
+from ...core.dtypes import DType, as_dtype, int32
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, Trait, define
+from ...core.shape import (
+    VALUE_RANK,
+    Dims,
+    TensorShape,
+    as_dims,
+    broadcast,
+    compatible,
+    element_count,
+    is_static,
+    merge,
+    of_rank,
+    text,
+)
+from ...tensors.sparse_tensor import SparseTensor, is_sparse
+from ..math.broadcasting import unbroadcast
+from ..math.static_operands import (
+    Array,
+    dims_of,
+    index_operand,
+    index_type_attr,
+    invalid,
+    move_cost,
+    need_index,
+    need_rank,
+    no_cost,
+    normal_axis,
+    op_scope,
+    static_int,
+    static_ints,
+    write_cost,
+)
+
+# --- questions about a shape --------------------------------------------------------------------------------
+
+
+def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    return [(index_type_attr(attrs, "out_type"), (None,) if x.dims is None else (len(x.dims),))]
+
+
+def _size_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (_,) = inputs
+    return [(index_type_attr(attrs, "out_type"), ())]
+
+
+def _rank_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (_,) = inputs
+    return [(int32, ())]
+
+
+define(
+    "Shape",
+    infer=_shape_rule,
+    reference=lambda x, *, out_type: np.array(np.shape(x), out_type.np),
+    cost=no_cost,
+    traits=Trait.METADATA,
+)
+define(
+    "Size",
+    infer=_size_rule,
+    reference=lambda x, *, out_type: np.array(np.size(x), out_type.np),
+    cost=no_cost,
+    traits=Trait.METADATA,
+)
+define(
+    "Rank",
+    infer=_rank_rule,
+    reference=lambda x: np.array(np.ndim(x), np.int32),
+    cost=no_cost,
+    traits=Trait.METADATA,
+)
+
+
+def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
+    """The shape at run time: a vector of `out_type` (int32 or int64).
+
+    A Const when the static shape is complete.
+    """
+    if is_sparse(input):
+        return _of_sizes(SparseTensor.from_value(input).dense_shape, as_dtype(out_type))
+    with op_scope(name, "Shape", input) as scope:
+        x = convert(input, name="input")
+        dtype = as_dtype(out_type)
+        if is_static(x.dims):
+            return constant(np.array(x.dims, dtype.np), name=scope)
+        return apply("Shape", (x,), {"out_type": dtype}, scope)
+
+
+def _of_sizes(sizes: Tensor, dtype: DType) -> Tensor:
+    from ..math.cast import cast
+
+    found: Tensor = cast(sizes, dtype)
+    return found
+
+
+def shape_n(input: Sequence[TensorLike], out_type: Any = int32, name: str | None = None) -> list[Tensor]:
+    """The shapes of several tensors."""
+    return [shape(x, name, out_type) for x in input]
+
+
+def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
+    """The number of elements at run time: a scalar of `out_type`.
+
+    A Const when the static shape is complete.
+    """
+    if is_sparse(input):
+        from ..math.reduce import reduce_prod
+
+        return _of_sizes(reduce_prod(SparseTensor.from_value(input).dense_shape), as_dtype(out_type))
+    with op_scope(name, "Size", input) as scope:
+        x = convert(input, name="input")
+        dtype = as_dtype(out_type)
+        count = element_count(x.dims)
+        if count is not None:
+            return constant(np.array(count, dtype.np), name=scope)
+        return apply("Size", (x,), {"out_type": dtype}, scope)
+
+
+def rank(input: TensorLike, name: str | None = None) -> Tensor:
+    """The number of dimensions: an int32 scalar. A Const when it is known."""
+    if is_sparse(input):
+        return size(SparseTensor.from_value(input).dense_shape, name)
+    with op_scope(name, "Rank", input) as scope:
+        x = convert(input, name="input")
+        if x.dims is not None:
+            return constant(np.array(len(x.dims), np.int32), name=scope)
+        return apply("Rank", (x,), None, scope)
+
+
+# --- reshape ------------------------------------------------------------------------------------------------
+
+
+def _reshape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, wanted = inputs
+    need_index(wanted, "shape")
+    need_rank(wanted.dims, 1, "shape")
+    # Whether a -1 of a computed shape is one too many is for the running graph to see.
+    exact = static_ints(wanted) if wanted.op.type == "Const" else None
+    if exact is not None and (min(exact, default=0) < -1 or exact.count(-1) > 1):
+        raise ValueError(f"shape {exact} must hold sizes, and -1 at most once")
+    dims = static_dims(wanted)
+    count = element_count(x.dims)
+    if dims is None or count is None:
+        return [(x.dtype.base, dims)]
+    known = math.prod(d for d in dims if d is not None)
+    unknown = dims.count(None)
+    if (unknown == 0 and known != count) or (unknown == 1 and known and count % known):
+        raise ValueError(f"cannot reshape a tensor with {count} elements to shape {text(dims)}, which needs "
+                         + (f"{known}" if unknown == 0 else f"a multiple of {known}"))  # fmt: skip
+    if unknown == 1 and known:
+        dims = tuple(count // known if d is None else d for d in dims)
+    return [(x.dtype.base, dims)]
+
+
+def _reshape(x: Array, wanted: Array) -> Array:
+    sizes = dims_of(wanted)
+    if not x.size and 0 in sizes and -1 in sizes:  # what is missing is found by the sizes that are not 0
+        rest = math.prod(d for d in x.shape if d) // math.prod(s for s in sizes if s > 0)
+        sizes = [rest if s == -1 else s for s in sizes]
+    try:
+        return np.reshape(x, sizes)
+    except ValueError:
+        why = f": a value has at most {VALUE_RANK} dimensions, not {len(sizes)}" if len(sizes) > VALUE_RANK else ""
+        raise invalid(
+            f"Cannot reshape a tensor of shape {text(x.shape)}, with {x.size} elements, to {sizes}{why}"
+        ) from None
+
+
+def _reshape_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    return [reshape(grad, shape(node.inputs[0])), None]
+
+
+define("Reshape", infer=_reshape_rule, reference=_reshape, gradient=_reshape_gradient, cost=no_cost)
+
+
+def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+    """The same elements, in row-major order, in another shape.
+
+    Args:
+        tensor: any type, any shape.
+        shape: vector of int32 or int64. One size may be -1: it becomes what the number of elements asks for.
+
+    Raises:
+        ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can
+            know).
+    """
+    with op_scope(name, "Reshape", tensor, shape) as scope:
+        return apply("Reshape", (convert(tensor, name="tensor"), index_operand(shape, "shape")), None, scope)
+
+
+# --- dimensions of size 1 -----------------------------------------------------------------------------------
+
+
+def _expand_dims_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, dim = inputs
+    need_index(dim, "dim")
+    if x.dims is None:
+        return [(x.dtype.base, None)]
+    new_rank = len(x.dims) + 1
+    axis = static_int(dim)
+    if axis is None:
+        return [(x.dtype.base, (None,) * new_rank)]
+    at = normal_axis(axis, new_rank)
+    return [(x.dtype.base, (*x.dims[:at], 1, *x.dims[at:]))]
+
+
+def _back_to_input_shape(node: Node, grad: Any) -> list[Any]:
+    """Gradient of ops that only rearrange sizes: one for the first input, none for the others."""
+    return [reshape(grad, shape(node.inputs[0])), *[None] * (len(node.inputs) - 1)]
+
+
+define(
+    "ExpandDims",
+    infer=_expand_dims_rule,
+    reference=lambda x, dim: np.expand_dims(x, int(np.reshape(dim, ()))),
+    gradient=_back_to_input_shape,
+    cost=no_cost,
+)
+
+
+def expand_dims(input: TensorLike, axis: TensorLike = None, name: str | None = None, dim: TensorLike = None) -> Tensor:
+    """Insert a dimension of size 1 before `axis`; -1 inserts it at the end.
+
+    `dim` is TF1's old name of `axis`.
+    """
+    axis = _one_of("axis", axis, "dim", dim)
+    if axis is None:
+        raise ValueError("expand_dims needs an axis")
+    with op_scope(name, "ExpandDims", input, axis) as scope:
+        return apply("ExpandDims", (convert(input, name="input"), index_operand(axis, "dim")), None, scope)
+
+
+def _squeeze_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    axes = attrs.get("squeeze_dims")
+    if not isinstance(axes, (tuple, list)) or not all(isinstance(a, int) for a in axes):
+        raise TypeError(f"squeeze_dims must be a list of ints, not {axes!r}")
+    if x.dims is None or (not axes and None in x.dims):
+        return [(x.dtype.base, None)]
+    gone = {normal_axis(a, len(x.dims)) for a in axes} or {i for i, d in enumerate(x.dims) if d == 1}
+    for i in sorted(gone):
+        if x.dims[i] not in (1, None):
+            raise ValueError(f"cannot squeeze dimension {i}: its size is {x.dims[i]}, not 1")
+    return [(x.dtype.base, tuple(d for i, d in enumerate(x.dims) if i not in gone))]
+
+
+def _squeeze(x: Array, *, squeeze_dims: tuple[int, ...]) -> Array:
+    try:
+        return np.squeeze(x, tuple(squeeze_dims) or None)
+    except ValueError:
+        raise invalid(
+            f"Cannot squeeze dimensions {list(squeeze_dims)} of shape {text(x.shape)}: all must have size 1"
+        ) from None
+
+
+define("Squeeze", infer=_squeeze_rule, reference=_squeeze, gradient=_back_to_input_shape, cost=no_cost)
+
+
+def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
+    """Remove dimensions of size 1: those in `axis` (int or list of ints), or all.
+
+    `squeeze_dims` is TF1's old name of `axis`.
+    """
+    axis = _one_of("axis", axis, "squeeze_dims", squeeze_dims)
+    axes = () if axis is None else tuple(int(a) for a in np.ravel(axis))
+    with op_scope(name, "Squeeze", input) as scope:
+        return apply("Squeeze", (convert(input, name="input"),), {"squeeze_dims": axes}, scope)
+
+
+def _one_of(new: str, value: Any, old: str, old_value: Any) -> Any:
+    """The value of an argument that TF1 knows by two names."""
+    if value is not None and old_value is not None:
+        raise ValueError(f"Give '{new}' or its old name '{old}', not both")
+    return old_value if value is None else value
+
+
+# --- broadcasting -------------------------------------------------------------------------------------------
+
+
+def _broadcast_to_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, wanted = inputs
+    need_index(wanted, "shape")
+    need_rank(wanted.dims, 1, "shape")
+    dims = static_dims(wanted)
+    known = dims is not None and x.dims is not None
+    if known and (len(x.dims) > len(dims) or not compatible(broadcast(x.dims, dims), dims)):  # type: ignore[arg-type]
+        raise ValueError(f"shape {text(x.dims)} cannot be broadcast to {text(dims)}")
+    return [(x.dtype.base, dims)]
+
+
+def _broadcast_to(x: Array, wanted: Array) -> Array:
+    sizes = dims_of(wanted)
+    try:
+        return np.broadcast_to(x, sizes)
+    except ValueError:
+        raise invalid(f"Shape {text(x.shape)} cannot be broadcast to {sizes}") from None
+
+
+def _broadcast_to_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    grad = convert(grad)
+    return [unbroadcast(node.inputs[0], grad, grad, None)[0], None]
+
+
+define(
+    "BroadcastTo",
+    infer=_broadcast_to_rule,
+    reference=_broadcast_to,
+    gradient=_broadcast_to_gradient,
+    cost=move_cost,
+)
+
+
+def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+    """Repeat along dimensions of size 1, and along new leading ones, up to `shape` (NumPy's rule)."""
+    with op_scope(name, "BroadcastTo", input, shape) as scope:
+        return apply("BroadcastTo", (convert(input, name="input"), index_operand(shape, "shape")), None, scope)
+
+
+def _ensure_shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    return [(x.dtype.base, merge(x.dims, as_dims(attrs.get("shape"))))]
+
+
+def _ensure_shape(x: Array, *, shape: Dims) -> Array:
+    if not compatible(x.shape, as_dims(shape)):
+        raise invalid(f"The value has shape {text(x.shape)}; ensure_shape asks for {text(shape)}")
+    return x
+
+
+define(
+    "EnsureShape",
+    infer=_ensure_shape_rule,
+    reference=_ensure_shape,
+    gradient=lambda node, grad: [grad],
+    cost=no_cost,
+)
+
+
+def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+    """`x`, whose shape is checked when the graph runs and known to be `shape` from here on."""
+    with op_scope(name, "EnsureShape", x) as scope:
+        return apply("EnsureShape", (convert(x, name="input"),), {"shape": as_dims(shape)}, scope)
+
+
+# --- order of dimensions ------------------------------------------------------------------------------------
+
+
+def _transpose_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, perm = inputs
+    need_index(perm, "perm")
+    need_rank(perm.dims, 1, "perm")
+    order = static_ints(perm)
+    if order is None:
+        count = len(x.dims) if x.dims is not None else perm.dims[0] if perm.dims else None
+        return [(x.dtype.base, of_rank(count))]
+    if sorted(order) != list(range(len(order))) or (x.dims is not None and len(order) != len(x.dims)):
+        of = "" if x.dims is None else f" of the {len(x.dims)} dimensions of {text(x.dims)}"
+        raise ValueError(f"perm {order} is not a permutation{of}")
+    return [(x.dtype.base, (None,) * len(order) if x.dims is None else tuple(x.dims[i] for i in order))]
+
+
+def _transpose(x: Array, perm: Array) -> Array:
+    order = dims_of(perm)
+    if sorted(order) != list(range(x.ndim)):
+        raise invalid(f"perm {order} is not a permutation of the {x.ndim} dimensions of {text(x.shape)}")
+    return np.transpose(x, order)
+
+
+def _transpose_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    return [transpose(grad, invert_permutation(node.inputs[1])), None]
+
+
+define("Transpose", infer=_transpose_rule, reference=_transpose, gradient=_transpose_gradient, cost=move_cost)
+
+
+def transpose(
+    a: TensorLike, perm: TensorLike = None, name: str | None = "transpose", conjugate: bool = False
+) -> Tensor:
+    """Dimension `i` of the result is dimension `perm[i]` of `a`; without `perm` their order is reversed.
+
+    `conjugate` is accepted for real types, where it means nothing; TypeError for complex ones.
+    """
+    with op_scope(name, "transpose", a, perm) as scope:
+        x = convert(a, name="a")
+        if perm is not None:
+            order = index_operand(perm, "perm")
+        elif x.dims is not None:
+            order = constant(np.arange(len(x.dims) - 1, -1, -1, dtype=np.int32), name="perm")
+        else:
+            from .creation import range as range_
+
+            last = rank(x) - 1
+            order = range_(last, -1, -1)
+        if conjugate and x.dtype.is_complex:
+            raise TypeError(f"Complex conjugates are not supported: {x!r}")
+        return apply("Transpose", (x, order), None, scope)
+
+
+def _invert_permutation_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    need_index(x, "a permutation")
+    need_rank(x.dims, 1, "a permutation")
+    return [(x.dtype.base, x.dims)]
+
+
+def _invert_permutation(x: Array) -> Array:
+    inverse = np.argsort(x, kind="stable").astype(x.dtype)
+    if not np.array_equal(x[inverse], np.arange(x.size)):
+        raise invalid(f"{x.tolist()} is not a permutation of 0 to {x.size - 1}")
+    return inverse
+
+
+define("InvertPermutation", infer=_invert_permutation_rule, reference=_invert_permutation, cost=write_cost)
+
+
+def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
+    """`y` with `y[x[i]] == i`, for a permutation `x` of 0 to n-1. A Const when `x` is one."""
+    with op_scope(name, "InvertPermutation", x) as scope:
+        tensor = index_operand(x, "x")
+        order = static_value(tensor)
+        if order is not None:
+            return constant(_invert_permutation(np.asarray(order)), name=scope)
+        return apply("InvertPermutation", (tensor,), None, scope)
+
+
+# --- broadcasting of shapes ---------------------------------------------------------------------------------
+
+
+def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
+    """The TensorShape that two static shapes broadcast to; ValueError when they do not fit."""
+    return TensorShape(broadcast(as_dims(shape_x), as_dims(shape_y)))

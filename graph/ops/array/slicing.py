@@ -1,0 +1,459 @@
+"""Slices: `t[1:, ..., None, -1]`, and the two ops behind them.
+
+A `StridedSlice` carries its slice specs as three vectors (begin, end, strides) and five bit masks,
+TensorFlow's encoding: bit `i` of a mask says something about spec `i`: its begin or end is left out, it is an
+ellipsis, it inserts a new axis, or it is one index that drops its axis. Python's own indexing has all of
+these, so an encoding is turned back into a Python index (`python_index`), from which NumPy computes values
+and the shape rule computes sizes.
+"""
+
+from __future__ import annotations
+
+from builtins import slice as py_slice
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, constant, convert
+from ...core.constant_value import static_dims
+from ...core.dtypes import bool_, int32, int64
+from ...core.node import Node, Tensor, operators
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import MAX_RANK, Dimension, Dims, compatible, of_rank, text
+from ..math.common import same_type
+from ..math.static_operands import (
+    INDEX_TYPES,
+    Array,
+    dims_of,
+    index_operand,
+    int_attr,
+    invalid,
+    need_index,
+    need_rank,
+    no_cost,
+    op_scope,
+    static_int,
+    static_ints,
+    write_cost,
+)
+from .concat_stack import packed, stack
+from .padding import pad
+from .shapes import shape
+
+# --- slice: begin and size ----------------------------------------------------------------------------------
+
+
+def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, begin, size = inputs
+    same_type((begin, size))
+    for t, what in ((begin, "begin"), (size, "size")):
+        need_index(t, what)
+        need_rank(t.dims, 1, what)
+    lengths = {t.dims[0] for t in (begin, size) if t.dims is not None} | (
+        {len(x.dims)} if x.dims is not None else set()
+    )
+    lengths.discard(None)
+    if len(lengths) > 1:
+        raise ValueError(f"begin and size must have one number for each dimension of {text(x.dims)}")
+    if not lengths:
+        return [(x.dtype.base, None)]
+    (rank,) = lengths
+    begins, sizes = static_ints(begin), static_ints(size)
+    dims = x.dims if x.dims is not None else of_rank(rank)
+    if dims is None or sizes is None:
+        partial = static_dims(size)  # -1 reads as unknown here, which is right for both
+        return [(x.dtype.base, partial if partial is not None else of_rank(rank))]
+    out: list[int | None] = []
+    for i, (d, count) in enumerate(zip(dims, sizes, strict=True)):
+        start = None if begins is None else begins[i]
+        rest = None if d is None or start is None else d - start
+        starts_outside = start is not None and (start < 0 or (rest is not None and rest < 0))
+        room = rest if rest is not None else d
+        if starts_outside or count < -1 or (room is not None and count > room):
+            raise ValueError(f"slice of {count} from {start} does not lie in dimension {i} of size {d}")
+        out.append(rest if count == -1 else count)
+    return [(x.dtype.base, tuple(out))]
+
+
+def _slice(x: Array, begin: Array, size: Array) -> Array:
+    starts, counts = dims_of(begin), dims_of(size)
+    if len(starts) == len(counts) == x.ndim:
+        counts = [d - b if s == -1 else s for b, s, d in zip(starts, counts, x.shape, strict=True)]
+        if all(b >= 0 and s >= 0 and b + s <= d for b, s, d in zip(starts, counts, x.shape, strict=True)):
+            return x[tuple(py_slice(b, b + s) for b, s in zip(starts, counts, strict=True))]
+    raise invalid(f"Slice of {dims_of(size)} from {starts} does not lie in shape {text(x.shape)}")
+
+
+def _slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    x, begin, _ = node.inputs
+    index_type = begin.dtype.base
+    grad = convert(grad)
+    after = shape(x, out_type=index_type) - begin - shape(grad, out_type=index_type)
+    return [pad(grad, stack([begin, after], axis=1)), None, None]
+
+
+define("Slice", infer=_slice_rule, reference=_slice, gradient=_slice_gradient, cost=no_cost)
+
+
+def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
+    """The block of `size[i]` elements from `begin[i]` on, in each dimension `i`; -1 means all that follow."""
+    with op_scope(name, "Slice", input_, begin, size) as scope:
+        x = convert(input_, name="input")
+        first, count = index_operand(begin, "begin"), index_operand(size, "size")
+        return apply("Slice", (x, first, count), None, scope)
+
+
+# --- strided slices: the encoding ---------------------------------------------------------------------------
+
+Index: TypeAlias = "int | py_slice | EllipsisType | None"
+
+MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def python_index(begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs) -> tuple[Index, ...]:
+    """The Python index that an encoded strided slice means.
+
+    >>> python_index([0, 1], [0, 2], [1, 1], {"ellipsis_mask": 1, "shrink_axis_mask": 2})
+    (Ellipsis, 1)
+    """
+    out: list[Index] = []
+    for i, (first, last, step) in enumerate(zip(begin, end, strides, strict=True)):
+        kind = _kind(masks, i)
+        if kind == "ellipsis":
+            out.append(...)
+        elif kind == "new_axis":
+            out.append(None)
+        elif kind == "shrink":
+            if step <= 0:
+                raise ValueError("a single index goes with stride 1")
+            out.append(int(first))
+        else:
+            if step == 0:
+                raise ValueError(f"strides[{i}] must not be zero")
+            from_start, to_end = (masks.get(m, 0) >> i & 1 for m in ("begin_mask", "end_mask"))
+            out.append(py_slice(None if from_start else int(first), None if to_end else int(last), int(step)))
+    return tuple(out)
+
+
+def _kind(masks: Attrs, i: int) -> str:
+    """What spec `i` is; where several bits are set, TensorFlow's order of precedence decides."""
+    for kind in ("ellipsis", "new_axis"):
+        if masks.get(f"{kind}_mask", 0) >> i & 1:
+            return kind
+    return "shrink" if masks.get("shrink_axis_mask", 0) >> i & 1 else "slice"
+
+
+def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Index, ...] | None) -> Dims:
+    """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all
+    known.
+
+    Raises:
+        ValueError: more specs than dimensions, or an index outside of its dimension.
+    """
+    kinds = [_kind(masks, i) for i in range(count)]
+    if kinds.count("ellipsis") > 1:
+        raise ValueError("only one ellipsis is allowed")
+    if dims is None:
+        return None
+    used = sum(k in ("slice", "shrink") for k in kinds)
+    if used > len(dims):
+        raise ValueError(f"{used} indices for the {len(dims)} dimensions of {text(dims)}")
+    if "ellipsis" not in kinds:
+        kinds.append("ellipsis")
+    out: list[int | None] = []
+    axis = 0
+    for i, kind in enumerate(kinds):
+        if kind == "ellipsis":
+            skipped = len(dims) - used
+            out.extend(dims[axis : axis + skipped])
+            axis += skipped
+        elif kind == "new_axis":
+            out.append(1)
+        else:
+            size = dims[axis]
+            spec = index[i] if index is not None else None
+            if kind == "slice":
+                out.append(_slice_size(spec, size) if isinstance(spec, py_slice) else None)
+            elif isinstance(spec, int) and size is not None and not -size <= spec < size:
+                raise ValueError(f"index {spec} is out of bounds for dimension {axis} of size {size}")
+            axis += 1
+    return tuple(out)
+
+
+def _slice_size(spec: py_slice, size: int | None) -> int | None:
+    """How many elements a Python slice takes of a dimension, None if that depends on an unknown size."""
+    if size is not None:
+        return len(range(*spec.indices(size)))
+    # Two ends counted from the same side never take more than what lies between them; only none at all is
+    # certain.
+    if spec.start is not None and spec.stop is not None and (spec.start < 0) == (spec.stop < 0):
+        return 0 if len(range(spec.start, spec.stop, spec.step)) == 0 else None
+    return None
+
+
+def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
+    """Check the three vectors and five masks; gives the number of specs, None if not known."""
+    same_type(vectors)
+    for mask in MASKS:
+        if mask in attrs:
+            int_attr(attrs, mask)
+    counts = set()
+    for t, what in zip(vectors, ("begin", "end", "strides"), strict=True):
+        need_index(t, what)
+        need_rank(t.dims, 1, what)
+        if t.dims is not None and t.dims[0] is not None:
+            counts.add(t.dims[0])
+    if len(counts) > 1:
+        raise ValueError(f"begin, end and strides must have equal lengths, not {sorted(counts)}")
+    count = counts.pop() if counts else None
+    if count is not None and count > MAX_RANK:
+        raise ValueError(f"there may be {MAX_RANK} indices, not {count}")
+    return count
+
+
+def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, begin, end, strides = inputs
+    return [(x.dtype.base, sliced_dims(x.dims, begin, end, strides, attrs))]
+
+
+def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: Attrs) -> Dims:
+    """The shape of a strided slice, as far as it is known. TypeError, ValueError: the encoding is none, or does not fit the shape."""
+    count = _need_encoding((begin, end, strides), attrs)
+    return None if count is None else _sliced_dims(dims, count, attrs, _static_index(begin, end, strides, count, attrs))
+
+
+def _static_index(begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs) -> tuple[Index, ...] | None:
+    """The Python index as far as it is known: an ellipsis stands for a spec of which something is not."""
+    known = [static_ints(t) for t in (begin, end, strides)]
+    if known[2] is None:
+        return None
+    if known[0] is not None and known[1] is not None:
+        return python_index(known[0], known[1], known[2], masks)
+    # Where an end is masked out, only its other end matters: `t[:n]` with a tensor n still has full slices
+    # around it.
+    firsts, lasts = _partial(begin, count), _partial(end, count)
+    out: list[Index] = []
+    for i, step in enumerate(known[2]):
+        no_begin, no_end = (bool(masks.get(m, 0) >> i & 1) for m in ("begin_mask", "end_mask"))
+        kind = _kind(masks, i)
+        first, last = firsts[i], lasts[i]
+        if kind == "shrink" and first is not None:
+            out.append(first)
+        elif kind == "slice" and (no_begin or first is not None) and (no_end or last is not None):
+            out.append(py_slice(None if no_begin else first, None if no_end else last, step))
+        else:
+            out.append(...)
+    return tuple(out)
+
+
+def _partial(vector: Tensor, count: int) -> list[int | None]:
+    """The numbers in a vector that are known: those of a Const, or constants among the inputs of a Pack."""
+    exact = static_ints(vector)
+    if exact is not None:
+        return list(exact)
+    if vector.op.type == "Pack" and len(vector.op.inputs) == count:
+        return [static_int(t) if t.dims == () else None for t in vector.op.inputs]
+    return [None] * count
+
+
+def checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs) -> tuple[Index, ...]:
+    """The Python index, checked against a complete shape."""
+    try:
+        index = python_index(dims_of(begin), dims_of(end), dims_of(strides), masks)
+        _sliced_dims(dims, len(index), masks, index)
+    except ValueError as e:
+        raise invalid(f"Cannot slice shape {text(dims)}: {e}") from None
+    return index
+
+
+def _strided_slice(x: Array, begin: Array, end: Array, strides: Array, **masks: int) -> Array:
+    # A string picked out of an object array is no array; asarray makes it one again.
+    return np.asarray(x[checked_index(x.shape, begin, end, strides, masks)], x.dtype)
+
+
+def _strided_slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    x, begin, end, strides = node.inputs
+    dims = shape(x, out_type=begin.dtype.base)
+    back = apply("StridedSliceGrad", (dims, begin, end, strides, convert(grad)), dict(node.attrs))
+    return [back, None, None, None]
+
+
+define(
+    "StridedSlice",
+    infer=_strided_slice_rule,
+    reference=_strided_slice,
+    gradient=_strided_slice_gradient,
+    cost=no_cost,
+)
+
+
+def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    wanted, begin, end, strides, grad = inputs
+    need_index(wanted, "shape")
+    dims = static_dims(wanted)
+    sliced = sliced_dims(dims, begin, end, strides, attrs)
+    if not compatible(sliced, grad.dims):
+        raise ValueError(f"the slice has shape {text(sliced)}, its gradient {text(grad.dims)}")
+    return [(grad.dtype.base, dims)]
+
+
+def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array, grad: Array, **masks: int) -> Array:
+    dims = tuple(dims_of(wanted))
+    out = np.zeros(dims, grad.dtype)
+    out[checked_index(dims, begin, end, strides, masks)] = grad
+    return out
+
+
+def _strided_slice_grad_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    return [
+        None,
+        None,
+        None,
+        None,
+        apply("StridedSlice", (convert(grad), *node.inputs[1:4]), dict(node.attrs)),
+    ]
+
+
+define(
+    "StridedSliceGrad",
+    infer=_strided_slice_grad_rule,
+    reference=_strided_slice_grad,
+    gradient=_strided_slice_grad_gradient,
+    cost=write_cost,
+)
+
+
+def strided_slice(
+    input_: TensorLike,
+    begin: TensorLike,
+    end: TensorLike,
+    strides: TensorLike = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """The op behind `t[...]`, for who has the encoding at hand.
+
+    Args:
+        begin, end, strides: vectors of int32 or int64, one number for each spec; strides default to 1.
+        begin_mask, end_mask: bit `i` set: spec `i` starts or ends where the dimension does.
+        ellipsis_mask: bit `i` set: spec `i` stands for all dimensions that the others leave over.
+        new_axis_mask: bit `i` set: spec `i` inserts a dimension of size 1.
+        shrink_axis_mask: bit `i` set: spec `i` takes the one index `begin[i]` and drops the dimension.
+    """
+    masks = dict(zip(MASKS, (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask), strict=True))
+    with op_scope(name, "StridedSlice", input_, begin, end, strides) as scope:
+        x = convert(input_, name="input")
+        first, last = index_operand(begin, "begin"), index_operand(end, "end")
+        if strides is None:
+            from .creation import ones_like
+
+            step = ones_like(first)
+        else:
+            step = index_operand(strides, "strides")
+        return apply("StridedSlice", (x, first, last, step), masks, scope)
+
+
+# --- strided slices: what users write -----------------------------------------------------------------------
+
+
+def _number(value: Any, key: Any) -> Any:
+    """An index or end of a slice: an int, or an integer scalar tensor."""
+    if isinstance(value, Dimension):
+        value = value.value
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"A bool is no index: {key!r}")
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if not isinstance(value, Tensor) and hasattr(value, "_as_tensor"):
+        value = value._as_tensor()
+    if isinstance(value, Tensor) and value.dtype.base.is_integer and value.dims in ((), None):
+        if value.dtype.base in INDEX_TYPES:
+            return value
+        from ..math.cast import cast
+
+        return cast(value, int64 if value.dtype.size > 2 else int32)
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iu":
+        return int(value)
+    raise TypeError(
+        "Ints, slices, ..., None (dt.newaxis), integer scalar tensors and boolean masks can index a tensor, "
+        f"not {key!r}; use dt.gather or dt.gather_nd for lists of indices"
+    )
+
+
+def _is_mask(key: Any) -> bool:
+    return (isinstance(key, Tensor) and key.dtype.base is bool_) or (isinstance(key, np.ndarray) and key.dtype == bool)
+
+
+def getitem(tensor: Any, key: Any) -> Tensor:
+    """`tensor[key]`, with NumPy's meaning: ints, slices with steps, `...`, `None`, negative numbers, integer
+    scalar tensors in all these places; or one boolean mask.
+
+    Raises:
+        TypeError: another kind of index. ValueError: an index out of bounds, too many indices, a step of 0.
+    """
+    if _is_mask(key):
+        from .dynamic_partition import boolean_mask
+
+        return boolean_mask(tensor, key)
+    begin: list[Any] = []
+    end: list[Any] = []
+    strides: list[Any] = []
+    masks = dict.fromkeys(MASKS, 0)
+    for i, spec in enumerate(key if isinstance(key, tuple) else (key,)):
+        first: Any = 0
+        last: Any = 0
+        step: Any = 1
+        bit = 1 << i
+        if isinstance(spec, py_slice):
+            if spec.start is None:
+                masks["begin_mask"] |= bit
+            else:
+                first = _number(spec.start, key)
+            if spec.stop is None:
+                masks["end_mask"] |= bit
+            else:
+                last = _number(spec.stop, key)
+            if spec.step is not None:
+                step = _number(spec.step, key)
+        elif spec is Ellipsis:
+            masks["ellipsis_mask"] |= bit
+        elif spec is None:
+            masks["new_axis_mask"] |= bit
+        else:
+            first = _number(spec, key)
+            last = first + 1
+            masks["shrink_axis_mask"] |= bit
+        begin.append(first)
+        end.append(last)
+        strides.append(step)
+    with op_scope(None, "strided_slice", tensor, begin, end, strides) as scope:
+        x = convert(tensor)
+        vectors = _vectors(begin, end, strides)
+        return apply("StridedSlice", (x, *vectors), masks, scope)
+
+
+def _vectors(*lists: list[Any]) -> list[Tensor]:
+    """The three vectors, named as in TensorFlow: `stack`, `stack_1`, `stack_2`. int64 if any index is."""
+    wide = any(isinstance(v, Tensor) and v.dtype.base is int64 for values in lists for v in values)
+    out: list[Tensor] = []
+    for values in lists:
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        if not tensors:
+            out.append(constant(np.array(values, np.int64 if wide else np.int32), name="stack"))
+            continue
+        if wide:
+            from ..math.cast import cast
+
+            values = [cast(v, int64) if isinstance(v, Tensor) else v for v in values]
+        out.append(packed(values, int64 if wide else int32, "stack"))
+    return out
+
+
+operators["getitem"] = getitem
+newaxis = None

@@ -1,0 +1,286 @@
+"""Blocks of pixels moved into channels or into the batch, and back. Each is a reshape, a transpose and a reshape.
+
+TensorFlow: `tf.space_to_depth`, `tf.depth_to_space`, `tf.space_to_batch(_nd)`, `tf.batch_to_space(_nd)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, convert
+from ...core.constant_value import static_value
+from ...core.dtypes import int32
+from ...core.node import Tensor
+from ...core.shape import compatible
+from ..math.arithmetic import add, floormod, subtract
+from ..math.cast import cast
+from ..math.static_operands import index_operand, op_scope
+from .concat_stack import concat, stack, unstack
+from .creation import zeros_like
+from .identity_and_placeholders import identity
+from .padding import pad
+from .shapes import reshape, shape as shape_of, transpose
+from .slicing import slice as slice_
+
+Sizes = list[Any]  # ints, and scalar tensors where only the running graph knows
+
+
+def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+    """Blocks of `block_size` x `block_size` pixels as channels of one pixel.
+
+    Args:
+        input: [batch, height, width, channels], or [batch, channels, height, width] for "NCHW". Height and width are multiples
+            of block_size.
+        block_size: at least 2.
+
+    Returns:
+        [batch, height / block_size, width / block_size, block_size ** 2 * channels], or so in "NCHW".
+
+    Raises:
+        ValueError: another rank, a side that is no multiple, or a wrong block_size or data_format.
+
+    >>> space_to_depth([[[[1.], [2.]], [[3.], [4.]]]], 2)   # evaluates to [[[[1., 2., 3., 4.]]]]
+    """
+    with op_scope(name, "SpaceToDepth", input) as scope:
+        x, b = _image(input, block_size, data_format)
+        n, h, w, c = _sizes(x, data_format)
+        _divisible((h, w), b, "height and width")
+        if data_format == "NHWC":
+            cut = _reshape(x, [n, h // b, b, w // b, b, c])
+            return _reshape(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h // b, w // b, c * b * b], scope)
+        cut = _reshape(x, [n, c, h // b, b, w // b, b])
+        return _reshape(transpose(cut, [0, 3, 5, 1, 2, 4]), [n, c * b * b, h // b, w // b], scope)
+
+
+def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+    """Channels as blocks of `block_size` x `block_size` pixels: the way back from `space_to_depth`.
+
+    Args:
+        input: [batch, height, width, channels], or [batch, channels, height, width] for "NCHW". The channels are a multiple of
+            block_size ** 2.
+
+    Returns:
+        [batch, height * block_size, width * block_size, channels / block_size ** 2], or so in "NCHW".
+
+    Raises:
+        ValueError: as of `space_to_depth`.
+    """
+    with op_scope(name, "DepthToSpace", input) as scope:
+        x, b = _image(input, block_size, data_format)
+        n, h, w, c = _sizes(x, data_format)
+        _divisible((c,), b * b, "channels")
+        left = c // (b * b)
+        if data_format == "NHWC":
+            cut = _reshape(x, [n, h, w, b, b, left])
+            return _reshape(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h * b, w * b, left], scope)
+        cut = _reshape(x, [n, b, b, left, h, w])
+        return _reshape(transpose(cut, [0, 3, 4, 1, 5, 2]), [n, left, h * b, w * b], scope)
+
+
+def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
+    """Each m-th element of an axis in another row of the batch, for the first axes after it.
+
+    Args:
+        input: [batch, ...]. block_shape: m for each of the axes 1, 2, ...; how many there are is known before the graph runs.
+        paddings: [[before, after], ...] zeros for each of those axes; with them each is a multiple of its m.
+
+    Returns:
+        [batch * prod(block_shape), (axis + padding) / m ..., rest...]; the place within a block counts slower than the batch.
+
+    Raises:
+        ValueError: more axes than there are, or an axis that is no multiple. InvalidArgumentError: so, in a step.
+    """
+    with op_scope(name, "SpaceToBatchND", input) as scope:
+        x = convert(input, name="input")
+        blocks = _blocks(block_shape)
+        pads = _pairs(paddings, "paddings", len(blocks))
+        if x.dims is None:
+            return _on_first_axes(x, len(blocks), lambda flat: space_to_batch_nd(flat, blocks, pads), scope)
+        rank, count = _rank(x, len(blocks))
+        x = pad(x, [[0, 0], *pads, *[[0, 0]] * (rank - count - 1)])
+        n, *axes = _sizes(x, "")
+        for size, m in zip(axes, blocks, strict=False):
+            _divisible((size,), m, "axes with their paddings")
+        cut = [v for size, m in zip(axes, blocks, strict=False) for v in (size // m, m)]
+        inside, outside = [2 * i + 2 for i in range(count)], [2 * i + 1 for i in range(count)]
+        rest = axes[count:]
+        order = [*inside, 0, *outside, *range(2 * count + 1, 2 * count + 1 + len(rest))]
+        found = transpose(_reshape(x, [n, *cut, *rest]), order)
+        return _reshape(found, [n * math.prod(blocks), *cut[::2], *rest], scope)
+
+
+def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
+    """Rows of the batch put back between one another: the way back from `space_to_batch_nd`.
+
+    Args:
+        input: [batch, ...], whose batch is a multiple of prod(block_shape).
+        block_shape, crops: as `block_shape` and `paddings` of `space_to_batch_nd`; crops are cut off.
+
+    Returns:
+        [batch / prod(block_shape), axis * m - crops ..., rest...].
+
+    Raises:
+        ValueError: as of `space_to_batch_nd`.
+    """
+    with op_scope(name, "BatchToSpaceND", input) as scope:
+        x = convert(input, name="input")
+        blocks = _blocks(block_shape)
+        cuts = _pairs(crops, "crops", len(blocks))
+        if x.dims is None:
+            return _on_first_axes(x, len(blocks), lambda flat: batch_to_space_nd(flat, blocks, cuts), scope)
+        _, count = _rank(x, len(blocks))
+        n, *axes = _sizes(x, "")
+        whole = math.prod(blocks)
+        _divisible((n,), whole, "rows of the batch")
+        batch, rest = n // whole, axes[count:]
+        order = [count, *[v for i in range(count) for v in (count + 1 + i, i)]]
+        order += range(2 * count + 1, 2 * count + 1 + len(rest))
+        joined = transpose(_reshape(x, [*blocks, batch, *axes]), order)
+        sizes = [size * m for size, m in zip(axes, blocks, strict=False)]
+        found = _reshape(joined, [batch, *sizes, *rest])
+        if all(isinstance(v, int) and v == 0 for pair in cuts for v in pair):
+            return _reshape(found, [batch, *sizes, *rest], scope)
+        begin = [0, *[before for before, _ in cuts], *[0] * len(rest)]
+        left = [size - before - after for size, (before, after) in zip(sizes, cuts, strict=True)]
+        if any(isinstance(v, int) and v < 0 for v in left):
+            raise ValueError(f"crops {cuts} are more than there is: {sizes}")
+        return slice_(found, _packed(begin), _packed([batch, *left, *rest]), scope)
+
+
+def space_to_batch(input: TensorLike, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
+    """`space_to_batch_nd` of the two axes of an image, [batch, height, width, channels]."""
+    return space_to_batch_nd(_four_axes(input), [block_size, block_size], paddings, name or "SpaceToBatch")
+
+
+def batch_to_space(input: TensorLike, crops: Any, block_size: int, name: str | None = None) -> Tensor:
+    """`batch_to_space_nd` of the two axes of an image, [batch, height, width, channels]."""
+    return batch_to_space_nd(_four_axes(input), [block_size, block_size], crops, name or "BatchToSpace")
+
+
+def required_space_to_batch_paddings(
+    input_shape: TensorLike, block_shape: TensorLike, base_paddings: TensorLike = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The least paddings with which blocks divide axes, and the crops that undo what was added.
+
+    Args:
+        input_shape: sizes of the axes, `[n]`. block_shape: those of blocks, `[n]`.
+        base_paddings: what is padded in any case, `[n, 2]`; None: nothing.
+
+    Returns:
+        (paddings, crops), each `[n, 2]`: for `space_to_batch_nd` and `batch_to_space_nd`.
+    """
+    with op_scope(name, "required_space_to_batch_paddings", input_shape, block_shape):
+        sizes = cast(index_operand(input_shape, "input_shape"), int32)
+        blocks = cast(index_operand(block_shape, "block_shape"), int32)
+        pads = stack([zeros_like(sizes)] * 2, 1) if base_paddings is None else cast(convert(base_paddings), int32)
+        begin, end = pads[:, 0], pads[:, 1]
+        whole = add(add(sizes, begin), end)
+        more = floormod(subtract(blocks, floormod(whole, blocks)), blocks)
+        return stack([begin, add(end, more)], 1), stack([zeros_like(more), more], 1)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor, int]:
+    x = _four_axes(input)
+    if data_format not in ("NHWC", "NCHW"):
+        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {data_format!r}")
+    if not isinstance(block_size, (int, np.integer)) or block_size < 2:
+        raise ValueError(f"block_size must be a number of at least 2, not {block_size!r}")
+    if x.shape.rank != 4:
+        raise ValueError(f"an image of rank 4 is needed, not of shape {x.shape}")
+    return x, int(block_size)
+
+
+def _sizes(x: Tensor, data_format: str) -> Sizes:
+    """The sizes of the axes, as batch, height, width, channels where a format is given."""
+    known: Sizes = list(x.shape.as_list())
+    if None in known:
+        running = shape_of(x)
+        known = [running[i] if d is None else d for i, d in enumerate(known)]
+    return [known[i] for i in (0, 2, 3, 1)] if data_format == "NCHW" else known
+
+
+def _rank(x: Tensor, blocks: int) -> tuple[int, int]:
+    if x.shape.rank is None or x.shape.rank < blocks + 1:
+        raise ValueError(f"block_shape has {blocks} numbers, and the input has shape {x.shape}")
+    return x.shape.rank, blocks
+
+
+def _four_axes(input: TensorLike) -> Tensor:
+    """An image as a tensor; one of unknown rank must have four axes."""
+    x = convert(input, name="input")
+    if x.dims is None:
+        x = identity(x)
+        x.set_shape([None] * 4)
+    return x
+
+
+def _on_first_axes(x: Tensor, count: int, f: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    """`f` of a tensor of unknown rank, whose axes behind the batch and `count` more are seen as one."""
+    whole = shape_of(x)
+    flat = reshape(x, concat([whole[: count + 1], [-1]], 0))
+    flat.set_shape([None] * (count + 2))
+    found = f(flat)
+    return reshape(found, concat([shape_of(found)[:-1], whole[count + 1 :]], 0), name)
+
+
+def _blocks(value: Any) -> Sizes:
+    """The numbers of block_shape: ints, or scalar tensors where only the running graph knows them."""
+    given = convert(value, name="block_shape")
+    if given.dims is None or len(given.dims) != 1 or given.dims[0] is None:
+        raise ValueError(f"block_shape must be a list of numbers of known length, not of shape {given.shape}")
+    found = static_value(given)
+    if found is None:
+        return unstack(cast(given, int32))
+    if (found < 1).any():
+        raise ValueError(f"block_shape is a list of numbers from 1 on, not {value!r}")
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def _pairs(value: Any, name: str, count: int) -> list[Sizes]:
+    """Paddings or crops for `count` axes, as `_blocks`."""
+    given = convert(value, name=name)
+    if not compatible(given.dims, (count, 2)):
+        raise ValueError(f"{name} must have shape [{count}, 2] for as many blocks, not {given.shape}")
+    found = static_value(given)
+    if found is None:
+        rows = reshape(cast(given, int32), [count, 2])
+        return [unstack(row) for row in unstack(rows)]
+    if (found < 0).any():
+        raise ValueError(f"{name} is a list of pairs from 0 on, not {value!r}")
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def _divisible(sizes: Sequence[Any], by: Any, what: str) -> None:
+    for size in sizes:
+        if isinstance(size, int) and isinstance(by, int) and size % by:
+            raise ValueError(f"{what} must be a multiple of {by}, and {size} is not")
+
+
+def _packed(sizes: Sizes) -> Any:
+    return sizes if all(isinstance(v, int) for v in sizes) else stack(sizes)
+
+
+def _reshape(x: Tensor, sizes: Sizes, name: str | None = None) -> Tensor:
+    """A reshape to sizes of which one may be left for the running graph to find."""
+    unknown = [i for i, v in enumerate(sizes) if not isinstance(v, int)]
+    if len(unknown) == 1:
+        return reshape(x, [-1 if i == unknown[0] else v for i, v in enumerate(sizes)], name)
+    return reshape(x, _packed(sizes), name)
+
+
+__all__ = [
+    "batch_to_space",
+    "batch_to_space_nd",
+    "depth_to_space",
+    "required_space_to_batch_paddings",
+    "space_to_batch",
+    "space_to_batch_nd",
+    "space_to_depth",
+]

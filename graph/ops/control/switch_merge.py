@@ -1,0 +1,158 @@
+"""Ops that steer: which branch a value takes, and when a loop goes round again.
+
+They are TensorFlow 1's dataflow form of control flow. A *dead* tensor is one that has no value in this step,
+because it lies on the side of a `Switch` that was not taken; what takes a dead tensor is not run and gives
+dead tensors itself, up to a `Merge`, which gives out whichever of its inputs is alive.
+
+    Switch(data, pred)     -> (data if pred is false, data if pred is true); the other output is dead
+    Merge(a, b, ...)       -> (the live input, its number)
+    Enter(data)            -> data, inside the loop `frame_name`; the same in all iterations if `is_constant`
+    LoopCond(pred)         -> pred; while it is true the loop goes round again
+    NextIteration(data)    -> data, in the next iteration
+    Exit(data)             -> data, outside the loop, once it has ended
+    ControlTrigger()       waits for its control inputs, and is alive even where they are dead
+
+The second input of a loop's Merge is a NextIteration: the one edge that goes against the order of creation.
+What these ops do to the order of things is not in their references, which only pass values on: it is in
+`graph/control_flow/frames.py`, and in those who run graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import bool_, int32
+from ...core.errors import InternalError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import Dims, compatible, text
+from ...resources.resource_manager import DEAD
+from ..math.static_operands import Array, no_cost
+
+
+def _need_bool(pred: Tensor) -> None:
+    if pred.dtype.base is not bool_:
+        raise TypeError(f"the condition must be a bool, not {pred.dtype.base.name}")
+    if pred.dims not in (None, ()):
+        raise ValueError(f"the condition must be one bool, not one of shape {text(pred.dims)}")
+
+
+def _switch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    data, pred = inputs
+    _need_bool(pred)
+    return [(data.dtype.base, data.dims)] * 2
+
+
+def _ref_switch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    data, pred = inputs
+    _need_bool(pred)
+    _need_ref(data)
+    return [(data.dtype, data.dims)] * 2
+
+
+def _need_ref(data: Tensor) -> None:
+    if not data.dtype.is_ref:
+        raise TypeError(f"the place of a variable is expected, not a value of type {data.dtype.name}")
+
+
+def _merge_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("there must be at least one input")
+    first, *others = inputs
+    dims = first.dims
+    for t in others:
+        if t.dtype.base is not first.dtype.base:
+            raise TypeError(
+                f"all inputs must have one element type, not {first.dtype.base.name} and {t.dtype.base.name}"
+            )
+        dims = _common(dims, t.dims)
+    return [(first.dtype.base, dims), (int32, ())]
+
+
+def _common(a: Dims, b: Dims) -> Dims:
+    """What two shapes have in common: a size in which they differ is unknown."""
+    if a == b:
+        return a
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def _enter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (data,) = inputs
+    frame, constant, parallel, dims = (attrs[k] for k in ("frame_name", "is_constant", "parallel_iterations", "shape"))
+    if not isinstance(frame, str) or not frame or not isinstance(constant, bool):
+        raise TypeError("frame_name must be a text that is not empty, is_constant a bool")
+    if type(parallel) is not int or parallel < 1:
+        raise ValueError(f"parallel_iterations must be a positive number, not {parallel!r}")
+    if dims is None:
+        return [(data.dtype.base, data.dims)]
+    # A one-element tuple around it, because None is a shape: the unknown one.
+    (invariant,) = dims
+    if not compatible(invariant, data.dims):
+        raise ValueError(f"shape {text(data.dims)} does not fit the loop's shape {text(invariant)}")
+    return [(data.dtype.base, invariant)]
+
+
+def _ref_enter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (data,) = inputs
+    _need_ref(data)
+    ((_, dims),) = _enter_rule(inputs, attrs)
+    return [(data.dtype, dims)]
+
+
+def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    return [(x.dtype.base, x.dims)]
+
+
+def _loop_cond_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (pred,) = inputs
+    _need_bool(pred)
+    return [(bool_, ())]
+
+
+def switch(data: Array, pred: Array) -> tuple[Array, Array]:
+    """What Switch gives for live inputs."""
+    return (DEAD, data) if pred else (data, DEAD)
+
+
+def merge(*inputs: Array) -> tuple[Array, Any]:
+    """What Merge gives: the first live input and its number, both dead when all are."""
+    for i, value in enumerate(inputs):
+        if value is not DEAD:
+            return value, np.int32(i)
+    return DEAD, DEAD
+
+
+_ENTER_ATTRS = ("frame_name", "is_constant", "parallel_iterations", "shape")
+
+
+def _not_by_itself(node: Node, *grads: Any) -> Sequence[Any]:
+    raise InternalError(
+        node, node, f"The gradient of '{node.name}' ({node.type}) is a matter of its whole cond or loop"
+    )
+
+
+# Gradients flow through these; how, is in graph/gradients/control_flow.py.
+_back: dict[str, Any] = {"gradient": _not_by_itself, "cost": no_cost}
+
+define("Switch", infer=_switch_rule, reference=switch, **_back)
+define("RefSwitch", infer=_ref_switch_rule, reference=switch, ref_inputs=(0,), **_back)
+define("Merge", infer=_merge_rule, reference=merge, **_back)
+define("Enter", infer=_enter_rule, reference=lambda x: x, internal_attrs=_ENTER_ATTRS, **_back)
+define(
+    "RefEnter",
+    infer=_ref_enter_rule,
+    reference=lambda x: x,
+    internal_attrs=_ENTER_ATTRS,
+    ref_inputs=(0,),
+    **_back,
+)
+define("Exit", infer=_same_rule, reference=lambda x: x, **_back)
+define("NextIteration", infer=_same_rule, reference=lambda x: x, **_back)
+define("LoopCond", infer=_loop_cond_rule, reference=lambda x: x, cost=no_cost)
+define("ControlTrigger", infer=lambda inputs, attrs: [], reference=lambda: (), cost=no_cost)

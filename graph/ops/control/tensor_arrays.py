@@ -1,0 +1,351 @@
+"""The ops behind `TensorArray`: a list of tensors that a loop writes and reads, one element at a time.
+
+The list is made anew in each step, by its `TensorArrayV3` node, which gives out a handle; it goes when nobody holds
+the handle any more. All who take the handle run on one device. Beside the handle goes a *flow*, a scalar that
+stands for the list's state: who writes takes a flow and gives a new one, who reads takes the flow of the writes
+that it must see. So the edges of the graph order what touches the list, and gradients have a way to flow.
+
+The gradient of a list is a list of the same size, found by the name of the `gradients` call that asks for it.
+Elements may be written several times there, and add up; one that was never written is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType, float32, int32, resource
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, Trait, define
+from ...core.shape import Dims, compatible, is_static, merge, text
+from ...resources.resource_manager import Context
+from ..math.static_operands import Array, no_cost
+
+
+class ArrayState:
+    """The elements of one list."""
+
+    __slots__ = ("cleared", "dims", "dtype", "dynamic", "gradients", "name", "once", "shapes", "sums", "values")
+
+    def __init__(self, name: str, dtype: DType, dims: Dims, size: int, dynamic: bool, once: bool) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.dims = dims
+        self.dynamic = dynamic
+        self.once = once  # whether a value may be read once only
+        self.sums = False  # whether writes add up: a gradient
+        self.values: list[Array | None] = [None] * size
+        self.shapes: list[tuple[int, ...] | None] = [None] * size  # of what was written, also when it has gone
+        self.cleared: set[int] = set()
+        self.gradients: dict[str, ArrayState] = {}
+
+    def gradient(self, source: str) -> ArrayState:
+        """The list of gradients for one `gradients` call."""
+        found = self.gradients.get(source)
+        if found is None:
+            name = f"{self.name}@{source}"
+            found = ArrayState(name, self.dtype, self.dims, len(self.values), self.dynamic, False)
+            found.sums = True
+            found.shapes = self.shapes
+            self.gradients[source] = found
+        return found
+
+    def write(self, index: int, value: Array) -> None:
+        """Set an element, or add to one of a gradient."""
+        self._check_index(index, "write to", grow=True)
+        if not compatible(np.shape(value), self.dims):
+            raise self._error(f"a value of shape {text(np.shape(value))} does not fit its elements, {text(self.dims)}")
+        old = self.values[index]
+        if self.sums:
+            self.values[index] = value if old is None else np.asarray(old + value, value.dtype)
+            return
+        if old is not None or index in self.cleared:
+            raise self._error(f"Could not write to TensorArray index {index} because it has already been written to.")
+        self.values[index], self.shapes[index] = value, np.shape(value)
+
+    def read(self, index: int) -> Array:
+        """An element; it goes, if elements may be read once."""
+        self._check_index(index, "read from", grow=False)
+        value = self.values[index]
+        if value is None:
+            if index in self.cleared:
+                raise self._error(
+                    f"Could not read index {index} twice because it was cleared after a previous read "
+                    "(perhaps try setting clear_after_read = false?)"
+                )
+            return np.zeros(self._dims_at(index), self.dtype.np)
+        if self.once:
+            self.values[index] = None
+            self.cleared.add(index)
+        return value
+
+    def _dims_at(self, index: int) -> tuple[int, ...]:
+        """The shape of an element that is zero: what it was, or what all elements have."""
+        written = self.shapes[index]
+        if written is not None:
+            return written
+        if is_static(self.dims):
+            return tuple(d for d in self.dims or () if d is not None)
+        others = {dims for dims in self.shapes if dims is not None}
+        if len(others) != 1:
+            raise self._error(f"Could not read index {index}: it was never written, and its shape is not known")
+        return others.pop()
+
+    def _check_index(self, index: int, doing: str, grow: bool) -> None:
+        size = len(self.values)
+        if 0 <= index < size:
+            return
+        if grow and self.dynamic and index >= 0:
+            more = index + 1 - size
+            self.values += [None] * more
+            self.shapes += [None] * more
+            return
+        hint = "array is not resizeable and " if grow and not self.dynamic else ""
+        raise self._error(f"Tried to {doing} index {index} but {hint}size is: {size}")
+
+    def _error(self, message: str) -> InvalidArgumentError:
+        return InvalidArgumentError(None, None, f"TensorArray {self.name}: {message}")
+
+
+# --- rules ----------------------------------------------------------------------------------------------------
+
+
+def _array_type(attrs: Attrs) -> DType:
+    dtype = attrs["dtype"]
+    if not isinstance(dtype, DType):
+        raise TypeError(f"dtype must be an element type, not {dtype!r}")
+    return dtype.base
+
+
+def _need(tensor: Tensor, dtype: DType, what: str, rank: int | None = 0) -> None:
+    if tensor.dtype.base is not dtype:
+        raise TypeError(f"{what} must be of type {dtype.name}, not {tensor.dtype.base.name}")
+    if rank is not None and tensor.dims is not None and len(tensor.dims) != rank:
+        raise ValueError(f"{what} must have rank {rank}, not shape {text(tensor.dims)}")
+
+
+def _new_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (size,) = inputs
+    _need(size, int32, "size")
+    _array_type(attrs)
+    for name in ("dynamic_size", "clear_after_read"):
+        if not isinstance(attrs[name], bool):
+            raise TypeError(f"{name} must be a bool")
+    return [(resource, ()), (float32, ())]
+
+
+def _grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, flow = inputs
+    _need(handle, resource, "handle")
+    _need(flow, float32, "flow")
+    if not isinstance(attrs["source"], str):
+        raise TypeError("source must be a text")
+    return [(resource, ()), (float32, ())]
+
+
+def _write_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, index, _value, flow = inputs
+    _need(handle, resource, "handle")
+    _need(index, int32, "index")
+    _need(flow, float32, "flow")
+    return [(float32, ())]
+
+
+def _scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, indices, _value, flow = inputs
+    _need(handle, resource, "handle")
+    _need(indices, int32, "indices", 1)
+    _need(flow, float32, "flow")
+    return [(float32, ())]
+
+
+def _read_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, index, flow = inputs
+    _need(handle, resource, "handle")
+    _need(index, int32, "index")
+    _need(flow, float32, "flow")
+    return [(_array_type(attrs), attrs["element_shape"])]
+
+
+def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, indices, flow = inputs
+    _need(handle, resource, "handle")
+    _need(indices, int32, "indices", 1)
+    _need(flow, float32, "flow")
+    dims = attrs["element_shape"]
+    count = indices.dims[0] if indices.dims is not None else None
+    return [(_array_type(attrs), None if dims is None else (count, *dims))]
+
+
+def _size_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need(inputs[0], resource, "handle")
+    return [(int32, ())]
+
+
+def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need(inputs[0], resource, "handle")
+    _need(inputs[1], float32, "flow")
+    dims = attrs["element_shape"]
+    return [(_array_type(attrs), None if dims is None else (None, *dims[1:])), (int32, (None,))]
+
+
+def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, _value, lengths, flow = inputs
+    _need(handle, resource, "handle")
+    _need(lengths, int32, "lengths", 1)
+    _need(flow, float32, "flow")
+    return [(float32, ())]
+
+
+# --- what they do ---------------------------------------------------------------------------------------------
+
+_FLOW = np.float32(0.0)
+
+
+def _new(context: Context, size: Array, **attrs: Any) -> tuple[ArrayState, Any]:
+    name = attrs["tensor_array_name"] or context.node_name
+    dtype, dims = attrs["dtype"].base, attrs["element_shape"]
+    return ArrayState(name, dtype, dims, int(size), attrs["dynamic_size"], attrs["clear_after_read"]), _FLOW
+
+
+def _write(context: Context, array: ArrayState, index: Array, value: Array, flow: Array) -> Any:
+    array.write(int(index), value)
+    return _FLOW
+
+
+def _scatter(context: Context, array: ArrayState, indices: Array, value: Array, flow: Array) -> Any:
+    if len(indices) != len(value):
+        raise InvalidArgumentError(None, None, f"{len(indices)} indices, but {len(value)} values to scatter")
+    for i, index in enumerate(indices):
+        array.write(int(index), value[i, ...])
+    return _FLOW
+
+
+def _gather(context: Context, array: ArrayState, indices: Array, flow: Array, **attrs: Any) -> Array:
+    found = [array.read(int(i)) for i in indices]
+    if not found:
+        dims = merge(array.dims, attrs["element_shape"])
+        if not is_static(dims):
+            raise array._error("it has no elements, and the shape of one is not known: no stack of them can be made")
+        return np.zeros((0, *(d for d in dims or () if d is not None)), array.dtype.np)
+    if any(np.shape(v) != np.shape(found[0]) for v in found):
+        raise array._error(f"has elements of different shapes: {', '.join(text(np.shape(v)) for v in found[:4])}, ...")
+    return np.stack(found)
+
+
+def _concat(context: Context, array: ArrayState, flow: Array, **attrs: Any) -> tuple[Array, Array]:
+    found = [array.read(i) for i in range(len(array.values))]
+    lengths = np.array([len(v) for v in found], np.int32)
+    if not found:
+        dims = array.dims or ()
+        return np.zeros((0, *(d or 0 for d in dims[1:])), array.dtype.np), lengths
+    return np.concatenate(found), lengths
+
+
+def _split(context: Context, array: ArrayState, value: Array, lengths: Array, flow: Array) -> Any:
+    if lengths.sum() != len(value):
+        raise InvalidArgumentError(
+            None, None, f"lengths add up to {lengths.sum()}, but the value has {len(value)} rows"
+        )
+    if array.dynamic or len(lengths) == len(array.values):
+        start = 0
+        for i, n in enumerate(lengths):
+            array.write(i, value[start : start + int(n)])
+            start += int(n)
+        return _FLOW
+    raise array._error(f"{len(lengths)} lengths for {len(array.values)} elements")
+
+
+# --- gradients ------------------------------------------------------------------------------------------------
+
+
+def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
+    """The list of gradients of the list that `node` touches; its state is told by `flow`."""
+    from ...tensors.tensor_array import TensorArray
+
+    array = TensorArray(
+        node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
+        element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
+    )  # fmt: skip
+    return array.grad(node.graph.scopes.gradient_call)
+
+
+def _read_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
+    _, index, flow = node.inputs
+    return [None, None, _gradient_array(node, flow, grad).write(index, grad).flow]
+
+
+def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
+    _, indices, flow = node.inputs
+    return [None, None, _gradient_array(node, flow, grad).scatter(indices, grad).flow]
+
+
+def _write_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
+    _, index, value, _ = node.inputs
+    return [None, None, _gradient_of_value(node, value, flow).read(index), flow]
+
+
+def _scatter_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
+    _, indices, value, _ = node.inputs
+    return [None, None, _gradient_of_value(node, value, flow).gather(indices), flow]
+
+
+def _gradient_of_value(node: Node, value: Tensor, flow: Tensor) -> Any:
+    from ...tensors.tensor_array import TensorArray
+
+    array = TensorArray(
+        value.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False, colocate_with_first_write_call=False
+    )
+    return array.grad(node.graph.scopes.gradient_call)
+
+
+def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
+    flow = node.inputs[1]
+    return [None, _gradient_array(node, flow, grad).split(grad, node.outputs[1]).flow]
+
+
+def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
+    from ..array.shapes import shape
+
+    value = node.inputs[1]
+    rows = _gradient_of_value(node, value, flow).concat()
+    return [None, rows[: shape(value)[0]], None, flow]  # behind them is what was written to further elements
+
+
+_STATE: dict[str, Any] = {"cost": no_cost, "traits": Trait.STATEFUL}
+_TYPED = {**_STATE, "internal_attrs": ("dtype", "element_shape")}
+
+define("TensorArrayV3", infer=_new_rule, reference=_new, cost=no_cost, traits=Trait.STATEFUL | Trait.STATE_HANDLE)
+define(
+    "TensorArrayGradV3",
+    infer=_grad_rule,
+    reference=lambda context, array, flow, *, source: (array.gradient(source), _FLOW),
+    **_STATE,
+)
+define("TensorArrayWriteV3", infer=_write_rule, reference=_write, gradient=_write_gradient, **_STATE)
+define("TensorArrayScatterV3", infer=_scatter_rule, reference=_scatter, gradient=_scatter_gradient, **_STATE)
+define("TensorArraySplitV3", infer=_split_rule, reference=_split, gradient=_split_gradient, **_STATE)
+define(
+    "TensorArrayReadV3",
+    infer=_read_rule,
+    reference=lambda context, array, index, flow: array.read(int(index)),
+    gradient=_read_gradient,
+    **_TYPED,
+)
+define("TensorArrayGatherV3", infer=_gather_rule, reference=_gather, gradient=_gather_gradient, **_STATE)
+define("TensorArrayConcatV3", infer=_concat_rule, reference=_concat, gradient=_concat_gradient, **_STATE)
+define(
+    "TensorArraySizeV3",
+    infer=_size_rule,
+    reference=lambda context, array, flow: np.int32(len(array.values)),
+    **_STATE,
+)
+define(
+    "TensorArrayCloseV3",
+    infer=lambda inputs, attrs: [],
+    reference=lambda context, array: array.values.clear() or (),
+    **_STATE,
+)

@@ -1,0 +1,432 @@
+"""Pictures in files' formats: read from and written to bytes.
+
+JPEG, PNG, GIF and BMP are read by Pillow, which is loaded by the first kernel that does; each function reads all of these formats, as
+TensorFlow's do. PNG is written without it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.constant_value import static_value
+from ...core.dtypes import DType, as_dtype, float32, int32, int64, string, uint8, uint16
+from ...core.errors import InvalidArgumentError, UnimplementedError
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ..math.compare import equal
+from ..math.static_operands import as_bytes, need_index, need_rank, op_scope
+from ..random.random import random_uniform
+from ..strings.split_join import substr
+from . import png
+from .colour import convert_image_dtype
+
+Array = np.ndarray[Any, Any]
+
+_JPEG = b"\xff\xd8\xff"
+
+
+def _pillow() -> Any:
+    """Pillow's module of images.
+
+    Raises:
+        UnimplementedError: it is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UnimplementedError(
+            None,
+            None,
+            "JPEG, PNG, GIF and BMP need Pillow where they are read or written: pip install 'dovetail[image]'",
+        ) from None
+    return Image
+
+
+def _opened(contents: bytes) -> Any:
+    """The picture, not read yet. InvalidArgumentError: it is in none of the formats."""
+    pillow = _pillow()
+    try:
+        return pillow.open(io.BytesIO(contents), formats=("JPEG", "PNG", "GIF", "BMP"))
+    except OSError:
+        raise InvalidArgumentError(
+            None,
+            None,
+            f"Expected image (JPEG, PNG, GIF or BMP), got {len(contents)} bytes that begin with {contents[:8]!r}",
+        ) from None
+
+
+def _pixels(image: Any, channels: int) -> Array:
+    """A frame as `[height, width, channels]`, uint8, or uint16 where it has 16 bits. channels 0: as many as it has."""
+    if channels == 0:
+        own = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "RGBA": 4, "PA": 4}
+        channels = 4 if image.mode == "P" and "transparency" in image.info else own.get(image.mode, 3)
+    if image.mode == "CMYK":
+        inks = 255.0 - np.asarray(image)
+        found = np.rint(inks[..., :3] * inks[..., 3:] / 255).astype(np.uint8)
+        return found if channels == 3 else np.asarray(_pillow().fromarray(found).convert("L"))[..., None]
+    if image.mode in ("I", "I;16") and channels == 1:
+        return np.asarray(image).astype(np.uint16)[..., None]
+    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels]
+    found = np.asarray(image if image.mode == mode else image.convert(mode))
+    return found if found.ndim == 3 else found[..., None]
+
+
+def _frames(contents: bytes, channels: int, ratio: int = 1) -> tuple[str, Array]:
+    """The format, and all frames as `[n, height, width, channels]`."""
+    if png.deep(contents):
+        found = png.decode_deep(contents)
+        if channels not in (0, found.shape[2]):
+            found = _pixels(_pillow().open(io.BytesIO(contents)), channels).astype(np.uint16) * 257
+        return "PNG", found[None]
+    image = _opened(contents)
+    try:
+        if image.format == "JPEG" and (ratio > 1 or channels == 1):
+            width, height = image.size
+            image.draft("L" if channels == 1 else image.mode, (-(-width // ratio), -(-height // ratio)))
+        if image.format != "GIF":
+            return image.format, _pixels(image, channels)[None]
+        frames = []
+        for i in range(image.n_frames):
+            image.seek(i)
+            frames.append(_pixels(image.convert("RGB"), channels or 3))
+        return "GIF", np.stack(frames)
+    except (OSError, SyntaxError, EOFError, ValueError) as e:
+        kind = image.format
+        raise InvalidArgumentError(None, None, f"Invalid {kind} data, size {len(contents)}: {e}") from None
+
+
+def _in_type(frames: Array, dtype: DType) -> Array:
+    """As uint8 or uint16, whatever the file has."""
+    if dtype is uint16 and frames.dtype == np.uint8:
+        return frames.astype(np.uint16) * 257
+    return (frames >> 8).astype(np.uint8) if dtype is uint8 and frames.dtype == np.uint16 else frames
+
+
+def _one(contents: Array, channels: int, dtype: DType, ratio: int = 1) -> Array:
+    """The only frame."""
+    _, frames = _frames(as_bytes(contents.item()), channels, ratio)
+    if len(frames) != 1:
+        raise InvalidArgumentError(
+            None, None,
+            f"Got {len(frames)} frames, but animated gifs can only be decoded by tf.image.decode_gif or tf.image.decode_image",
+        )  # fmt: skip
+    return _in_type(frames[0], dtype)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _need_text(x: Tensor) -> None:
+    if x.dtype.base is not string:
+        raise TypeError(f"contents must be text, not {x.dtype.base.name}")
+    need_rank(x.dims, 0, "contents")
+
+
+def _decode_rule(allowed: tuple[int, ...], types: tuple[DType, ...] = (uint8, uint16)) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        _need_text(inputs[0])
+        channels, dtype = attrs.get("channels"), attrs.get("dtype", uint8)
+        if channels not in allowed:
+            raise ValueError(f"channels must be one of {allowed}, not {channels!r}")
+        if dtype not in types:
+            raise TypeError(f"dtype must be {' or '.join(t.name for t in types)}, not {dtype}")
+        if attrs.get("ratio", 1) not in (1, 2, 4, 8):
+            raise ValueError(f"ratio must be 1, 2, 4 or 8, not {attrs['ratio']!r}")
+        return [(dtype, (None, None, channels or None))]
+
+    return infer
+
+
+def _crop_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    contents, window = inputs
+    need_index(window, "crop_window")
+    ((dtype, (_, _, channels)),) = _decode_rule((0, 1, 3))([contents], attrs)
+    known = static_value(window)
+    size = (None, None) if known is None else tuple(int(n) if n > 0 else None for n in known[2:4])
+    return [(dtype, (*size, channels))]
+
+
+def _crop(contents: Array, window: Array, *, channels: int, ratio: int) -> Array:
+    image = _one(contents, channels, uint8, ratio)
+    top, left, height, width = (int(n) for n in window)
+    if top < 0 or left < 0 or height < 1 or width < 1 or top + height > image.shape[0] or left + width > image.shape[1]:
+        raise InvalidArgumentError(
+            None, None, f"Invalid JPEG data or crop window: {window.tolist()} of a picture of {image.shape[:2]} pixels"
+        )
+    return image[top : top + height, left : left + width]
+
+
+def _any_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    ((dtype, dims),) = _decode_rule((0, 1, 3, 4), (uint8, uint16, float32))(inputs, attrs)
+    if not isinstance(attrs.get("expand_animations"), bool):
+        raise TypeError("expand_animations must be True or False")
+    return [(dtype, None if attrs["expand_animations"] else dims)]
+
+
+def _any(contents: Array, *, channels: int, dtype: DType, expand_animations: bool) -> Array:
+    kind, frames = _frames(as_bytes(contents.item()), channels)
+    good = {"JPEG": (0, 1, 3), "GIF": (0, 3), "BMP": (0, 3, 4)}.get(kind, (0, 1, 3, 4))
+    if channels not in good:
+        raise InvalidArgumentError(None, None, f"Channels must be in (None, {good}) when decoding {kind} images")
+    if dtype is float32:
+        frames = _in_type(frames, uint16) if kind == "PNG" else frames
+        frames = frames * np.float32(1 / np.iinfo(frames.dtype).max)
+    elif kind != "PNG" and dtype is uint16:
+        frames = frames.astype(np.uint16) * 256  # as `convert_image_dtype` has it
+    else:
+        frames = _in_type(frames, dtype)
+    return frames if kind == "GIF" and expand_animations else frames[0]
+
+
+def _gif(contents: Array) -> Array:
+    return _in_type(_frames(as_bytes(contents.item()), 3)[1], uint8)
+
+
+def _gif_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_text(inputs[0])
+    return [(uint8, (None, None, None, 3))]
+
+
+def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_text(inputs[0])
+    if attrs.get("output_type") not in (int32, int64):
+        raise TypeError("output_type must be int32 or int64")
+    return [(attrs["output_type"], (3,))]
+
+
+def _jpeg_shape(contents: Array, *, output_type: DType) -> Array:
+    image = _opened(as_bytes(contents.item()))
+    return np.array([image.height, image.width, len(image.getbands())], output_type.np)
+
+
+def _encode_rule(types: tuple[DType, ...], channels: tuple[int, ...]) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        x = inputs[0]
+        if x.dtype.base not in types:
+            raise TypeError(f"image must be {' or '.join(t.name for t in types)}, not {x.dtype.base.name}")
+        need_rank(x.dims, 3, "image")
+        if x.dims is not None and x.dims[2] not in (None, *channels):
+            raise ValueError(f"image must have {channels} channels, not {x.dims[2]}")
+        return [(string, ())]
+
+    return infer
+
+
+def _text(data: bytes) -> Array:
+    out = np.empty((), object)
+    out[()] = data
+    return out
+
+
+def _encode_jpeg(image: Array, quality: int, **options: Any) -> Array:
+    if image.ndim != 3 or image.shape[2] not in (1, 3):
+        raise InvalidArgumentError(None, None, f"image must have shape [height, width, 1 or 3], not {image.shape}")
+    if not 0 <= quality <= 100:
+        raise InvalidArgumentError(None, None, f"quality must be in [0,100], got {quality}")
+    file = io.BytesIO()
+    whole = _pillow().fromarray(np.ascontiguousarray(image[..., 0] if image.shape[2] == 1 else image))
+    whole.save(file, "JPEG", quality=quality, **options)
+    return _text(file.getvalue())
+
+
+def _encode_png(image: Array, *, compression: int) -> Array:
+    if image.ndim != 3 or not 1 <= image.shape[2] <= 4 or 0 in image.shape:
+        raise InvalidArgumentError(None, None, f"image must have shape [height, width, 1 to 4], not {image.shape}")
+    return _text(png.encode(image, compression))
+
+
+_CPUS = ("CPU",)
+define(
+    "DecodeJpeg", infer=_decode_rule((0, 1, 3)), device_types=_CPUS,
+    reference=lambda contents, *, channels, ratio: _one(contents, channels, uint8, ratio),
+)  # fmt: skip
+define("DecodeAndCropJpeg", infer=_crop_rule, reference=_crop, device_types=_CPUS)
+define("DecodePng", infer=_decode_rule((0, 1, 2, 3, 4)), reference=_one, device_types=_CPUS)
+define(
+    "DecodeBmp", infer=_decode_rule((0, 3, 4)), device_types=_CPUS,
+    reference=lambda contents, *, channels: _one(contents, channels, uint8),
+)  # fmt: skip
+define("DecodeGif", infer=_gif_rule, reference=_gif, device_types=_CPUS)
+define("DecodeImage", infer=_any_rule, reference=_any, device_types=_CPUS)
+define("ExtractJpegShape", infer=_shape_rule, reference=_jpeg_shape, device_types=_CPUS)
+define(
+    "EncodeJpeg", infer=_encode_rule((uint8,), (1, 3)), device_types=_CPUS,
+    reference=lambda image, *, quality, progressive, optimize_size, chroma_downsampling: _encode_jpeg(
+        image, quality, progressive=progressive, optimize=optimize_size, subsampling=2 if chroma_downsampling else 0
+    ),
+)  # fmt: skip
+define(
+    "EncodeJpegVariableQuality", infer=_encode_rule((uint8,), (1, 3)), device_types=_CPUS,
+    reference=lambda image, quality: _encode_jpeg(image, int(quality)),
+)  # fmt: skip
+define("EncodePng", infer=_encode_rule((uint8, uint16), (1, 2, 3, 4)), reference=_encode_png, device_types=_CPUS)
+
+
+# --- what users call --------------------------------------------------------------------------------------------------
+
+
+def decode_jpeg(
+    contents: TensorLike,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1.0,
+    dct_method: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """The picture in a JPEG file (or PNG, GIF of one frame, BMP): uint8 `[height, width, channels]`. Needs Pillow.
+
+    Args:
+        contents: the file's bytes, a scalar, such as `read_file` gives. channels: 0: as in the file; 1: grey; 3: RGB.
+        ratio: 1, 2, 4 or 8: as much smaller. The others are accepted for TensorFlow's sake: all of the file must be there.
+
+    Raises:
+        InvalidArgumentError, in a step: it is no such file. UnimplementedError: Pillow is not installed there.
+    """
+    with op_scope(name, "DecodeJpeg", contents) as scope:
+        attrs = {"channels": int(channels or 0), "ratio": int(ratio)}
+        return apply("DecodeJpeg", (convert(contents, string, name="contents"),), attrs, scope)
+
+
+def decode_and_crop_jpeg(
+    contents: TensorLike,
+    crop_window: TensorLike,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1.0,
+    dct_method: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """A part of what `decode_jpeg` gives: `crop_window` is its top, left, height and width, in pixels."""
+    with op_scope(name, "DecodeAndCropJpeg", contents, crop_window) as scope:
+        operands = convert(contents, string, name="contents"), convert(crop_window, int32, name="crop_window")
+        return apply("DecodeAndCropJpeg", operands, {"channels": int(channels or 0), "ratio": int(ratio)}, scope)
+
+
+def decode_png(contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None) -> Tensor:
+    """The picture in a PNG file (or another that `decode_jpeg` reads): `[height, width, channels]` of `dtype`, uint8 or uint16.
+
+    Args:
+        contents: the file's bytes. channels: 0: as in the file; 1: grey; 2: with alpha; 3: RGB; 4: RGBA.
+    """
+    with op_scope(name, "DecodePng", contents) as scope:
+        attrs = {"channels": int(channels or 0), "dtype": as_dtype(dtype).base}
+        return apply("DecodePng", (convert(contents, string, name="contents"),), attrs, scope)
+
+
+def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
+    """The picture in a BMP file (or another that `decode_jpeg` reads): uint8 `[height, width, channels]`; channels 0, 3 or 4."""
+    with op_scope(name, "DecodeBmp", contents) as scope:
+        return apply("DecodeBmp", (convert(contents, string),), {"channels": int(channels or 0)}, scope)
+
+
+def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
+    """All frames of a GIF file: uint8 `[frames, height, width, 3]`."""
+    with op_scope(name, "DecodeGif", contents) as scope:
+        return apply("DecodeGif", (convert(contents, string, name="contents"),), None, scope)
+
+
+def decode_image(
+    contents: TensorLike,
+    channels: int | None = None,
+    dtype: Any = uint8,
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> Tensor:
+    """The picture in a file of any format that is read here; `[frames, height, width, 3]` of a GIF.
+
+    Args:
+        contents: the file's bytes. channels: 0 or None: as in the file; 1: grey; 3: RGB; 4: RGBA.
+        dtype: what `convert_image_dtype` takes. expand_animations: False: of a GIF the first frame, so that the rank is always 3.
+    """
+    if channels not in (None, 0, 1, 3, 4):
+        raise ValueError("channels must be in (None, 0, 1, 3, 4)")
+    wanted = as_dtype(dtype).base
+    with op_scope(name, "decode_image", contents):
+        attrs = {
+            "channels": int(channels or 0),
+            "dtype": wanted if wanted in (uint8, uint16) else float32 if wanted.is_floating else uint8,
+            "expand_animations": bool(expand_animations),
+        }
+        found = apply("DecodeImage", (convert(contents, string, name="contents"),), attrs)
+        return convert_image_dtype(found, wanted)
+
+
+def extract_jpeg_shape(contents: TensorLike, output_type: Any = int32, name: str | None = None) -> Tensor:
+    """Height, width and channels of the picture in a JPEG file, of which only the head is read."""
+    with op_scope(name, "ExtractJpegShape", contents) as scope:
+        attrs = {"output_type": as_dtype(output_type).base}
+        return apply("ExtractJpegShape", (convert(contents, string, name="contents"),), attrs, scope)
+
+
+def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
+    """Whether the bytes begin as a JPEG file does."""
+    with op_scope(name, "is_jpeg", contents):
+        return equal(substr(contents, 0, 3), _JPEG)
+
+
+def encode_jpeg(
+    image: TensorLike,
+    format: str = "",
+    quality: int = 95,
+    progressive: bool = False,
+    optimize_size: bool = False,
+    chroma_downsampling: bool = True,
+    density_unit: str = "in",
+    x_density: int = 300,
+    y_density: int = 300,
+    xmp_metadata: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """A picture, uint8 `[height, width, 1 or 3]`, as the bytes of a JPEG file. Needs Pillow.
+
+    Args:
+        quality: from 0 to 100. progressive: seen roughly before it is whole. optimize_size: smaller, slower.
+        chroma_downsampling: colours at half of the resolution. format: "" or what fits the channels. The others are accepted for
+            TensorFlow's sake.
+    """
+    if format not in ("", "grayscale", "rgb"):
+        raise ValueError(f"format must be '', 'grayscale' or 'rgb', not {format!r}")
+    with op_scope(name, "EncodeJpeg", image) as scope:
+        attrs = {
+            "quality": int(quality), "progressive": bool(progressive), "optimize_size": bool(optimize_size),
+            "chroma_downsampling": bool(chroma_downsampling),
+        }  # fmt: skip
+        return apply("EncodeJpeg", (convert(image, name="image"),), attrs, scope)
+
+
+def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
+    """A picture, uint8 or uint16 `[height, width, 1 to 4]`, as the bytes of a PNG file; compression: -1, or 0 to 9."""
+    with op_scope(name, "EncodePng", image) as scope:
+        return apply("EncodePng", (convert(image, name="image"),), {"compression": int(compression)}, scope)
+
+
+def adjust_jpeg_quality(image: TensorLike, jpeg_quality: TensorLike, name: str | None = None) -> Tensor:
+    """The picture as a JPEG file of that quality, 0 to 100, would show it; the type stays. Needs Pillow."""
+    with op_scope(name, "adjust_jpeg_quality", image):
+        x = convert(image, name="image")
+        operands = convert_image_dtype(x, uint8), convert(jpeg_quality, int32, name="quality")
+        return convert_image_dtype(decode_jpeg(apply("EncodeJpegVariableQuality", operands)), x.dtype.base)
+
+
+def random_jpeg_quality(
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
+) -> Tensor:
+    """`adjust_jpeg_quality` by a whole number drawn from [min_jpeg_quality, max_jpeg_quality)."""
+    if not 0 <= min_jpeg_quality < max_jpeg_quality <= 100:
+        raise ValueError("min_jpeg_quality must be less than max_jpeg_quality, and both between 0 and 100.")
+    return adjust_jpeg_quality(image, random_uniform([], min_jpeg_quality, max_jpeg_quality, int32, seed))
+
+
+__all__ = [
+    "adjust_jpeg_quality", "decode_and_crop_jpeg", "decode_bmp", "decode_gif", "decode_image", "decode_jpeg", "decode_png",
+    "encode_jpeg", "encode_png", "extract_jpeg_shape", "is_jpeg", "random_jpeg_quality",
+]  # fmt: skip

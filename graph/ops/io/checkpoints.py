@@ -1,0 +1,172 @@
+"""Checkpoints in the graph: the ops that write and read them, on the task that has the variables.
+
+`ReadTogether` reads variables of a task at one moment. `SaveV2` writes what it is given as one shard and gives its description;
+`MergeV2Checkpoints` makes a checkpoint of all descriptions; `RestoreV2` reads slices. They are TensorFlow's names, but for the
+first; names and slices are attributes here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType, as_dtype, resource, string
+from ...core.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
+from ...core.node import Tensor
+from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, nbytes
+from ...core.settings import setting
+from ...core.shape import Dims, as_dims
+from ...io.checkpoints import CheckpointReader, write_manifest, write_shard
+from ...resources.resource_manager import Context
+from ...resources.variable import VariableState, read_together
+from ..state.queues import need_int, need_scalar
+from ..state.variables import place_of
+
+Array = np.ndarray[Any, Any]
+
+
+def _texts(attrs: Attrs, name: str, count: int | None = None) -> tuple[str, ...]:
+    value = attrs.get(name)
+    if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
+        raise TypeError(f"attribute {name} must hold texts, not {value!r}")
+    if count is not None and len(value) != count:
+        raise ValueError(f"attribute {name} must have {count} entries, not {len(value)}")
+    return value
+
+
+def _path(context: Context, prefix: Array) -> str:
+    try:
+        path = prefix.item().decode()
+    except UnicodeDecodeError:
+        path = ""
+    if not path or "\0" in path:
+        raise InvalidArgumentError(context.node_name, None, f"{prefix.item()!r} is no name for a checkpoint")
+    allowed = setting("DOVETAIL_CHECKPOINT_DIR")
+    if allowed and not Path(path).resolve().is_relative_to(Path(allowed).resolve()):
+        raise PermissionDeniedError(
+            context.node_name,
+            None,
+            f"Checkpoint '{path}' is outside {allowed}, the only folder for them (DOVETAIL_CHECKPOINT_DIR)",
+        )
+    return str(path)
+
+
+def _infer_read_together(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("there are no variables")
+    return [place_of(t) for t in inputs]
+
+
+def _read_together(context: Context, *states: VariableState) -> Any:
+    values = read_together(states)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _infer_save(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    prefix, *tensors = inputs
+    need_scalar(prefix, (string,), "the prefix")
+    _texts(attrs, "tensor_names", len(tensors))
+    _texts(attrs, "shape_and_slices", len(tensors))
+    if any(t.dtype.base is resource for t in tensors):
+        raise TypeError("values can be saved, handles cannot")
+    if not 0 <= need_int(attrs, "shard") < need_int(attrs, "num_shards"):
+        raise ValueError("attribute shard must be in [0, num_shards)")
+    return [(string, ())]
+
+
+def _save(
+    context: Context,
+    prefix: Array,
+    *values: Array,
+    tensor_names: tuple[str, ...],
+    shape_and_slices: tuple[str, ...],
+    shard: int,
+    num_shards: int,
+) -> Array:
+    path = _path(context, prefix)
+    tensors = [
+        (name, spec, as_dtype(np.asarray(v).dtype), np.asarray(v))
+        for name, spec, v in zip(tensor_names, shape_and_slices, values, strict=True)
+    ]
+    try:
+        described = write_shard(path, shard, num_shards, tensors)
+    except OSError as e:
+        raise UnknownError(None, None, f"Checkpoint '{path}' cannot be written: {e}") from None
+    out = np.empty((), object)
+    out[()] = json.dumps(described).encode()
+    return out
+
+
+def _infer_merge(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    for t in inputs:
+        need_scalar(t, (string,), "an input")
+    if len(inputs) < 2:
+        raise ValueError("there are no shards")
+    return []
+
+
+def _merge(context: Context, prefix: Array, *described: Array) -> tuple[()]:
+    path = _path(context, prefix)
+    try:
+        write_manifest(path, [json.loads(d.item()) for d in described])
+    except OSError as e:
+        raise UnknownError(None, None, f"Checkpoint '{path}' cannot be written: {e}") from None
+    return ()
+
+
+def _infer_restore(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (prefix,) = inputs
+    need_scalar(prefix, (string,), "the prefix")
+    names = _texts(attrs, "tensor_names")
+    _texts(attrs, "shape_and_slices", len(names))
+    dtypes, shapes = attrs.get("dtypes"), attrs.get("shapes")
+    if not isinstance(dtypes, tuple) or len(dtypes) != len(names) or not all(isinstance(d, DType) for d in dtypes):
+        raise TypeError("attribute dtypes must have one element type per name")
+    if not isinstance(shapes, tuple) or len(shapes) != len(names):
+        raise TypeError("attribute shapes must have one shape per name")
+    return [(d, as_dims(s)) for d, s in zip(dtypes, shapes, strict=True)]
+
+
+def _restore(
+    context: Context,
+    prefix: Array,
+    *,
+    tensor_names: tuple[str, ...],
+    shape_and_slices: tuple[str, ...],
+    dtypes: tuple[DType, ...],
+    shapes: tuple[Dims, ...],
+) -> Any:
+    reader = CheckpointReader(_path(context, prefix))
+    known = reader.get_variable_to_dtype_map()
+    out, wrong = [], []
+    for name, spec, dtype in zip(tensor_names, shape_and_slices, dtypes, strict=True):
+        try:
+            value = reader.region(name, spec)
+            if known[name] is not dtype:
+                raise InvalidArgumentError(None, None, f"'{name}' holds {known[name].name}, not {dtype.name}")
+            out.append(value)
+        except OpError as e:
+            wrong.append(e)
+    if wrong:  # all of it at once, in the class of the first
+        raise type(wrong[0])(None, None, "\n".join(e.message for e in wrong))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+define(
+    "ReadTogether",
+    infer=_infer_read_together,
+    reference=_read_together,
+    cost=lambda node: Cost(0.0, sum(nbytes(t) for t in node.outputs)),
+    traits=Trait.STATEFUL,
+    ref_inputs=range(ANY),
+)
+for _name, _infer, _reference in (
+    ("SaveV2", _infer_save, _save),
+    ("MergeV2Checkpoints", _infer_merge, _merge),
+    ("RestoreV2", _infer_restore, _restore),
+):
+    define(_name, infer=_infer, reference=_reference, traits=Trait.STATEFUL, device_types=("CPU",))

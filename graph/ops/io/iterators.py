@@ -1,0 +1,428 @@
+"""Iterators of data sets: where an input stands, and taking its next element.
+
+An iterator is a *position*, a variable of two whole numbers: the seed with which its data set was started, and how many elements it
+has given. The elements are a function of the position, so an assigned position (by an initializer, from a restored checkpoint)
+moves the iterator there, and a position that is saved is the state of the input. An iterator that may take from several data sets has a
+third number: which one.
+
+What makes the elements is a *pipeline*. It runs in the process where the position is. In the process that built the graph it is found
+by a token; to others the description of the data set travels, as attributes of an `IteratorPipeline` node, and the pipeline is kept with
+the position's variable there, with the values that the start has brought (`IteratorGive`). A *handle* is text that names an iterator:
+a node that is fed one takes from that.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...core.dtypes import DType, int64, string
+from ...core.errors import FailedPreconditionError, InvalidArgumentError, OpError, OutOfRangeError, UnknownError
+from ...core.graph import Graph
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, Trait, define
+from ...core.shape import as_dims, compatible, text
+from ...resources.resource_manager import Context, Resources, VariableState
+from ..control.python_function import MEANING, process_nonce
+from ..state.variables import place_of
+
+Array = np.ndarray[Any, Any]
+
+
+class Elements(Protocol):
+    """A data set, as a pipeline needs it."""
+
+    def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Iterator[Sequence[Array]]:
+        """The elements of a start behind the first `skip` ones, with the values of its tensors; none: not known."""
+        ...
+
+
+decoders: list[Callable[[bytes, Sequence[Array]], Elements]] = []
+"""What makes data sets of descriptions: the package of data sets puts it here."""
+
+
+class Pipeline:
+    """Data sets by number, the values of their tensors, and the walk that is under way."""
+
+    def __init__(self, token: str, datasets: dict[int, Elements]) -> None:
+        self.token, self.datasets = token, datasets
+        self._values: dict[tuple[int, int], Sequence[Array]] = {}  # by number and seed of the start
+        self._seed: int | None = None
+        self._lock = threading.RLock()
+        self._state: VariableState | None = None
+        self._at: tuple[int, ...] | None = None
+        self._live: Iterator[Sequence[Array]] | None = None
+        self._ended: tuple[int, ...] | None = None
+        self._failed = False  # the last element
+
+    def begin(self, state: VariableState, seed: int) -> None:
+        """Start, unless another step has done so. `seed`: 0: a random one."""
+        with self._lock:
+            if not state.is_initialized:
+                state.assign(np.array([seed or secrets.randbits(62), 0]))
+
+    def give(self, which: int, seed: int, values: Sequence[Array]) -> None:
+        """The values of tensors with which it starts next, with this seed; those of the start before are forgotten."""
+        with self._lock:
+            for key in [k for k in self._values if k[1] == self._seed]:
+                del self._values[key]
+            self._values[which, seed] = values
+            self._seed = seed
+
+    def after(self, state: VariableState, task: Resources, *position: int) -> Sequence[Array] | None:
+        """The element that follows a position; None: there is none."""
+        with self._lock:
+            if self._state is not state:
+                self._ended = None
+            if self._ended == position:
+                return None
+            fresh = self._live is None or self._state is not state or self._at != position
+            failed, self._failed = self._failed, False
+            live = self._started(state, task, position) if fresh else self._live
+            assert live is not None
+            self._at = _next_position(position)
+            self._failed = True
+            found = next(live, None)
+            if found is None and failed and not fresh:  # the walk could not go on behind what has failed
+                found = next(self._started(state, task, position), None)
+            self._failed = False
+            if found is None:
+                self.stop()
+                self._ended = position
+            return found
+
+    def _started(self, state: VariableState, task: Resources, position: Sequence[int]) -> Iterator[Sequence[Array]]:
+        """The elements behind a position, from the beginning."""
+        self.stop()
+        seed, skip, which = (*position, 0)[:3]
+        values = self._values.get((which, seed), ())
+        self._live, self._state = self._dataset(which).walk_from(seed, skip, values, task), state
+        return self._live
+
+    def _dataset(self, which: int) -> Elements:
+        found = self.datasets.get(which)
+        if found is None:
+            raise FailedPreconditionError(
+                None, None, "This task does not know the data set of the iterator's position: run the initializer of its data set"
+            )  # fmt: skip
+        return found
+
+    def stop(self) -> None:
+        """Let go of the elements that are under way, and their threads."""
+        live, self._live = self._live, None
+        if live is not None and hasattr(live, "close"):
+            live.close()
+
+
+def _next_position(position: Sequence[int]) -> tuple[int, ...]:
+    seed, count, *which = position
+    return seed, count + 1, *which
+
+
+_pipelines: weakref.WeakValueDictionary[str, Pipeline] = weakref.WeakValueDictionary()
+_of_position: weakref.WeakKeyDictionary[VariableState, Pipeline] = weakref.WeakKeyDictionary()
+"""The pipeline of a position: that of the last node which has one of its own."""
+
+
+def register(datasets: dict[int, Any], graph: Graph) -> dict[str, Any]:
+    """Keep a pipeline as long as its graph lives; the attrs by which a node finds it."""
+    token = f"pipeline_{secrets.token_hex(8)}"
+    _pipelines[token] = pipeline = Pipeline(token, datasets)
+    graph.add_to_collection("pipelines", pipeline)
+    return {"token": token, "process": process_nonce()}
+
+
+def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline:
+    pipeline = _pipelines.get(token) if process == process_nonce() else None
+    if state is not None:
+        if pipeline is not None and pipeline.datasets:
+            _of_position[state] = pipeline
+        else:  # it was sent here, or another graph has an iterator of the same name
+            pipeline = _of_position.get(state, pipeline)
+    if pipeline is None:
+        raise _elsewhere("")
+    return pipeline
+
+
+def _elsewhere(reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        None, None,
+        f"The data set runs only in the client's own process, where its graph was built, and this is another one{reason and ': '}{reason}. "
+        "Put the iterator on the client's task; or make the data set of files, arrays and graph ops, and place the iterator by "
+        "dt.device, so that it is sent there.",
+    )  # fmt: skip
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def _need_tokens(attrs: Attrs) -> None:
+    for name in ("token", "process"):
+        if not isinstance(attrs.get(name), str):
+            raise TypeError(f"attribute {name} must be text")
+
+
+def _need_position(tensor: Tensor) -> None:
+    dtype, dims = place_of(tensor)
+    if not tensor.dtype.is_ref or dtype is not int64 or not any(compatible(dims, (n,)) for n in (2, 3)):
+        raise TypeError("the position must be a reference variable of two int64, or three")
+
+
+def _infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_tokens(attrs)
+    if not isinstance(attrs.get("one_shot"), bool) or not isinstance(attrs.get("seed"), int):
+        raise TypeError("attribute one_shot must be True or False, and seed a number")
+    _need_position(inputs[0])
+    return _outputs(attrs)
+
+
+def _outputs(attrs: Attrs) -> list[Output]:
+    dtypes, shapes = attrs.get("output_types"), attrs.get("output_shapes")
+    if not isinstance(dtypes, tuple) or not all(isinstance(d, DType) for d in dtypes):
+        raise TypeError("attribute output_types must hold element types")
+    if not isinstance(shapes, tuple) or len(shapes) != len(dtypes):
+        raise TypeError("attribute output_shapes must have one shape per component")
+    return [(d.base, as_dims(s)) for d, s in zip(dtypes, shapes, strict=True)]
+
+
+def _need_description(attrs: Attrs) -> None:
+    _need_tokens(attrs)
+    arrays = attrs.get("arrays")
+    if not isinstance(attrs.get("description"), bytes) or not isinstance(attrs.get("reason"), str):
+        raise TypeError("attribute description must be bytes, and reason text")
+    if (
+        not isinstance(arrays, tuple)
+        or not all(isinstance(a, np.ndarray) for a in arrays)
+        or not isinstance(attrs.get("which"), int)
+    ):
+        raise TypeError("attribute arrays must hold arrays, and which be a number")
+
+
+# --- taking ----------------------------------------------------------------------------------------------------------
+
+
+def _next(
+    context: Context,
+    state: VariableState,
+    *,
+    token: str,
+    process: str,
+    one_shot: bool,
+    seed: int,
+    output_types: tuple[DType, ...],
+    output_shapes: tuple[Any, ...],
+) -> Any:
+    pipeline = _pipeline(state, token, process)
+    if one_shot and not state.is_initialized:
+        pipeline.begin(state, seed)
+    return _taken(context, state, pipeline, output_types, output_shapes)
+
+
+def _taken(
+    context: Context,
+    state: VariableState,
+    pipeline: Pipeline,
+    output_types: tuple[DType, ...],
+    output_shapes: tuple[Any, ...],
+) -> Any:
+    """The next element of a pipeline, whose position is `state`. An element that cannot be made is passed over."""
+    if not state.is_initialized:
+        raise FailedPreconditionError(
+            None, None,
+            f"The iterator has not been initialized: run iterator.initializer before the first element ('{context.node_name}' finds no "
+            "position)",
+        )  # fmt: skip
+    element: list[Sequence[Array]] = []
+    failed: list[OpError] = []
+
+    def advance(old: Array) -> Array:
+        position = tuple(old.tolist())
+        try:
+            found = pipeline.after(state, context.resources, *position)
+        except FailedPreconditionError:
+            raise
+        except Exception as e:
+            failed.append(as_op_error(e))
+            return np.array(_next_position(position))
+        if found is None:
+            raise OutOfRangeError(None, None, "End of sequence")
+        _check(found, output_types, output_shapes)
+        element.append(found)
+        return np.array(_next_position(position))
+
+    state.update(advance)
+    if failed:
+        raise failed[0]
+    return element[0][0] if len(element[0]) == 1 else tuple(element[0])
+
+
+def as_op_error(e: Exception) -> OpError:
+    """The error of a step for one of a data set: of its own class, or of that for Python's."""
+    if isinstance(e, OpError):
+        return e
+    kind = next((c for theirs, c in MEANING.items() if isinstance(e, theirs)), UnknownError)
+    error = kind(None, None, f"The data set failed: {type(e).__name__}: {e}")
+    error.__cause__ = e
+    return error
+
+
+def _check(element: Sequence[Array], types: tuple[DType, ...], shapes: tuple[Any, ...]) -> None:
+    """InvalidArgumentError unless an element is as the node says."""
+    if [v.dtype for v in element] != [d.base.np for d in types]:
+        given, wanted = ", ".join(str(v.dtype) for v in element), ", ".join(d.name for d in types)
+        raise InvalidArgumentError(None, None, f"The iterator gives {given}, and {wanted} is expected")
+    for i, (value, dims) in enumerate(zip(element, shapes, strict=True)):
+        if not compatible(value.shape, as_dims(dims)):
+            raise InvalidArgumentError(
+                None,
+                None,
+                f"Component {i} of the element has shape {text(value.shape)}, and {text(dims)} is expected",
+            )
+
+
+# --- descriptions, and values of tensors -----------------------------------------------------------------------------
+
+
+def _infer_pipeline(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_description(attrs)
+    _need_position(inputs[0])
+    return []
+
+
+def _keep(
+    context: Context,
+    state: VariableState,
+    *,
+    token: str,
+    process: str,
+    which: int,
+    description: bytes,
+    arrays: tuple[Array, ...],
+    reason: str,
+) -> tuple[()]:
+    """Keep the pipeline of a description with the position, if it is not here in another way."""
+    if process == process_nonce():
+        return ()
+    if not description:
+        raise _elsewhere(reason)
+    pipeline = _of_position.get(state)
+    if pipeline is None or pipeline.token != token:
+        pipeline = _of_position[state] = Pipeline(token, {})
+    if which not in pipeline.datasets:
+        pipeline.datasets[which] = decoders[0](description, arrays)
+    return ()
+
+
+def _infer_give(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_tokens(attrs)
+    if not isinstance(attrs.get("which"), int):
+        raise TypeError("attribute which must be a number")
+    _need_position(inputs[0])
+    if inputs[1].dtype.base is not int64 or not compatible(inputs[1].dims, ()):
+        raise TypeError("the seed must be one int64")
+    return [(int64, ())]
+
+
+def _given(
+    context: Context, state: VariableState, seed: Array, *values: Array, token: str, process: str, which: int
+) -> Array:
+    """The seed, when the pipeline has the values."""
+    _pipeline(state, token, process).give(which, int(seed), [np.array(v) for v in values])
+    return seed
+
+
+def _infer_single(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _need_description(attrs)
+    return _outputs(attrs)
+
+
+def _single(
+    context: Context,
+    *values: Array,
+    token: str,
+    process: str,
+    which: int,
+    seed: int,
+    description: bytes,
+    arrays: tuple[Array, ...],
+    reason: str,
+    output_types: tuple[DType, ...],
+    output_shapes: tuple[Any, ...],
+) -> Any:
+    """The first element of a data set, which is walked anew."""
+    if process == process_nonce():
+        dataset = _pipeline(None, token, process).datasets[which]
+    elif not description:
+        raise _elsewhere(reason)
+    else:
+        dataset = decoders[0](description, arrays)
+    walk = dataset.walk_from(seed or context.session.seed + context.run_number(), 0, values, context.resources)
+    try:
+        found = next(walk, None)
+    except Exception as e:
+        raise as_op_error(e) from e
+    if found is None:
+        raise InvalidArgumentError(None, None, "Dataset was empty.")
+    _check(found, output_types, output_shapes)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+# --- by handles ------------------------------------------------------------------------------------------------------
+
+
+def handle_of(attrs: Attrs, one_shot: bool, seed: int, container: str, variable: str) -> str:
+    """The handle of an iterator: its pipeline (`register`), and the variable that is its position."""
+    return json.dumps([attrs["token"], attrs["process"], one_shot, seed, container, variable])
+
+
+def _infer_by_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if inputs[0].dtype.base is not string or not compatible(inputs[0].dims, ()):
+        raise TypeError("the handle must be one text")
+    return _outputs(attrs)
+
+
+def _next_by_handle(
+    context: Context, handle: Array, *, output_types: tuple[DType, ...], output_shapes: tuple[Any, ...]
+) -> Any:
+    try:
+        token, process, one_shot, seed, container, name = json.loads(handle.item())
+        parts = (token, process, one_shot, seed, container, name)
+        known = [type(v) for v in parts] == [str, str, bool, int, str, str]
+    except (ValueError, TypeError):
+        known = False
+    if not known:
+        raise InvalidArgumentError(
+            None, None, f"Not the handle of an iterator: {handle.item()!r:.80}. Feed what session.run(iterator.string_handle()) gives."
+        )  # fmt: skip
+    state = context.resources.get_or_create(
+        container or context.container, name, VariableState, lambda: VariableState(name, int64)
+    )
+    pipeline = _pipeline(state, token, process)
+    if one_shot and not state.is_initialized:
+        pipeline.begin(state, seed)
+    return _taken(context, state, pipeline, output_types, output_shapes)
+
+
+def _no_gradient(node: Node, *grads: Any) -> Sequence[Any]:
+    return [None for _ in node.inputs]
+
+
+def _define(name: str, **parts: Any) -> None:
+    define(name, device_types=("CPU",), traits=parts.pop("traits", Trait.STATEFUL), **parts)
+
+
+_define("IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,))
+_define("IteratorPipeline", infer=_infer_pipeline, reference=_keep, ref_inputs=(0,))
+_define("IteratorGive", infer=_infer_give, reference=_given, ref_inputs=(0,))
+_define("IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient)
+_define("DatasetToSingleElement", infer=_infer_single, reference=_single, gradient=_no_gradient)
+# What is with it stays in the client's process.
+_define(
+    "InClient", infer=lambda inputs, attrs: [], reference=lambda context: (), traits=Trait.STATEFUL | Trait.HOST_ONLY
+)

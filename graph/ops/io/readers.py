@@ -1,0 +1,334 @@
+"""Reading files whose names come from a queue, record by record, and whole files.
+
+A reader has a format, which is Python: a function from a file's name to its records. Like a `py_func`, it stays in the process that
+built the graph, and so do the nodes that read. So nobody reads files of another machine by sending it a graph.
+"""
+
+from __future__ import annotations
+
+import glob
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, make
+from ...core.default_graph import get_default_graph
+from ...core.dtypes import int64, string
+from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, Trait, define
+from ...resources.async_request import Followed, Request
+from ...resources.queue import Queue
+from ...resources.resource_manager import Context
+from ..control.python_function import function_of, process_nonce, register
+from ..math.static_operands import as_bytes
+from ..state.queues import as_resource, free, need_handle, need_scalar, need_text
+
+Array = np.ndarray[Any, Any]
+Record = tuple[str, bytes]
+"""A key, which names the file and the place in it, and the record."""
+Format = Callable[[str], Iterator[Record]]
+
+ALL = 2**31
+
+
+class Reader:
+    """Where a reader stands. Several steps may read at once: each record comes to one of them.
+
+    Attributes:
+        produced: how many records it has given. completed: how many files it has finished.
+    """
+
+    def __init__(self, records_of: Format) -> None:
+        self._records_of = records_of
+        self._lock = threading.Lock()
+        self._files: deque[Iterator[Record]] = deque()  # more than one where several steps wanted a file at once
+        self.produced = self.completed = 0
+
+    def read(self, queue: Queue, most: int) -> list[Record] | Request:
+        """Up to so many records, at least one, of one file; of the next of the queue's files when there is no other."""
+        found = self._next(most)
+        while not found:
+            answer = queue.dequeue()
+            if isinstance(answer, Request):
+                return Followed(answer, lambda name: self._begin(name, most) or self.read(queue, most))
+            found = self._begin(answer, most)
+        return found
+
+    def _begin(self, name: Array, most: int) -> list[Record]:
+        with self._lock:
+            self._files.append(self._records_of(_name_of(name)))
+        return self._next(most)
+
+    def _next(self, most: int) -> list[Record]:
+        with self._lock:
+            while self._files:
+                found = list(islice(self._files[0], most))
+                if found:
+                    self.produced += len(found)
+                    return found
+                self._files.popleft()
+                self.completed += 1
+        return []
+
+    def reset(self) -> None:
+        """As new."""
+        with self._lock:
+            self._files.clear()
+            self.produced = self.completed = 0
+
+
+def _check_own(process: str, context: Context) -> None:
+    if process != process_nonce():
+        raise PermissionDeniedError(
+            context.node_name, None,
+            "Files are read and written only by the client's own process, where its graph was built, and this is another one. "
+            "Put the node on the client's task, or feed what is in the file.",
+        )  # fmt: skip
+
+
+# --- making one -------------------------------------------------------------------------------------------------------
+
+
+def _infer_reader(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    from ...core.dtypes import resource
+
+    for name in ("token", "process", "shared_name"):
+        need_text(attrs, name)
+    return [(resource, ())]
+
+
+def _reader(context: Context, *, token: str, process: str, shared_name: str) -> Reader:
+    _check_own(process, context)
+
+    def new() -> Reader:
+        records_of = function_of(token)
+        assert records_of is not None, "the graph of a node that runs is there"
+        return Reader(records_of)
+
+    found: Reader = context.resources.get_or_create(context.container, shared_name or context.node_name, Reader, new)
+    return found
+
+
+define(
+    "ReaderV2",
+    infer=_infer_reader,
+    reference=_reader,
+    cost=free,
+    traits=Trait.STATEFUL | Trait.STATE_HANDLE | Trait.HOST_ONLY,
+    device_types=("CPU",),
+)
+
+
+def reader(records_of: Format, shared_name: str | None, name: str) -> Tensor:
+    """The handle of a new reader of this format."""
+    graph = get_default_graph()
+    attrs = {"token": register(records_of, graph), "process": process_nonce(), "shared_name": shared_name or ""}
+    return graph.create("ReaderV2", (), attrs, name).outputs[0]
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _infer_read(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    for handle in inputs[:2]:
+        need_handle(handle)
+    return [(string, ()), (string, ())]
+
+
+def _infer_read_up_to(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _infer_read(inputs, attrs)
+    need_scalar(inputs[2], (int64,), "the number of records")
+    return [(string, (None,)), (string, (None,))]
+
+
+def _text(value: str | bytes) -> Array:
+    out = np.empty((), object)
+    out[()] = as_bytes(value)
+    return out
+
+
+def _one(records: list[Record]) -> tuple[Array, Array]:
+    ((key, record),) = records
+    return _text(key), _text(record)
+
+
+def _several(records: list[Record]) -> tuple[Array, Array]:
+    keys, values = np.empty(len(records), object), np.empty(len(records), object)
+    for i, (key, record) in enumerate(records):
+        keys[i], values[i] = key.encode(), record
+    return keys, values
+
+
+def _read(context: Context, found: Any, queue: Any, most: int, finish: Callable[[list[Record]], Any]) -> Any:
+    mine: Reader = as_resource(found, Reader, context)
+    names: Queue = as_resource(queue, Queue, context)
+    if names.kind.dtypes != (string,):
+        raise InvalidArgumentError(
+            context.node_name, None, f"A reader takes names of files from a queue of one string, not from {names}"
+        )
+
+    def settled(answer: Any) -> Any:
+        return Followed(answer, settled) if isinstance(answer, Request) else finish(answer)
+
+    return settled(mine.read(names, most))
+
+
+define(
+    "ReaderReadV2",
+    infer=_infer_read,
+    reference=lambda context, found, queue: _read(context, found, queue, 1, _one),
+    traits=Trait.STATEFUL | Trait.BLOCKING | Trait.HOST_ONLY,
+    device_types=("CPU",),
+)
+
+
+def _read_up_to(context: Context, found: Any, queue: Any, count: Array) -> Any:
+    if int(count) < 1:
+        raise InvalidArgumentError(context.node_name, None, f"num_records must be at least 1, not {int(count)}")
+    return _read(context, found, queue, min(int(count), ALL), _several)
+
+
+define(
+    "ReaderReadUpToV2",
+    infer=_infer_read_up_to,
+    reference=_read_up_to,
+    traits=Trait.STATEFUL | Trait.BLOCKING | Trait.HOST_ONLY,
+    device_types=("CPU",),
+)
+
+
+def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    return [(int64, ())]
+
+
+def _infer_reset(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    return []
+
+
+def _reset(context: Context, found: Any) -> tuple[()]:
+    as_resource(found, Reader, context).reset()
+    return ()
+
+
+for _name, _infer, _reference in (
+    (
+        "ReaderNumRecordsProducedV2",
+        _infer_count,
+        lambda context, found: np.asarray(as_resource(found, Reader, context).produced, np.int64),
+    ),
+    (
+        "ReaderNumWorkUnitsCompletedV2",
+        _infer_count,
+        lambda context, found: np.asarray(as_resource(found, Reader, context).completed, np.int64),
+    ),
+    ("ReaderResetV2", _infer_reset, _reset),
+):
+    define(
+        _name,
+        infer=_infer,
+        reference=_reference,
+        cost=free,
+        traits=Trait.STATEFUL | Trait.HOST_ONLY,
+        device_types=("CPU",),
+    )
+
+
+# --- whole files ------------------------------------------------------------------------------------------------------
+
+
+def _infer_file(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_text(attrs, "process")
+    for t in inputs:
+        need_scalar(t, (string,), "a file's name or content")
+    return [(string, ())]
+
+
+def _infer_matching(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_text(attrs, "process")
+    if inputs[0].dtype.base is not string:
+        raise TypeError(f"a pattern must be text, not {inputs[0].dtype.base.name}")
+    return [(string, (None,))]
+
+
+def _infer_write(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _infer_file(inputs, attrs)
+    return []
+
+
+def _name_of(value: Any) -> str:
+    item = value.item() if isinstance(value, np.ndarray) else value
+    return as_bytes(item).decode()
+
+
+def _read_file(context: Context, filename: Array, *, process: str) -> Array:
+    _check_own(process, context)
+    try:
+        return _text(Path(_name_of(filename)).read_bytes())
+    except OSError as e:
+        raise NotFoundError(context.node_name, None, f"{_name_of(filename)}; {e.strerror}") from e
+
+
+def _write_file(context: Context, filename: Array, contents: Array, *, process: str) -> tuple[()]:
+    _check_own(process, context)
+    path, item = Path(_name_of(filename)), contents.item()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(as_bytes(item))
+    except OSError as e:
+        raise NotFoundError(context.node_name, None, f"{path}; {e.strerror}") from e
+    return ()
+
+
+def _matching(context: Context, pattern: Array, *, process: str) -> Array:
+    _check_own(process, context)
+    found = sorted({name for p in pattern.reshape(-1) for name in glob.glob(_name_of(p)) if Path(name).is_file()})  # noqa: PTH207
+    out = np.empty(len(found), object)
+    out[:] = [name.encode() for name in found]
+    return out
+
+
+for _name, _infer, _of_files in (
+    ("ReadFile", _infer_file, _read_file),
+    ("WriteFile", _infer_write, _write_file),
+    ("MatchingFiles", _infer_matching, _matching),
+):
+    define(
+        _name,
+        infer=_infer,
+        reference=_of_files,
+        traits=Trait.STATEFUL | Trait.HOST_ONLY,
+        device_types=("CPU",),
+    )
+
+
+def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
+    """The content of a file of the client's machine, a string scalar. In a step: NotFoundError where it cannot be read.
+
+    >>> image = read_file("digit.raw")
+    """
+    return apply("ReadFile", (convert(filename, string, name="filename"),), {"process": process_nonce()}, name)
+
+
+def write_file(filename: TensorLike, contents: TensorLike, name: str | None = None) -> Node:
+    """A node that writes a file of the client's machine, and makes the folders that it is in."""
+    operands = convert(filename, string, name="filename"), convert(contents, string, name="contents")
+    return make("WriteFile", operands, {"process": process_nonce()}, name)
+
+
+def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
+    """Names of the client's files that match a pattern, or one of several, sorted: string `[n]`.
+
+    >>> matching_files("/data/*.csv")
+    """
+    return apply("MatchingFiles", (convert(pattern, string, name="pattern"),), {"process": process_nonce()}, name)
+
+
+__all__ = ["Reader", "matching_files", "read_file", "reader", "write_file"]

@@ -1,0 +1,206 @@
+"""Products of matrices: MatMul for two, BatchMatMulV2 for stacks of them, and what is made from these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import NUMBERS, as_dtype
+from ...core.node import Node, Tensor, operators
+from ...core.opdef import Attrs, Cost, Output, define, size as static_size
+from ...core.shape import broadcast, text
+from ..array.shapes import expand_dims, rank, squeeze, transpose
+from ..math.broadcasting import unbroadcast
+from ..math.common import allowed, same_type
+from ..math.static_operands import Array, invalid, known_rank, move_cost, need_rank, need_rank_at_least, op_scope
+
+
+def wide(x: Array) -> Array:
+    """Half precision as float32: NumPy has no fast products of halves, and sums need more bits."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and as_dtype(x.dtype).is_floating else x
+
+
+# --- two matrices -------------------------------------------------------------------------------------------
+
+
+def _flag(attrs: Attrs, name: str) -> bool:
+    value = attrs.get(name)
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"attr {name} must be a bool, not {value!r}")
+    return bool(value)
+
+
+def _mat_mul_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    a, b = inputs
+    dtype = allowed(same_type(inputs), NUMBERS)
+    flip_a, flip_b = _flag(attrs, "transpose_a"), _flag(attrs, "transpose_b")
+    need_rank(a.dims, 2, "a")
+    need_rank(b.dims, 2, "b")
+    rows, inner_a = (None, None) if a.dims is None else a.dims[::-1] if flip_a else a.dims
+    inner_b, columns = (None, None) if b.dims is None else b.dims[::-1] if flip_b else b.dims
+    _need_equal(inner_a, inner_b, a, b, flip_a, flip_b)
+    return [(dtype, (rows, columns))]
+
+
+def _need_equal(inner_a: int | None, inner_b: int | None, a: Tensor, b: Tensor, flip_a: bool, flip_b: bool) -> None:
+    if inner_a is not None and inner_b is not None and inner_a != inner_b:
+        first, second = (f"{'transposed ' if flip else ''}{text(t.dims)}" for t, flip in ((a, flip_a), (b, flip_b)))
+        raise ValueError(f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}")
+
+
+def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
+    return _product(a.T if transpose_a else a, b.T if transpose_b else b)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """The product over the last two dimensions."""
+    try:
+        return np.asarray(np.matmul(wide(a), wide(b)), a.dtype)
+    except ValueError:
+        raise invalid(f"Matrix sizes do not match: {text(a.shape)} times {text(b.shape)}") from None
+
+
+def _product_cost(node: Node) -> Cost:
+    """2 m n k for each pair of matrices: one multiplication and one addition."""
+    a = node.inputs[0]
+    flip = node.attrs.get("transpose_a", node.attrs.get("adj_x", False))
+    inner = 1 if a.dims is None else a.dims[-2 if flip else -1] or 1
+    return Cost(2.0 * static_size(node.outputs[0]) * inner, move_cost(node).bytes)
+
+
+def _mat_mul_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # With A and B as they enter the product, dA = G Bᵗ and dB = Aᵗ G; a transposed operand gets the
+    # transposed gradient.
+    a, b = node.inputs
+    flip_a, flip_b = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    if flip_a:
+        grad_a = matmul(b, grad, transpose_a=flip_b, transpose_b=True)
+    else:
+        grad_a = matmul(grad, b, transpose_b=not flip_b)
+    if flip_b:
+        grad_b = matmul(grad, a, transpose_a=True, transpose_b=flip_a)
+    else:
+        grad_b = matmul(a, grad, transpose_a=not flip_a)
+    return [grad_a, grad_b]
+
+
+define("MatMul", infer=_mat_mul_rule, reference=_mat_mul, gradient=_mat_mul_gradient, cost=_product_cost)
+
+
+# --- stacks of matrices -------------------------------------------------------------------------------------
+
+
+def _batch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    a, b = inputs
+    dtype = allowed(same_type(inputs), NUMBERS)
+    flip_a, flip_b = _flag(attrs, "adj_x"), _flag(attrs, "adj_y")
+    need_rank_at_least(a.dims, 2, "a")
+    need_rank_at_least(b.dims, 2, "b")
+    if a.dims is None or b.dims is None:
+        return [(dtype, None)]
+    rows, inner_a = a.dims[-2:][::-1] if flip_a else a.dims[-2:]
+    inner_b, columns = b.dims[-2:][::-1] if flip_b else b.dims[-2:]
+    _need_equal(inner_a, inner_b, a, b, flip_a, flip_b)
+    batch = broadcast(a.dims[:-2], b.dims[:-2])
+    return [(dtype, None if batch is None else (*batch, rows, columns))]
+
+
+def _batch_mat_mul(a: Array, b: Array, *, adj_x: bool, adj_y: bool) -> Array:
+    return _product(np.swapaxes(a, -1, -2) if adj_x else a, np.swapaxes(b, -1, -2) if adj_y else b)
+
+
+def _batch_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    x, y = node.inputs
+    flip_x, flip_y = node.attrs["adj_x"], node.attrs["adj_y"]
+    grad = convert(grad)
+    grad_x = _batch(y, grad, flip_y, True) if flip_x else _batch(grad, y, False, not flip_y)
+    grad_y = _batch(grad, x, True, flip_x) if flip_y else _batch(x, grad, not flip_x, False)
+    # The last two sizes of a gradient are those of its operand; only the batches may have been repeated.
+    return [unbroadcast(t, g, g, None)[0] for t, g in ((x, grad_x), (y, grad_y))]
+
+
+define("BatchMatMulV2", infer=_batch_rule, reference=_batch_mat_mul, gradient=_batch_gradient, cost=_product_cost)
+
+
+def _batch(a: Tensor, b: Tensor, adj_x: bool, adj_y: bool, name: str | None = None) -> Tensor:
+    return apply("BatchMatMulV2", (a, b), {"adj_x": bool(adj_x), "adj_y": bool(adj_y)}, name)
+
+
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The matrix product over the last two dimensions; leading ones are batches and broadcast.
+
+    Args:
+        a, b: numbers of one type, rank 2 or more.
+        transpose_a, transpose_b: take the operand transposed.
+        adjoint_a, adjoint_b: the same, since the types are real.
+        a_is_sparse, b_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change
+            nothing.
+
+    Raises:
+        ValueError: the sizes do not fit, or both transpose and adjoint are asked of one operand.
+    """
+    if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
+        raise ValueError("Only one of transpose and adjoint can be asked of one operand")
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return _matmul(a, b, transpose_a or adjoint_a, transpose_b or adjoint_b, name or "MatMul")
+    with op_scope(name, "MatMul", a, b) as scope:
+        if isinstance(b, Tensor) and not isinstance(a, Tensor):
+            second = b
+            first = convert(a, name="a", prefer=second.dtype.base)
+        else:
+            first = convert(a, name="a")
+            second = convert(b, name="b", prefer=first.dtype.base)
+        return _matmul(first, second, transpose_a or adjoint_a, transpose_b or adjoint_b, scope)
+
+
+def _matmul(a: Tensor, b: Tensor, flip_a: bool, flip_b: bool, name: str) -> Tensor:
+    if (a.dims is None or len(a.dims) > 2) or (b.dims is None or len(b.dims) > 2):
+        return _batch(a, b, flip_a, flip_b, name)
+    return apply("MatMul", (a, b), {"transpose_a": bool(flip_a), "transpose_b": bool(flip_b)}, name)
+
+
+operators["matmul"] = lambda x, y: matmul(x, y, name="matmul")
+
+
+def matvec(
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    adjoint_a: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The product of a matrix and a vector: (..., m, n) times (..., n) gives (..., m)."""
+    with op_scope(name, "MatVec", a, b):
+        first = convert(a, name="a")
+        column = expand_dims(convert(b, name="b", prefer=first.dtype.base), -1)
+        return squeeze(matmul(first, column, transpose_a, adjoint_a=adjoint_a), axis=-1)
+
+
+def matrix_transpose(a: TensorLike, name: str | None = "matrix_transpose", conjugate: bool = False) -> Tensor:
+    """The last two dimensions exchanged."""
+    with op_scope(name, "matrix_transpose", a):
+        x = convert(a, name="a")
+        need_rank_at_least(x.dims, 2, f"{x!r}")
+        count = known_rank((x,))
+        if count is not None:
+            return transpose(x, [*range(count - 2), count - 1, count - 2], conjugate=conjugate)
+        from ..array.concat_stack import concat
+        from ..array.creation import range as range_
+
+        last = rank(x) - 1
+        return transpose(x, concat([range_(last - 1), [last, last - 1]], 0), conjugate=conjugate)

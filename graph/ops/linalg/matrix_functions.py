@@ -1,0 +1,243 @@
+"""What follows from decompositions of matrices: singular values, rank, pseudo-inverse, logarithms of determinants; cross products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.build import TensorLike, convert, make
+from ...core.dtypes import float32, float64, int32
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ..array.concat_stack import stack
+from ..array.creation import eye, zeros_like
+from ..array.diagonal import matrix_diag, matrix_diag_part
+from ..array.shapes import expand_dims, shape
+from ..math.arithmetic import add, divide, maximum, multiply, subtract
+from ..math.cast import cast
+from ..math.common import allowed
+from ..math.compare import greater, where_v2
+from ..math.elementwise import log
+from ..math.reduce import reduce_max, reduce_sum
+from ..math.static_operands import Array, invalid, need_rank_at_least, op_scope
+from .linalg import matmul, matrix_transpose
+from .solving import cholesky, matrix_inverse
+
+
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """The transposed matrices; of real numbers, so nothing is conjugated."""
+    with op_scope(name, "adjoint", matrix):
+        return matrix_transpose(convert(matrix, name="matrix"), conjugate=True)
+
+
+def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
+    """The cross products of vectors of three numbers: `[..., 3]`.
+
+    >>> cross([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])   # evaluates to [0, 0, 1]
+    """
+    with op_scope(name, "Cross", a, b):
+        x = convert(a, name="a")
+        y = convert(b, x.dtype.base, name="b")
+        for t in (x, y):
+            need_rank_at_least(t.dims, 1, "a cross product's operand")
+            if t.dims is not None and t.dims[-1] not in (3, None):
+                raise ValueError(f"Cross-products are only defined for vectors of 3 numbers, not for shape {t.shape}")
+        x0, x1, x2 = (x[..., i] for i in range(3))
+        y0, y1, y2 = (y[..., i] for i in range(3))
+        return stack([x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0], axis=-1)
+
+
+# --- determinants -----------------------------------------------------------------------------------------------------
+
+
+class LogMatrixDeterminant(NamedTuple):
+    """The sign of determinants, and the logarithm of their absolute values."""
+
+    sign: Tensor
+    log_abs_determinant: Tensor
+
+
+def _slogdet_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, (float32, float64))
+    need_rank_at_least(x.dims, 2, "input")
+    if x.dims is not None and None not in x.dims[-2:] and x.dims[-1] != x.dims[-2]:
+        raise ValueError(f"the matrices must be square, not {x.shape}")
+    dims = None if x.dims is None else x.dims[:-2]
+    return [(dtype, dims), (dtype, dims)]
+
+
+def _slogdet(x: Array) -> tuple[Array, Array]:
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise invalid(f"Input must be square matrices, not of shape {list(x.shape)}")
+    sign, log_abs = np.linalg.slogdet(x)
+    return np.asarray(sign, x.dtype), np.asarray(log_abs, x.dtype)
+
+
+def _slogdet_gradient(node: Node, *grads: Any) -> Sequence[Any]:
+    if grads[1] is None:
+        return [None]
+    weight = expand_dims(expand_dims(convert(grads[1]), -1), -1)
+    return [multiply(weight, matrix_inverse(node.inputs[0], adjoint=True))]
+
+
+def _cubic(node: Node) -> Cost:
+    dims = node.inputs[0].dims
+    side = dims[-1] if dims else None
+    return default_cost(node)._replace(flops=float(size(node.inputs[0])) * (side or 1))
+
+
+define("LogMatrixDeterminant", infer=_slogdet_rule, reference=_slogdet, gradient=_slogdet_gradient, cost=_cubic)
+
+
+def slogdet(input: TensorLike, name: str | None = None) -> LogMatrixDeterminant:
+    """Sign and logarithm of the absolute value of the determinants of matrices `[..., n, n]`."""
+    with op_scope(name, "LogMatrixDeterminant", input) as scope:
+        return LogMatrixDeterminant(*make("LogMatrixDeterminant", (convert(input, name="input"),), None, scope).outputs)
+
+
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """The logarithm of the determinants of symmetric positive definite matrices `[..., n, n]`."""
+    with op_scope(name, "logdet", matrix):
+        return multiply(2.0, reduce_sum(log(matrix_diag_part(cholesky(matrix))), -1))
+
+
+# --- singular values --------------------------------------------------------------------------------------------------
+
+
+def _svd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, (float32, float64))
+    need_rank_at_least(x.dims, 2, "input")
+    for name in ("compute_uv", "full_matrices"):
+        if not isinstance(attrs.get(name), bool):
+            raise TypeError(f"attr {name} must be a bool")
+    if x.dims is None:
+        return [(dtype, None)] * 3
+    *outer, m, n = x.dims
+    k = None if m is None or n is None else min(m, n)
+    if not attrs["compute_uv"]:
+        return [(dtype, (*outer, k)), (dtype, (0,)), (dtype, (0,))]
+    full = attrs["full_matrices"]
+    return [(dtype, (*outer, k)), (dtype, (*outer, m, m if full else k)), (dtype, (*outer, n, n if full else k))]
+
+
+def _svd(x: Array, *, compute_uv: bool, full_matrices: bool) -> tuple[Array, Array, Array]:
+    if x.ndim < 2:
+        raise invalid(f"Input must be matrices, not of shape {list(x.shape)}")
+    if not compute_uv:
+        nothing = np.zeros(0, x.dtype)
+        return np.linalg.svd(x, compute_uv=False).astype(x.dtype), nothing, nothing
+    u, s, vt = np.linalg.svd(x, full_matrices=full_matrices)
+    return s.astype(x.dtype), u.astype(x.dtype), np.swapaxes(vt, -1, -2).astype(x.dtype)
+
+
+def _svd_gradient(node: Node, *grads: Any) -> Sequence[Any]:
+    # Townsend, "Differentiating the singular value decomposition", 2016.
+    x = node.inputs[0]
+    grad_s, grad_u, grad_v = grads
+    if not node.attrs["compute_uv"]:
+        _, u, v = svd(x)
+        return [matmul(multiply(u, expand_dims(convert(grad_s), -2)), v, adjoint_b=True)]
+    if node.attrs["full_matrices"]:
+        raise LookupError(f"Svd '{node.name}' (made at {node.source}) has no gradient with full_matrices=True")
+    s, u, v = node.outputs
+    across = expand_dims(s, -2)
+    squares = multiply(s, s)
+    gaps = subtract(expand_dims(squares, -2), expand_dims(squares, -1))
+    same = eye(_last(s), dtype=s.dtype.base)
+    far = divide(subtract(1.0, same), add(gaps, same))
+    inner = zeros_like(matmul(u, u, adjoint_a=True)) if grad_s is None else matrix_diag(convert(grad_s))
+    found = None
+    if grad_u is not None:
+        gu = convert(grad_u)
+        turned = matmul(u, gu, adjoint_a=True)
+        j = multiply(far, turned)
+        inner = add(inner, multiply(add(j, matrix_transpose(j)), across))
+        outside = divide(subtract(gu, matmul(u, turned)), across)
+        found = matmul(outside, v, adjoint_b=True)
+    if grad_v is not None:
+        gv = convert(grad_v)
+        turned = matmul(v, gv, adjoint_a=True)
+        k = multiply(far, turned)
+        inner = add(inner, multiply(expand_dims(s, -1), add(k, matrix_transpose(k))))
+        outside = divide(subtract(gv, matmul(v, turned)), across)
+        part = matmul(u, outside, adjoint_b=True)
+        found = part if found is None else add(found, part)
+    total = matmul(matmul(u, inner), v, adjoint_b=True)
+    return [total if found is None else add(total, found)]
+
+
+def _last(x: Tensor) -> Any:
+    known = x.dims[-1] if x.dims else None
+    return shape(x)[-1] if known is None else known
+
+
+define("Svd", infer=_svd_rule, reference=_svd, gradient=_svd_gradient, cost=_cubic)
+
+
+def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
+    """The singular value decompositions of matrices: `tensor = u * diag(s) * transpose(v)`.
+
+    Args:
+        tensor: float32 or float64, `[..., m, n]`; k is the smaller of m and n.
+        full_matrices: `u` is `[..., m, m]` and `v` `[..., n, n]`; else `[..., m, k]` and `[..., n, k]`.
+        compute_uv: give `(s, u, v)`; else only `s`.
+
+    Returns:
+        `s`: the singular values `[..., k]`, the largest first; and `u`, `v`.
+
+    >>> s, u, v = svd([[3.0, 0.0], [0.0, 4.0]])   # s evaluates to [4, 3]
+    """
+    with op_scope(name, "Svd", tensor) as scope:
+        attrs = {"compute_uv": bool(compute_uv), "full_matrices": bool(full_matrices)}
+        s, u, v = make("Svd", (convert(tensor, name="tensor"),), attrs, scope).outputs
+        return (s, u, v) if compute_uv else s
+
+
+def _small(x: Tensor, factor: float) -> Any:
+    """`factor` times the larger side times the distance between 1 and the next number."""
+    each = factor * float(np.finfo(x.dtype.np).eps)
+    if x.dims is None or None in x.dims[-2:]:
+        return multiply(cast(reduce_max(shape(x)[-2:]), x.dtype.base), each)
+    return each * max(d for d in x.dims[-2:] if d is not None)
+
+
+def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
+    """How many singular values of matrices `[..., m, n]` are greater than `tol`; int32.
+
+    Args:
+        tol: None: the largest one, times the larger side, times the precision of the type. validate_args: accepted.
+    """
+    with op_scope(name, "matrix_rank", a):
+        x = convert(a, name="a")
+        s = svd(x, compute_uv=False)
+        if tol is None:
+            tol = multiply(reduce_max(s, -1, keepdims=True), _small(x, 1.0))
+        else:
+            tol = expand_dims(convert(tol, x.dtype.base), -1)
+        return reduce_sum(cast(greater(s, tol), int32), -1)
+
+
+def pinv(a: TensorLike, rcond: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
+    """The Moore-Penrose pseudo-inverses of matrices: `[..., m, n]` gives `[..., n, m]`.
+
+    Args:
+        rcond: singular values that are not greater than this share of the largest count as 0; None: 10 times the larger side, times
+            the precision of the type. validate_args: accepted.
+    """
+    with op_scope(name, "pinv", a):
+        x = convert(a, name="a")
+        allowed(x.dtype.base, (float32, float64))
+        need_rank_at_least(x.dims, 2, "a")
+        share = expand_dims(convert(_small(x, 10.0) if rcond is None else rcond, x.dtype.base), -1)
+        s, u, v = svd(x)
+        cutoff = multiply(share, reduce_max(s, -1, keepdims=True))
+        kept = greater(s, cutoff)
+        inverse = where_v2(kept, divide(1.0, where_v2(kept, s, maximum(s, 1.0))), zeros_like(s))
+        return matmul(multiply(v, expand_dims(inverse, -2)), u, adjoint_b=True)
+
+
+__all__ = ["LogMatrixDeterminant", "adjoint", "cross", "logdet", "matrix_rank", "pinv", "slogdet", "svd"]

@@ -1,0 +1,286 @@
+"""Square matrices and the equations that they stand for: inverse, determinant, solutions, Cholesky factors.
+
+All take stacks of matrices, `[..., n, n]`. Gradients follow from differentiating the defining equation: from
+A X = B, dA X + A dX = dB, so with G the gradient of X, that of B is A^-T G, and that of A is -(A^-T G) X^T.
+A matrix that has no inverse is an error of the step, not of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import float32, float64
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.shape import Dims, compatible, merge, text
+from ..array.diagonal import matrix_band_part, matrix_diag_part, matrix_set_diag
+from ..array.shapes import expand_dims
+from ..math.arithmetic import add, multiply, negative
+from ..math.common import allowed, same_type
+from ..math.static_operands import Array, invalid, need_rank_at_least, op_scope
+from .linalg import matmul, matrix_transpose
+
+# --- shapes, costs, errors ----------------------------------------------------------------------------------
+
+
+def _square(x: Tensor) -> Dims:
+    """The shape of a stack of square matrices, as far as it is known."""
+    allowed(x.dtype.base, (float32, float64))
+    need_rank_at_least(x.dims, 2, "the matrix")
+    if x.dims is None:
+        return None
+    if not compatible(x.dims[-2:-1], x.dims[-1:]):
+        raise ValueError(f"the matrices must be square, not {text(x.dims[-2:])}")
+    side = merge(x.dims[-2:-1], x.dims[-1:]) or ()
+    return (*x.dims[:-2], *side, *side)
+
+
+def _flag(attrs: Attrs, name: str) -> bool:
+    value = attrs.get(name)
+    if not isinstance(value, bool):
+        raise TypeError(f"attr {name} must be a bool, not {value!r}")
+    return value
+
+
+def _need_square(x: Array) -> None:
+    if x.shape[-2] != x.shape[-1]:
+        raise invalid(f"Input matrices must be square, not {text(x.shape[-2:])}")
+
+
+def _cubic(thirds: float) -> Callable[[Node], Cost]:
+    """n^3 times so many thirds for each matrix, and twice n^2 for each column of a right side."""
+
+    def cost(node: Node) -> Cost:
+        dims = node.inputs[0].dims or (1, 1)
+        n = dims[-1] or 1
+        count = size(node.inputs[0]) / (n * n)
+        columns = size(node.inputs[1]) / n if len(node.inputs) > 1 else 0.0
+        return default_cost(node)._replace(flops=count * thirds * n**3 / 3 + 2.0 * n * n * columns)
+
+    return cost
+
+
+def _solved(f: Callable[..., Any], *operands: Array) -> Array:
+    try:
+        return np.asarray(f(*operands), operands[0].dtype)
+    except np.linalg.LinAlgError:
+        raise invalid("Input is not invertible.") from None
+
+
+# --- inverse and determinant --------------------------------------------------------------------------------
+
+
+def _inverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    _flag(attrs, "adjoint")
+    return [(x.dtype.base, _square(x))]
+
+
+def _inverse(x: Array, *, adjoint: bool) -> Array:
+    _need_square(x)
+    return _solved(np.linalg.inv, np.swapaxes(x, -1, -2) if adjoint else x)
+
+
+def _inverse_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    inverse, adjoint = node.outputs[0], node.attrs["adjoint"]
+    inner = matmul(convert(grad), inverse, adjoint_a=adjoint, adjoint_b=not adjoint)
+    return [negative(matmul(inverse, inner, adjoint_a=not adjoint))]
+
+
+def _determinant_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dims = _square(x)
+    return [(x.dtype.base, None if dims is None else dims[:-2])]
+
+
+def _determinant(x: Array) -> Array:
+    _need_square(x)
+    return np.asarray(np.linalg.det(x), x.dtype)
+
+
+def _determinant_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # Jacobi's formula: d det(A) = det(A) tr(A^-1 dA)
+    weight = expand_dims(expand_dims(multiply(convert(grad), node.outputs[0]), -1), -1)
+    return [multiply(weight, matrix_inverse(node.inputs[0], adjoint=True))]
+
+
+define("MatrixInverse", infer=_inverse_rule, reference=_inverse, gradient=_inverse_gradient, cost=_cubic(6))
+define(
+    "MatrixDeterminant",
+    infer=_determinant_rule,
+    reference=_determinant,
+    gradient=_determinant_gradient,
+    cost=_cubic(2),
+)
+
+
+def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The inverse of each matrix, or of its transpose with `adjoint`.
+
+    Args:
+        input: `[..., n, n]`, float32 or float64.
+
+    Raises:
+        InvalidArgumentError: a matrix has no inverse, when the graph runs.
+    """
+    with op_scope(name, "MatrixInverse", input) as scope:
+        return apply("MatrixInverse", (convert(input, name="input"),), {"adjoint": bool(adjoint)}, scope)
+
+
+def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
+    """The determinant of each matrix: `[..., n, n]` gives `[...]`.
+
+    Its gradient needs the inverse, so it is an error of the step where the determinant is 0.
+    """
+    with op_scope(name, "MatrixDeterminant", input) as scope:
+        return apply("MatrixDeterminant", (convert(input, name="input"),), None, scope)
+
+
+# --- solutions ----------------------------------------------------------------------------------------------
+
+
+def _solve_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    a, b = inputs
+    dtype = same_type(inputs)
+    _flag(attrs, "adjoint")
+    dims = _square(a)
+    need_rank_at_least(b.dims, 2, "the right side")
+    if dims is None or b.dims is None:
+        return [(dtype, b.dims)]
+    if not compatible(dims[:-1], b.dims[:-1]):
+        raise ValueError(
+            f"the right side must have shape {text((*dims[:-1], None))} for matrices {text(dims)}, not {text(b.dims)}"
+        )
+    return [(dtype, (*(merge(dims[:-1], b.dims[:-1]) or ()), b.dims[-1]))]
+
+
+def _need_fit(a: Array, b: Array) -> None:
+    _need_square(a)
+    if a.shape[:-1] != b.shape[:-1]:
+        raise invalid(f"A right side of shape {text(b.shape)} does not fit matrices of shape {text(a.shape)}")
+
+
+def _solve(a: Array, b: Array, *, adjoint: bool) -> Array:
+    _need_fit(a, b)
+    return _solved(np.linalg.solve, np.swapaxes(a, -1, -2) if adjoint else a, b)
+
+
+def _triangular_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _flag(attrs, "lower")
+    return _solve_rule(inputs, attrs)
+
+
+def _triangular_solve(a: Array, b: Array, *, lower: bool, adjoint: bool) -> Array:
+    # NumPy has no substitution of its own; the general method keeps the triangle's zeros.
+    return _solve(np.tril(a) if lower else np.triu(a), b, adjoint=adjoint)
+
+
+def _gradient_of_matrix(node: Node, grad_b: Tensor) -> Tensor:
+    x = node.outputs[0]
+    if node.attrs["adjoint"]:
+        return negative(matmul(x, grad_b, adjoint_b=True))
+    return negative(matmul(grad_b, x, adjoint_b=True))
+
+
+def _solve_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    grad_b = matrix_solve(node.inputs[0], convert(grad), adjoint=not node.attrs["adjoint"])
+    return [_gradient_of_matrix(node, grad_b), grad_b]
+
+
+def _triangular_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    lower, adjoint = node.attrs["lower"], node.attrs["adjoint"]
+    grad_b = matrix_triangular_solve(node.inputs[0], convert(grad), lower, not adjoint)
+    whole = _gradient_of_matrix(node, grad_b)
+    return [matrix_band_part(whole, -1, 0) if lower else matrix_band_part(whole, 0, -1), grad_b]
+
+
+define("MatrixSolve", infer=_solve_rule, reference=_solve, gradient=_solve_gradient, cost=_cubic(2))
+define(
+    "MatrixTriangularSolve",
+    infer=_triangular_rule,
+    reference=_triangular_solve,
+    gradient=_triangular_gradient,
+    cost=_cubic(0),
+)
+
+
+def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The X with `matrix X = rhs`; with `adjoint`, with `matrix^T X = rhs`.
+
+    Args:
+        matrix: `[..., n, n]`, float32 or float64.
+        rhs: `[..., n, k]`, the same leading sizes.
+
+    Raises:
+        InvalidArgumentError: a matrix has no inverse, when the graph runs.
+    """
+    with op_scope(name, "MatrixSolve", matrix, rhs) as scope:
+        a = convert(matrix, name="matrix")
+        b = convert(rhs, name="rhs", prefer=a.dtype.base)
+        return apply("MatrixSolve", (a, b), {"adjoint": bool(adjoint)}, scope)
+
+
+def matrix_triangular_solve(
+    matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
+) -> Tensor:
+    """`matrix_solve` for triangular matrices: of `matrix` only the lower (or upper) triangle is read."""
+    with op_scope(name, "MatrixTriangularSolve", matrix, rhs) as scope:
+        a = convert(matrix, name="matrix")
+        b = convert(rhs, name="rhs", prefer=a.dtype.base)
+        return apply("MatrixTriangularSolve", (a, b), {"lower": bool(lower), "adjoint": bool(adjoint)}, scope)
+
+
+# --- Cholesky -----------------------------------------------------------------------------------------------
+
+
+def _cholesky_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    return [(x.dtype.base, _square(x))]
+
+
+def _cholesky(x: Array) -> Array:
+    _need_square(x)
+    try:
+        return np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        raise invalid(
+            "Cholesky decomposition was not successful. The input must be symmetric and positive definite."
+        ) from None
+
+
+def _cholesky_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # Murray, 2016 (arXiv:1602.07527), section 3: S = L^-T phi(L^T G) L^-1, made symmetric, where phi takes
+    # the lower triangle and half of the diagonal.
+    factor = node.outputs[0]
+    middle = matmul(factor, convert(grad), adjoint_a=True)
+    middle = matrix_set_diag(middle, multiply(0.5, matrix_diag_part(middle)))
+    left = matrix_triangular_solve(factor, matrix_band_part(middle, -1, 0), adjoint=True)
+    half = matrix_triangular_solve(factor, matrix_transpose(left), adjoint=True)
+    return [multiply(0.5, add(half, matrix_transpose(half)))]
+
+
+define("Cholesky", infer=_cholesky_rule, reference=_cholesky, gradient=_cholesky_gradient, cost=_cubic(1))
+
+
+def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
+    """The lower triangular L with `L L^T = input`.
+
+    Args:
+        input: `[..., n, n]`, symmetric and positive definite; only the lower triangle is read.
+
+    Raises:
+        InvalidArgumentError: a matrix is not positive definite, when the graph runs.
+    """
+    with op_scope(name, "Cholesky", input) as scope:
+        return apply("Cholesky", (convert(input, name="input"),), None, scope)
+
+
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
+    """The X with `A X = rhs`, given `chol = cholesky(A)`. Shapes as of `matrix_solve`."""
+    with op_scope(name, "cholesky_solve", chol, rhs):
+        factor = convert(chol, name="chol")
+        return matrix_triangular_solve(factor, matrix_triangular_solve(factor, rhs), adjoint=True)

@@ -1,0 +1,497 @@
+"""Arithmetic on elements: sums, products, quotients, powers, roots, signs, smallest and largest.
+
+Two operands broadcast as in NumPy and have one element type; a Python number takes the other operand's.
+Integer arithmetic wraps around. Dividing an integer by zero is an error when the graph runs, as in TensorFlow
+on CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, convert_pair
+from ...core.constant_value import static_value
+from ...core.dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64, string
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor, operators
+from ...core.opdef import Attrs, Output, Trait, default_cost, define as define_op
+from ...core.scalar_math import reference_of
+from ...core.shape import merge
+from ...tensors.sparse_tensor import SparseTensor
+from .broadcasting import unbroadcast
+from .common import allowed, binary, define_elementwise, same_type, unary
+
+Pair = tuple[Tensor | None, Tensor | None]
+
+
+# --- sum, difference, product -------------------------------------------------------------------------------
+
+
+def _add_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    return unbroadcast(x, y, grad, grad)
+
+
+def _sub_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    return unbroadcast(x, y, grad, negative(grad))
+
+
+def _mul_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    return unbroadcast(x, y, multiply(grad, y), multiply(x, grad))
+
+
+define_elementwise("AddV2", lambda m, x, y: x + y, NUMBERS, arity=2, gradient=_add_gradient, traits=Trait.COMMUTATIVE)
+define_elementwise("Sub", lambda m, x, y: x - y, NUMBERS, arity=2, gradient=_sub_gradient)
+define_elementwise("Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul_gradient, traits=Trait.COMMUTATIVE)
+
+
+def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x + y; texts are joined."""
+    a, b, scope = convert_pair(x, y, name or "Add")
+    if a.dtype.base is string:
+        from ..strings.split_join import string_join
+
+        return string_join([a, b], name=scope)
+    return apply("AddV2", (a, b), None, scope)
+
+
+def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x - y."""
+    return binary("Sub", x, y, name or "Sub")
+
+
+def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x * y, element by element."""
+    return binary("Mul", x, y, name or "Mul")
+
+
+def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Any:
+    """A scalar times a tensor (or times IndexedSlices, whose values it scales).
+
+    Raises:
+        ValueError: `scalar` has a rank other than 0.
+    """
+    from ...tensors.indexed_slices import IndexedSlices
+
+    values = x.values if isinstance(x, IndexedSlices) else convert(x)
+    factor = convert(scalar, dtype=values.dtype.base, name="scalar")
+    if factor.dims not in (None, ()):
+        raise ValueError(f"Only a scalar can scale a tensor, not {factor!r}")
+    product = multiply(factor, values, name)
+    return IndexedSlices(product, x.indices, x.dense_shape) if isinstance(x, IndexedSlices) else product
+
+
+def _add_n_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if not inputs:
+        raise ValueError("needs at least one input")
+    dtype = allowed(same_type(inputs), NUMBERS)
+    dims = inputs[0].dims
+    for t in inputs[1:]:
+        dims = merge(dims, t.dims)
+    return [(dtype, dims)]
+
+
+def _add_n_scalar(m: Any, *values: Any) -> Any:
+    total = values[0]
+    for v in values[1:]:
+        total = total + v
+    return total
+
+
+define_op(
+    "AddN",
+    infer=_add_n_rule,
+    reference=reference_of(_add_n_scalar),
+    scalar=_add_n_scalar,
+    gradient=lambda node, grad: [grad] * len(node.inputs),
+    cost=lambda node: default_cost(node, len(node.inputs) - 1),
+    traits=Trait.COMMUTATIVE,
+)
+
+
+def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
+    """The sum of tensors of one shape (no broadcasting).
+
+    Raises:
+        ValueError: there are none, or their shapes differ.
+    """
+    if not isinstance(inputs, Sequence) or not inputs:
+        raise ValueError("add_n needs a list of at least one tensor")
+    tensors = [convert(t) for t in inputs]
+    if len(tensors) == 1 and name is None:
+        return tensors[0]
+    return apply("AddN", tensors, None, name)
+
+
+def accumulate_n(
+    inputs: Sequence[TensorLike], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+) -> Tensor:
+    """`add_n` of tensors of this shape and type.
+
+    Raises:
+        ValueError: there are none, or one has another shape. TypeError: one has another type.
+    """
+    total = add_n(inputs, name)
+    if tensor_dtype is not None and total.dtype.base is not as_dtype(tensor_dtype).base:
+        raise TypeError(f"tensor_dtype is {as_dtype(tensor_dtype).name}, but input is of type {total.dtype.base.name}")
+    total.set_shape(shape)
+    return total
+
+
+# --- quotients and remainders -------------------------------------------------------------------------------
+
+
+def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference of a division, refusing an integer zero."""
+
+    def checked(x: Any, y: Any) -> Any:
+        if x.size and y.dtype.kind in "iu" and not np.all(y):
+            raise InvalidArgumentError(None, None, "Integer division by zero")
+        return reference(x, y)
+
+    return checked
+
+
+def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
+    floor = x // y
+    return m.where((floor * y != x) & ((x < 0) != (y < 0)), floor + 1, floor)
+
+
+def _div_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    # -x / y / y rather than -x / (y * y): the square could overflow.
+    return unbroadcast(x, y, real_divide(grad, y), multiply(grad, real_divide(real_divide(negative(x), y), y)))
+
+
+def _floor_mod_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    return unbroadcast(x, y, grad, multiply(grad, negative(floordiv(x, y))))
+
+
+def _div_no_nan_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    return unbroadcast(x, y, div_no_nan(grad, y), multiply(grad, div_no_nan(div_no_nan(negative(x), y), y)))
+
+
+define_elementwise("RealDiv", lambda m, x, y: x / y, FLOATS, arity=2, gradient=_div_gradient)
+define_elementwise(
+    "DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, arity=2, gradient=_div_no_nan_gradient
+)
+define_elementwise(
+    "FloorDiv",
+    lambda m, x, y: x // y,
+    NUMBERS,
+    arity=2,
+    reference=_checks_divisor(reference_of(lambda m, x, y: x // y)),
+)
+define_elementwise(
+    "FloorMod",
+    lambda m, x, y: x % y,
+    NUMBERS,
+    arity=2,
+    reference=_checks_divisor(reference_of(lambda m, x, y: x % y)),
+    gradient=_floor_mod_gradient,
+)
+define_elementwise(
+    "TruncateDiv",
+    _truncated_quotient,
+    INTEGERS,
+    arity=2,
+    reference=_checks_divisor(reference_of(_truncated_quotient)),
+)
+define_elementwise(
+    "TruncateMod",
+    None,
+    NUMBERS,
+    arity=2,
+    reference=lambda x, y: np.fmod(x, y) if x.dtype.kind in "fV" else _checks_divisor(np.fmod)(x, y),
+)
+
+
+def real_divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y for floating types (TensorFlow's `realdiv`)."""
+    return binary("RealDiv", x, y, name or "RealDiv")
+
+
+# What x / y of integers becomes: the smallest floating type that holds them, as in TensorFlow.
+_true_quotient_types = {t: float32 if t.size < 4 else float64 for t in INTEGERS}
+
+
+def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y as Python 3 means it: integers are cast to a floating type first.
+
+    8 and 16 bit integers become float32, wider ones float64.
+
+    >>> truediv(constant([1, 2]), 2).dtype.name
+    'float64'
+    """
+    a, b, node_name = convert_pair(x, y, name or "truediv")
+    dtype = _true_quotient_types.get(a.dtype.base)
+    if dtype is None or a.dtype.base is not b.dtype.base:
+        return apply("RealDiv", (a, b), None, node_name)
+    return _cast_quotient(a, b, dtype, node_name)
+
+
+def _cast_quotient(a: Tensor, b: Tensor, dtype: DType, name: str) -> Tensor:
+    from .cast import cast
+
+    with a.graph.op_scope(name) as scope:
+        return apply("RealDiv", (cast(a, dtype), cast(b, dtype)), None, scope)
+
+
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y as Python 3 means it (`truediv`)."""
+    return truediv(x, y, name)
+
+
+def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y as Python 2 means it: rounded down for integers, exact for floating types (TF1's `tf.div`)."""
+    a, b, node_name = convert_pair(x, y, name or "div")
+    return apply("RealDiv" if a.dtype.is_floating else "FloorDiv", (a, b), None, node_name)
+
+
+def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y, and 0 where y is 0."""
+    return binary("DivNoNan", x, y, name or "DivNoNan")
+
+
+def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y rounded down (Python's `//`). InvalidArgumentError at run time when an integer is divided by
+    zero.
+    """
+    return binary("FloorDiv", x, y, name or "floordiv")
+
+
+def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The remainder of `floordiv`: it has the sign of y (Python's `%`)."""
+    return binary("FloorMod", x, y, name or "FloorMod")
+
+
+mod = floormod
+
+
+def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y of integers rounded towards zero (C's `/`)."""
+    return binary("TruncateDiv", x, y, name or "TruncateDiv")
+
+
+def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The remainder of `truncatediv`: it has the sign of x (C's `%` and `fmod`)."""
+    return binary("TruncateMod", x, y, name or "TruncateMod")
+
+
+# --- powers and roots ---------------------------------------------------------------------------------------
+
+
+def _pow_reference(x: Any, y: Any) -> Any:
+    if y.dtype.kind == "i" and np.any(y < 0):
+        raise InvalidArgumentError(None, None, "Integers to negative integer powers are not allowed")
+    return _pow(x, y)
+
+
+_pow = reference_of(lambda m, x, y: m.pow(x, y))
+
+
+def _pow_gradient(node: Node, grad: Tensor) -> Pair:
+    from .compare import equal, greater, where_v2
+    from .elementwise import log
+
+    x, y = node.inputs
+    z = node.outputs[0]
+    # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes
+    # out.
+    positive = greater(x, 0)
+    log_x = where_v2(positive, log(where_v2(positive, x, 1)), 0)
+    less = subtract(y, 1)
+    exponent = static_value(y)
+    if exponent is None or not np.all(exponent):
+        less = where_v2(equal(y, 0), 1, less)  # x ** 0 has no slope, even at x = 0, where x ** -1 is infinite
+    # The weight first: where it is zero, what a narrow type is too small for must not become infinite.
+    return unbroadcast(x, y, multiply(multiply(grad, y), power(x, less)), multiply(multiply(grad, z), log_x))
+
+
+define_elementwise(
+    "Pow",
+    lambda m, x, y: m.pow(x, y),
+    NUMBERS,
+    arity=2,
+    reference=_pow_reference,
+    gradient=_pow_gradient,
+    flops=20,
+)
+define_elementwise(
+    "Square",
+    lambda m, x: x * x,
+    NUMBERS,
+    gradient=lambda node, grad: [multiply(grad, multiply(2, node.inputs[0]))],
+)
+define_elementwise(
+    "SquaredDifference",
+    lambda m, x, y: (x - y) * (x - y),
+    NUMBERS,
+    arity=2,
+    gradient=lambda node, grad: _squared_difference_gradient(node, grad),
+    flops=2,
+    traits=Trait.COMMUTATIVE,
+)
+define_elementwise(
+    "Sqrt",
+    lambda m, x: m.sqrt(x),
+    FLOATS,
+    gradient=lambda node, grad: [real_divide(multiply(grad, 0.5), node.outputs[0])],
+    flops=4,
+)
+define_elementwise(
+    "Rsqrt", lambda m, x: m.rsqrt(x), FLOATS, gradient=lambda node, grad: _rsqrt_gradient(node, grad), flops=5
+)
+define_elementwise(
+    "Reciprocal",
+    lambda m, x: 1 / x,
+    FLOATS,
+    gradient=lambda node, grad: [multiply(negative(grad), square(node.outputs[0]))],
+)
+
+
+def _squared_difference_gradient(node: Node, grad: Tensor) -> Pair:
+    x, y = node.inputs
+    slope = multiply(multiply(2, grad), subtract(x, y))
+    return unbroadcast(x, y, slope, negative(slope))
+
+
+def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    y = node.outputs[0]  # dy/dx = -1/2 y^3
+    return [multiply(multiply(grad, -0.5), multiply(y, square(y)))]
+
+
+def power(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x ** y (TensorFlow's `pow`). InvalidArgumentError at run time for an integer to a negative integer
+    power.
+    """
+    return binary("Pow", x, y, name or "Pow")
+
+
+def square(x: TensorLike, name: str | None = None) -> Tensor:
+    """x * x."""
+    return unary("Square", x, name)
+
+
+def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """(x - y) * (x - y)."""
+    return binary("SquaredDifference", x, y, name or "SquaredDifference")
+
+
+def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
+    """The square root; NaN below zero."""
+    return unary("Sqrt", x, name)
+
+
+def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 / sqrt(x)."""
+    return unary("Rsqrt", x, name)
+
+
+def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 / x."""
+    return unary("Reciprocal", x, name)
+
+
+# --- signs, smallest and largest ----------------------------------------------------------------------------
+
+
+def _extreme_gradient(node: Node, grad: Tensor, x_wins: Tensor) -> Pair:
+    from .compare import where_v2
+
+    x, y = node.inputs
+    return unbroadcast(x, y, where_v2(x_wins, grad, 0), where_v2(x_wins, 0, grad))
+
+
+def _zero_gradient(node: Node) -> Tensor:
+    from ..array.creation import zeros_like
+
+    return zeros_like(node.inputs[0])
+
+
+def _minimum_gradient(node: Node, grad: Tensor) -> Pair:
+    from .compare import less_equal
+
+    return _extreme_gradient(node, grad, less_equal(node.inputs[0], node.inputs[1]))
+
+
+def _maximum_gradient(node: Node, grad: Tensor) -> Pair:
+    from .compare import greater_equal
+
+    return _extreme_gradient(node, grad, greater_equal(node.inputs[0], node.inputs[1]))
+
+
+define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: [negative(grad)])
+define_elementwise(
+    "Abs", lambda m, x: m.abs(x), NUMBERS, gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))]
+)
+define_elementwise("Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [_zero_gradient(node)])
+define_elementwise(
+    "Minimum",
+    lambda m, x, y: m.minimum(x, y),
+    NUMBERS,
+    arity=2,
+    gradient=_minimum_gradient,
+    traits=Trait.COMMUTATIVE,
+)
+define_elementwise(
+    "Maximum",
+    lambda m, x, y: m.maximum(x, y),
+    NUMBERS,
+    arity=2,
+    gradient=_maximum_gradient,
+    traits=Trait.COMMUTATIVE,
+)
+
+
+def negative(x: TensorLike, name: str | None = None) -> Tensor:
+    """-x."""
+    return unary("Neg", x, name)
+
+
+def absolute(x: TensorLike, name: str | None = None) -> Tensor:
+    """The absolute value (TensorFlow's `abs`)."""
+    return unary("Abs", x, name)
+
+
+def sign(x: TensorLike, name: str | None = None) -> Tensor:
+    """-1, 0 or 1 (NaN for NaN)."""
+    return unary("Sign", x, name)
+
+
+def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The smaller of both; NaN when one is NaN. At a tie the gradient goes to x."""
+    return binary("Minimum", x, y, name or "Minimum")
+
+
+def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The larger of both; NaN when one is NaN. At a tie the gradient goes to x."""
+    return binary("Maximum", x, y, name or "Maximum")
+
+
+# Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is
+# `Add`.
+def _mul_operator(x: TensorLike, y: TensorLike) -> Any:
+    return y * x if isinstance(y, SparseTensor) else binary("Mul", x, y, "mul")
+
+
+operators.update(
+    {
+        "add": lambda x, y: add(x, y, "add"),
+        "sub": lambda x, y: binary("Sub", x, y, "sub"),
+        "mul": _mul_operator,
+        "truediv": truediv,
+        "floordiv": floordiv,
+        "mod": lambda x, y: binary("FloorMod", x, y, "mod"),
+        "pow": lambda x, y: binary("Pow", x, y, "pow"),
+        "neg": negative,
+        "abs": absolute,
+    }
+)

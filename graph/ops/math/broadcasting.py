@@ -1,0 +1,148 @@
+"""Undoing a broadcast, which is what the gradients of broadcasting ops need.
+
+If `x` was repeated along an axis to meet `y`, each element of `x` has influenced several results, and its
+gradient is the sum over them. Which axes those are is mostly known when the graph is built; a pair of sizes
+decides it unless one of them is unknown and the other is not 1. Only then do the axes have to be computed
+when the graph runs, by `BroadcastGradientArgs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, make
+from ...core.constant_value import static_dims
+from ...core.dtypes import int32, int64
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import Dims, broadcast, text
+from .common import allowed, same_type
+from .static_operands import index_operand, invalid, op_scope
+
+
+def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype = allowed(same_type(inputs), (int32, int64))
+    for t in inputs:
+        if t.dims is not None and len(t.dims) != 1:
+            raise ValueError("both inputs must be vectors of sizes")
+    return [(dtype, (None,)), (dtype, (None,))]
+
+
+def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
+    rank = max(len(s0), len(s1))
+    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis
+    # for both.
+    return _axes_of_one(s0, rank), _axes_of_one(s1, rank)
+
+
+def _axes_of_one(sizes: Any, rank: int) -> Any:
+    """The axes along which a tensor of these sizes, seen as one of this rank, has one element."""
+    missing = rank - len(sizes)
+    axes = [*range(missing), *(missing + i for i, size in enumerate(sizes.tolist()) if size == 1)]
+    return np.array(axes, sizes.dtype)
+
+
+define("BroadcastGradientArgs", infer=_args_rule, reference=_args_reference)
+
+
+def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype = allowed(same_type(inputs), (int32, int64))
+    lengths = []
+    for t in inputs:
+        if t.dims is not None and len(t.dims) != 1:
+            raise ValueError("both inputs must be vectors of sizes")
+        lengths.append(None if t.dims is None else t.dims[0])
+    broadcast(static_dims(inputs[0]), static_dims(inputs[1]))
+    known = [n for n in lengths if n is not None]
+    return [(dtype, (max(known) if len(known) == 2 else None,))]
+
+
+def _shape_reference(s0: Any, s1: Any) -> Any:
+    try:
+        return np.array(broadcast(tuple(s0.tolist()), tuple(s1.tolist())), s0.dtype)
+    except ValueError:
+        raise invalid(f"Shapes {text(tuple(s0.tolist()))} and {text(tuple(s1.tolist()))} do not broadcast") from None
+
+
+define("BroadcastArgs", infer=_shape_rule, reference=_shape_reference)
+
+
+def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
+    """The shape, as a vector, that two shapes broadcast to, which only the running graph may know.
+
+    Raises:
+        ValueError: they do not fit, as far as is known. InvalidArgumentError: the same, when the graph runs.
+    """
+    with op_scope(None, "BroadcastArgs", shape_x, shape_y) as scope:
+        operands = (index_operand(shape_x, "s0"), index_operand(shape_y, "s1"))
+        return apply("BroadcastArgs", operands, None, scope)
+
+
+def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
+    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not
+    known.
+
+    >>> repeated_axes((None, 10), (10,))
+    ([], [0])
+    """
+    if x is None or y is None:
+        return None
+    rank = max(len(x), len(y))
+    missing_x, missing_y = rank - len(x), rank - len(y)
+    sum_x: list[int] = []
+    sum_y: list[int] = []
+    for axis in range(rank):
+        a = 1 if axis < missing_x else x[axis - missing_x]
+        b = 1 if axis < missing_y else y[axis - missing_y]
+        if axis < missing_x or (a == 1 and b != 1):
+            sum_x.append(axis)
+        elif axis < missing_y or (b == 1 and a != 1):
+            sum_y.append(axis)
+        elif a is None or b is None:
+            return None
+    return sum_x, sum_y
+
+
+def unbroadcast(
+    x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients in the broadcast shape of x and y, summed down to the shapes of x and y."""
+    from .reduce import reduce_sum
+
+    if x is y:
+        return grad_x, grad_y
+    if x.dims is None and y.dims == ():
+        return grad_x, None if grad_y is None else reduce_sum(grad_y)
+    if y.dims is None and x.dims == ():
+        return None if grad_x is None else reduce_sum(grad_x), grad_y
+    axes = repeated_axes(x.dims, y.dims)
+    if axes is not None:
+        assert x.dims is not None
+        assert y.dims is not None
+        rank = max(len(x.dims), len(y.dims))
+        return _sum_over(grad_x, axes[0], rank - len(x.dims)), _sum_over(grad_y, axes[1], rank - len(y.dims))
+    from ..array.shapes import reshape, shape
+
+    shape_x, shape_y = shape(x), shape(y)
+    axes_x, axes_y = make("BroadcastGradientArgs", (shape_x, shape_y)).outputs
+    return (
+        None if grad_x is None else reshape(reduce_sum(grad_x, axes_x), shape_x),
+        None if grad_y is None else reshape(reduce_sum(grad_y, axes_y), shape_y),
+    )
+
+
+def _sum_over(grad: Tensor | None, axes: list[int], missing: int) -> Tensor | None:
+    """The sum over `axes`; the first `missing` ones go, the others stay with size 1."""
+    from .reduce import reduce_sum
+
+    if grad is None or not axes:
+        return grad
+    kept = [a for a in axes if a >= missing]
+    if kept:
+        grad = reduce_sum(grad, kept, keepdims=True)
+    if missing:
+        grad = reduce_sum(grad, list(range(missing)))
+    return grad

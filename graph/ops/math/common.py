@@ -1,0 +1,133 @@
+"""What the families share: shape and type rules that many ops have, and helpers to define elementwise ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.build import TensorLike, apply, convert, convert_pair, graph_of
+from ...core.dtypes import DType, bool_
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
+from ...core.scalar_math import reference_of
+from ...core.shape import broadcast
+from ...tensors.sparse_tensor import SparseTensor
+
+
+def same_type(inputs: Sequence[Tensor]) -> DType:
+    """The one value type of all inputs; TypeError when they differ."""
+    first = inputs[0].dtype.base
+    for t in inputs[1:]:
+        if t.dtype.base is not first:
+            raise TypeError(
+                f"operands must have one element type, not {first.name} and {t.dtype.base.name}; use dt.cast"
+            )
+    return first
+
+
+def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
+    """`dtype`, if it is among `types`; else TypeError."""
+    if dtype not in types:
+        raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
+    return dtype
+
+
+def unary_rule(
+    types: tuple[DType, ...], result: DType | None = None
+) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+    """Same shape out as in; element type `result`, or the input's."""
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        (x,) = inputs
+        dtype = allowed(x.dtype.base, types)
+        return [(result or dtype, x.dims)]
+
+    return infer
+
+
+def broadcast_rule(
+    types: tuple[DType, ...], result: DType | None = None
+) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+    """NumPy broadcasting of all inputs, which share one element type; it or `result` comes out."""
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        dtype = allowed(same_type(inputs), types)
+        dims = inputs[0].dims
+        for t in inputs[1:]:
+            if t.dims != dims:
+                dims = broadcast(dims, t.dims)
+        return [(result or dtype, dims)]
+
+    return infer
+
+
+def define_elementwise(
+    name: str,
+    scalar: Callable[..., Any] | None,
+    types: tuple[DType, ...],
+    *,
+    arity: int = 1,
+    result: DType | None = None,
+    gradient: GradientRule | None = None,
+    flops: float = 1.0,
+    traits: Trait = Trait.NONE,
+    reference: Callable[..., Any] | None = None,
+) -> OpDef:
+    """Define an elementwise op by its scalar body (None: it has none); the NumPy reference follows from it
+    unless given.
+
+    `flops` is the arithmetic of one element (a transcendental function counts about 10).
+    """
+
+    if reference is None:
+        if scalar is None:
+            raise ValueError(f"{name} needs a scalar body or a reference")
+        reference = reference_of(scalar)
+
+    def cost(node: Node) -> Cost:
+        return default_cost(node, flops)
+
+    return define(
+        name,
+        infer=unary_rule(types, result) if arity == 1 else broadcast_rule(types, result),
+        reference=reference,
+        scalar=scalar,
+        gradient=gradient,
+        cost=cost,
+        traits=traits,
+    )
+
+
+def scan_cost(node: Node) -> Cost:
+    """One flop for each element of the first input: what reductions and running sums cost."""
+    return Cost(float(size(node.inputs[0])), default_cost(node).bytes)
+
+
+def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None = None) -> Tensor:
+    """Apply a one-operand op; to the elements of a sparse tensor. A value becomes a Const under the op's own scope (`Exp/x`)."""
+    if isinstance(x, Tensor):
+        return apply(op, (x,), attrs, name)
+    if isinstance(x, SparseTensor):
+        mapped: Any = x._mapped(lambda values: unary(op, values, name, attrs))
+        return mapped  # type: ignore[no-any-return]
+    with graph_of(x).op_scope(name or op) as scope:
+        return apply(op, (convert(x, name="x"),), attrs, scope)
+
+
+def binary(op: str, x: TensorLike, y: TensorLike, name: str) -> Tensor:
+    """Apply a two-operand op; a Python number takes the other operand's type."""
+    a, b, node_name = convert_pair(x, y, name)
+    return apply(op, (a, b), None, node_name)
+
+
+__all__ = [
+    "allowed",
+    "binary",
+    "bool_",
+    "broadcast_rule",
+    "define_elementwise",
+    "same_type",
+    "scan_cost",
+    "unary",
+    "unary_rule",
+]

@@ -1,0 +1,202 @@
+"""Comparisons, and choosing between values by a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, convert_pair
+from ...core.dtypes import NUMBERS, bool_, int64, string
+from ...core.node import Node, Tensor, operators
+from ...core.opdef import Attrs, Output, Trait, define
+from ...core.scalar_math import reference_of
+from ...core.shape import Dims, broadcast, compatible, merge, text
+from .broadcasting import unbroadcast
+from .common import binary, define_elementwise, same_type
+
+_EQUATABLE = (*NUMBERS, bool_, string)
+
+
+def _as_bools(compare: Any) -> Any:
+    """A comparison that gives an array of bools for strings, too, which NumPy compares as Python objects."""
+    reference = reference_of(compare)
+
+    def typed(x: Any, y: Any) -> Any:
+        return np.asarray(reference(x, y), np.bool_) if x.dtype == object else reference(x, y)
+
+    return typed
+
+
+def _equal(m: Any, x: Any, y: Any) -> Any:
+    return x == y
+
+
+def _not_equal(m: Any, x: Any, y: Any) -> Any:
+    return x != y
+
+
+define_elementwise(
+    "Equal", _equal, _EQUATABLE, arity=2, result=bool_, reference=_as_bools(_equal), traits=Trait.COMMUTATIVE
+)
+define_elementwise(
+    "NotEqual",
+    _not_equal,
+    _EQUATABLE,
+    arity=2,
+    result=bool_,
+    reference=_as_bools(_not_equal),
+    traits=Trait.COMMUTATIVE,
+)
+define_elementwise("Less", lambda m, x, y: x < y, NUMBERS, arity=2, result=bool_)
+define_elementwise("LessEqual", lambda m, x, y: x <= y, NUMBERS, arity=2, result=bool_)
+define_elementwise("Greater", lambda m, x, y: x > y, NUMBERS, arity=2, result=bool_)
+define_elementwise("GreaterEqual", lambda m, x, y: x >= y, NUMBERS, arity=2, result=bool_)
+
+
+def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Bool: x == y. (The operator `==` on tensors compares the tensors themselves, as in TensorFlow 1.)"""
+    return binary("Equal", x, y, name or "Equal")
+
+
+def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Bool: x != y."""
+    return binary("NotEqual", x, y, name or "NotEqual")
+
+
+def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Bool: x < y."""
+    return binary("Less", x, y, name or "Less")
+
+
+def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Bool: x <= y."""
+    return binary("LessEqual", x, y, name or "LessEqual")
+
+
+def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Bool: x > y."""
+    return binary("Greater", x, y, name or "Greater")
+
+
+def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Bool: x >= y."""
+    return binary("GreaterEqual", x, y, name or "GreaterEqual")
+
+
+operators.update({"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal})
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+
+
+def _need_bool(condition: Tensor) -> None:
+    if condition.dtype.base is not bool_:
+        raise TypeError(f"the condition must be bool, not {condition.dtype.base.name}")
+
+
+def _select_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    condition, x, y = inputs
+    _need_bool(condition)
+    dtype = same_type((x, y))
+    dims = merge(x.dims, y.dims)
+    c: Dims = condition.dims
+    fits = (
+        c == ()
+        or compatible(c, dims)
+        or (c is not None and len(c) == 1 and dims is not None and compatible(c, dims[:1]))
+    )
+    if not fits:
+        raise ValueError(
+            f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, not {text(c)}"
+        )
+    return [(dtype, dims)]
+
+
+def _select_reference(condition: Any, x: Any, y: Any) -> Any:
+    if condition.ndim == 1 and x.ndim > 1:
+        condition = np.reshape(condition, (-1,) + (1,) * (x.ndim - 1))
+    if condition.ndim and (
+        condition.shape != x.shape and condition.shape[1:] != (1,) * (x.ndim - 1) or len(condition) != len(x)
+    ):
+        raise ValueError("the condition fits neither the values nor their first axis")
+    if x.shape != y.shape:
+        raise ValueError("the values must have one shape")
+    return np.where(condition, x, y)
+
+
+def _select_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    from ..array.creation import zeros_like
+
+    condition = node.inputs[0]
+    zeros = zeros_like(node.inputs[1])
+    return [None, apply("Select", (condition, grad, zeros)), apply("Select", (condition, zeros, grad))]
+
+
+def _select_v2_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    condition, x, y = inputs
+    _need_bool(condition)
+    return [(same_type((x, y)), broadcast(condition.dims, broadcast(x.dims, y.dims)))]
+
+
+def _select_v2_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    condition, x, y = node.inputs
+    z = node.outputs[0]
+    grad_x, grad_y = where_v2(condition, grad, 0), where_v2(condition, 0, grad)
+    # Both have the result's shape, so what to sum follows from each operand's shape against the result's.
+    return [None, unbroadcast(x, z, grad_x, None)[0], unbroadcast(y, z, grad_y, None)[0]]
+
+
+define("Select", infer=_select_rule, reference=_select_reference, gradient=_select_gradient)
+define(
+    "SelectV2",
+    infer=_select_v2_rule,
+    reference=np.where,
+    scalar=lambda m, condition, x, y: m.where(condition, x, y),
+    gradient=_select_v2_gradient,
+)
+
+
+def _where_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (condition,) = inputs
+    if condition.dims == ():
+        raise ValueError("the condition must have at least one axis")
+    return [(int64, (None, None if condition.dims is None else len(condition.dims)))]
+
+
+define("Where", infer=_where_rule, reference=lambda condition: np.argwhere(condition).astype(np.int64))
+
+
+def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
+    """Choose elements by a condition; or, given only a condition, say where it holds.
+
+    Args:
+        condition: bool, of the shape of x; or a vector that chooses whole rows; or a scalar.
+        x, y: tensors of one shape: taken where the condition holds, and where it does not.
+
+    Returns:
+        Of the shape and type of x. Without x and y: the coordinates of the true elements in row-major order,
+        int64 of shape `[number of true elements, rank]`.
+
+    Raises:
+        ValueError: only one of x and y is given, or the shapes do not fit (`where_v2` broadcasts).
+    """
+    c = convert(condition, name="condition")
+    if x is None and y is None:
+        return apply("Where", (c,), None, name)
+    if x is None or y is None:
+        raise ValueError("x and y must both be given, or neither")
+    a, b, node_name = convert_pair(x, y, name or "Select")
+    return apply("Select", (c, a, b), None, node_name)
+
+
+def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
+    """Like `where`, with the condition and both values broadcast together as in NumPy (TF 2's `where`)."""
+    c = convert(condition, name="condition")
+    if x is None and y is None:
+        return apply("Where", (c,), None, name)
+    if x is None or y is None:
+        raise ValueError("x and y must both be given, or neither")
+    a, b, node_name = convert_pair(x, y, name or "SelectV2")
+    return apply("SelectV2", (c, a, b), None, node_name)

@@ -1,0 +1,386 @@
+"""Reductions: sums, means, products, extremes over axes, and what is made of them.
+
+The axes are an input of the node, as in TensorFlow, because they may be computed by the graph; mostly they
+are a Const. In float16 and bfloat16 sums are accumulated in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, constant, convert
+from ...core.constant_value import static_value
+from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, GradientRule, Output, define
+from ...core.shape import Dims, is_static, text
+from .arithmetic import floordiv, maximum, multiply, real_divide
+from .cast import cast
+from .common import allowed, scan_cost
+
+_HALF = frozenset({float16.np, bfloat16.np})
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+
+def normal_axes(axes: Any, rank: int) -> tuple[int, ...]:
+    """Axes as sorted numbers from 0; ValueError when one is out of range or occurs twice."""
+    wanted = np.asarray(axes).ravel().tolist()
+    for a in wanted:
+        if not -rank <= a < rank:
+            raise ValueError(f"axis {a} is out of range for rank {rank}")
+    out = {a % rank for a in wanted}
+    if len(out) < len(wanted):
+        raise ValueError(f"an axis occurs twice in {wanted}")
+    return tuple(sorted(out))
+
+
+def _need_axes(tensor: Tensor) -> None:
+    if tensor.dtype.base not in (int32, int64):
+        raise TypeError(f"axes must be int32 or int64, not {tensor.dtype.base.name}")
+    if tensor.dims is not None and len(tensor.dims) > 1:
+        raise ValueError(f"axes must be a scalar or a vector, not of shape {text(tensor.dims)}")
+
+
+def reduced_dims(dims: Dims, axes: Tensor, keep: bool) -> Dims:
+    """The static shape of a reduction's result."""
+    known = static_value(axes)
+    if dims is None:
+        return None
+    if known is None:
+        return (None,) * len(dims) if keep else None
+    over = normal_axes(known, len(dims))
+    if keep:
+        return tuple(1 if i in over else d for i, d in enumerate(dims))
+    return tuple(d for i, d in enumerate(dims) if i not in over)
+
+
+def _reduction_rule(types: tuple[DType, ...]) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        x, axes = inputs
+        dtype = allowed(x.dtype.base, types)
+        _need_axes(axes)
+        if not isinstance(attrs.get("keep_dims"), bool):
+            raise ValueError(f"attribute keep_dims must be a bool, not {attrs.get('keep_dims')!r}")
+        return [(dtype, reduced_dims(x.dims, axes, attrs["keep_dims"]))]
+
+    return infer
+
+
+def _reduction(function: Callable[..., Any], accumulate_wide: bool = False) -> Callable[..., Any]:
+    """A reference that calls a NumPy reduction."""
+
+    def reference(x: Any, axes: Any, *, keep_dims: bool) -> Any:
+        over = normal_axes(axes, np.ndim(x))
+        if accumulate_wide and x.dtype in _HALF:
+            return function(x.astype(np.float32), axis=over, keepdims=keep_dims).astype(x.dtype)
+        return function(x, axis=over, keepdims=keep_dims)
+
+    return reference
+
+
+def _sum(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    add: Any = np.add  # as np.sum, and twice as fast on small arrays
+    return add.reduce(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    return np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    total = np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    count = math.prod(x.shape[a] for a in axis)
+    if x.dtype.kind == "f":
+        return total / x.dtype.type(count)  # of nothing: 0 / 0
+    if count == 0:
+        raise InvalidArgumentError(None, None, "The mean of no integers does not exist")
+    # An integer mean is cut off towards zero.
+    return ((np.abs(total) // count) * np.sign(total)).astype(x.dtype)
+
+
+def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
+    """max or min, which of nothing are the smallest or the largest value of the type."""
+
+    def extreme(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        if x.size:
+            return function(x, axis=axis, keepdims=keepdims)
+        shape = [1 if i in axis else d for i, d in enumerate(x.shape) if keepdims or i not in axis]
+        return np.full(shape, empty(as_dtype(x.dtype)), x.dtype)
+
+    return extreme
+
+
+def _lowest(dtype: DType) -> Any:
+    return -np.inf if dtype.is_floating else dtype.min
+
+
+def _highest(dtype: DType) -> Any:
+    return np.inf if dtype.is_floating else dtype.max
+
+
+# --- gradients ----------------------------------------------------------------------------------------------
+
+
+def _axis_mask(node: Node) -> Any:
+    """An int vector, 1 at the reduced axes of the node's input and 0 elsewhere; an array if it is known."""
+    from ..array.gather import one_hot
+    from ..array.shapes import rank
+
+    x, axes = node.inputs
+    known = static_value(axes)
+    if known is not None and x.dims is not None:
+        mask = np.zeros(len(x.dims), np.int32)
+        mask[list(normal_axes(known, len(x.dims)))] = 1
+        return mask
+    ndims = rank(x)
+    axes = cast(axes, int32)
+    if axes.dims is None or len(axes.dims) != 1:
+        from ..array.shapes import reshape
+
+        axes = reshape(axes, [-1])
+    return reduce_sum(one_hot((axes + ndims) % ndims, ndims, dtype=int32), 0)
+
+
+def _kept_shape(node: Node) -> Any:
+    """The input's shape with size 1 at the reduced axes, as an int vector."""
+    from ..array.shapes import shape
+
+    x = node.inputs[0]
+    mask = _axis_mask(node)
+    if isinstance(mask, np.ndarray) and is_static(x.dims):
+        return np.where(mask == 1, 1, np.array(x.dims, np.int32)).astype(np.int32)
+    return shape(x) * (1 - mask) + mask
+
+
+def _spread(node: Node, t: Tensor) -> Tensor:
+    """Something of the output's shape, reshaped so that it broadcasts against the input."""
+    from ..array.shapes import reshape
+
+    return t if node.attrs["keep_dims"] else reshape(t, _kept_shape(node))
+
+
+def _full(node: Node, t: Tensor) -> Tensor:
+    """Something of the output's shape, repeated to the input's shape."""
+    from ..array.shapes import broadcast_to, shape
+
+    x = node.inputs[0]
+    target = constant(np.array(x.dims, np.int32), name="Shape") if is_static(x.dims) else shape(x)
+    # A scalar needs no reshape before it is repeated.
+    return broadcast_to(t if t.dims == () else _spread(node, t), target)
+
+
+def _sum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    return [_full(node, grad), None]
+
+
+def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    from ..array.shapes import size
+
+    x, y = node.inputs[0], node.outputs[0]
+    if is_static(x.dims) and is_static(y.dims):
+        count = int(np.prod(x.dims)) // max(int(np.prod(y.dims)), 1)  # type: ignore[arg-type]
+        return [real_divide(_full(node, grad), max(count, 1)), None]
+    factor = floordiv(size(x), maximum(size(y), 1))
+    return [real_divide(_full(node, grad), cast(factor, grad.dtype.base)), None]
+
+
+def _extreme_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    """To the elements that equal the extreme; several share it."""
+    from .compare import equal
+
+    x, axes = node.inputs
+    hits = cast(equal(_spread(node, node.outputs[0]), x), grad.dtype.base)
+    count = reduce_sum(hits, axes, keepdims=True)
+    return [multiply(real_divide(hits, count), _spread(node, grad)), None]
+
+
+def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    """The product of all others, which exists where an element is 0, too: running products from both ends."""
+    from ..array.shapes import reshape, shape, transpose
+    from .scan import cumprod
+
+    x, axes = node.inputs
+    known = static_value(axes)
+    if known is None or x.dims is None:
+        raise ValueError(
+            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when "
+            f"the graph is built; they are {text(x.dims)} and {axes!r}"
+        )
+    rank = len(x.dims)
+    over = normal_axes(known, rank)
+    rest = tuple(i for i in range(rank) if i not in over)
+    order = (*over, *rest)
+    moved = transpose(x, order)
+    moved_shape = shape(moved)
+    count = reduce_prod(moved_shape[: len(over)])
+    flat = reshape(moved, [count, reduce_prod(moved_shape[len(over) :])])  # a -1 would not do for an empty tensor
+    others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
+    back = transpose(reshape(others, moved_shape), np.argsort(order).astype(np.int32))
+    return [multiply(_spread(node, grad), back), None]
+
+
+# --- the ops ------------------------------------------------------------------------------------------------
+
+
+def _define(name: str, types: tuple[DType, ...], reference: Any, gradient: GradientRule | None = None) -> None:
+    define(name, infer=_reduction_rule(types), reference=reference, gradient=gradient, cost=scan_cost)
+
+
+_define("Sum", NUMBERS, _reduction(_sum, True), _sum_gradient)
+_define("Mean", NUMBERS, _reduction(_mean, True), _mean_gradient)
+_define("Prod", NUMBERS, _reduction(_prod, True), _prod_gradient)
+_define("Max", NUMBERS, _reduction(_extreme(np.max, _lowest)), _extreme_gradient)
+_define("Min", NUMBERS, _reduction(_extreme(np.min, _highest)), _extreme_gradient)
+_define("Any", (bool_,), _reduction(np.any))
+_define("All", (bool_,), _reduction(np.all))
+
+
+def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
+    """The value of an argument that TensorFlow 1 renamed; ValueError when both names are used."""
+    if old is None:
+        return new
+    if new is not None:
+        raise ValueError(f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names")
+    return old
+
+
+def _reduce(
+    op: str,
+    x: TensorLike,
+    axis: Any,
+    keepdims: bool | None,
+    name: str | None,
+    reduction_indices: Any,
+    keep_dims: bool | None,
+) -> Tensor:
+    axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    tensor = (
+        x if isinstance(x, Tensor) else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
+    )
+    if axis is None:  # TensorFlow makes this Const beside the node, not under its name
+        result = apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
+        if not keep:
+            result.dims = ()  # even where the rank of what is reduced is unknown
+        return result
+    if isinstance(axis, Tensor):
+        return apply(op, (tensor, axis), {"keep_dims": keep}, name)
+    with tensor.graph.op_scope(name or op) as scope:
+        return apply(op, (tensor, _axes_operand(axis)), {"keep_dims": keep}, scope)
+
+
+def _axes_operand(axis: Any, name: str = "reduction_indices") -> Tensor:
+    if isinstance(axis, (list, tuple)) and not axis:
+        axis = np.zeros(0, np.int32)
+    return convert(axis, name=name)
+
+
+def _all_axes(x: Tensor) -> Tensor:
+    if x.dims is not None:
+        with x.graph.as_default():
+            return constant(np.arange(len(x.dims), dtype=np.int32))
+    from ..array.creation import range as range_
+    from ..array.shapes import rank
+
+    return range_(0, rank(x))
+
+
+def reduce_sum(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The sum over axes.
+
+    Args:
+        input_tensor: of any numeric type; the result has the same.
+        axis: an axis, a list of axes or an int tensor of them, negative ones counting from the end; None:
+            all; []: none.
+        keepdims: keep the reduced axes with size 1.
+        reduction_indices, keep_dims: old names of `axis` and `keepdims`.
+
+    >>> reduce_sum([[1, 1, 1], [1, 1, 1]], axis=0)   # [2, 2, 2]
+    """
+    return _reduce("Sum", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_mean(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The mean over axes (see `reduce_sum`); NaN of nothing. Of integers it is cut off towards zero."""
+    return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_prod(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The product over axes (see `reduce_sum`)."""
+    return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_max(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The largest element over axes (see `reduce_sum`); NaN if one is NaN. Equals share the gradient."""
+    return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_min(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The smallest element over axes (see `reduce_sum`); NaN if one is NaN. Equals share the gradient."""
+    return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_any(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """Bool: whether one element holds (see `reduce_sum`)."""
+    return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_all(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """Bool: whether all elements hold (see `reduce_sum`)."""
+    return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)

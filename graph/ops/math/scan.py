@@ -1,0 +1,187 @@
+"""Running sums and products along an axis, and positions of extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, graph_of
+from ...core.constant_value import static_value
+from ...core.dtypes import NUMBERS, as_dtype, bfloat16, bool_, float16, int32, int64
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, define
+from .arithmetic import div_no_nan, multiply
+from .common import allowed, scan_cost
+
+_HALF = frozenset({float16.np, bfloat16.np})
+
+
+def _known_axis(x: Tensor, axis: Tensor) -> int | None:
+    """The axis as a number from 0, if it is known; checks what can be checked."""
+    if axis.dtype.base not in (int32, int64):
+        raise TypeError(f"the axis must be int32 or int64, not {axis.dtype.base.name}")
+    if axis.dims not in (None, ()):
+        raise ValueError("the axis must be a scalar")
+    value = static_value(axis)
+    if value is None or x.dims is None:
+        return None
+    return _normal(int(value), len(x.dims))
+
+
+def _normal(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+# --- running sums and products ------------------------------------------------------------------------------
+
+
+def _scan_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, axis = inputs
+    _known_axis(x, axis)
+    for flag in ("exclusive", "reverse"):
+        if not isinstance(attrs.get(flag), bool):
+            raise ValueError(f"attribute {flag} must be a bool, not {attrs.get(flag)!r}")
+    return [(allowed(x.dtype.base, NUMBERS), x.dims)]
+
+
+def _scan(function: Callable[..., Any], neutral: int) -> Callable[..., Any]:
+    def reference(x: Any, axis: Any, *, exclusive: bool, reverse: bool) -> Any:
+        along = _normal(int(axis), x.ndim)
+        work = x.astype(np.float32) if x.dtype in _HALF else x
+        if reverse:
+            work = np.flip(work, along)
+        if exclusive and work.shape[along]:
+            first = np.full_like(np.take(work, [0], along), neutral)
+            work = np.concatenate([first, np.take(work, range(work.shape[along] - 1), along)], along)
+        out = function(work, axis=along, dtype=work.dtype)
+        if reverse:
+            out = np.flip(out, along)
+        return np.ascontiguousarray(out).astype(x.dtype, copy=False)
+
+    return reference
+
+
+def _cumsum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    attrs = node.attrs
+    return [cumsum(grad, node.inputs[1], attrs["exclusive"], not attrs["reverse"]), None]
+
+
+def _cumprod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    # As in TensorFlow: right where x has no zeros; the gradient of a zero element is given as 0.
+    x, axis = node.inputs
+    attrs = node.attrs
+    weighted = multiply(node.outputs[0], grad)
+    return [div_no_nan(cumsum(weighted, axis, attrs["exclusive"], not attrs["reverse"]), x), None]
+
+
+define("Cumsum", infer=_scan_rule, reference=_scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=scan_cost)
+define("Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost)
+
+
+def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None) -> Tensor:
+    attrs = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
+    if isinstance(x, Tensor) and isinstance(axis, Tensor):
+        return apply(op, (x, axis), attrs, name)
+    with graph_of(x, axis).op_scope(name or op) as scope:
+        return apply(op, (convert(x, name="x"), convert(axis, name="axis")), attrs, scope)
+
+
+def cumsum(
+    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Running sums along an axis.
+
+    Args:
+        x: tensor of any numeric type; the result has its shape.
+        axis: the axis, also negative, or a scalar int tensor.
+        exclusive: leave each element out of its own sum: `[0, a, a + b]`.
+        reverse: run from the end: `[a + b + c, b + c, c]`.
+    """
+    return _apply_scan("Cumsum", x, axis, exclusive, reverse, name)
+
+
+def cumprod(
+    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Running products along an axis (see `cumsum`). The gradient of an element that is 0 is given as 0."""
+    return _apply_scan("Cumprod", x, axis, exclusive, reverse, name)
+
+
+# --- where the extremes are ---------------------------------------------------------------------------------
+
+
+def _arg_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, axis = inputs
+    allowed(x.dtype.base, (*NUMBERS, bool_))
+    if x.dims == ():
+        raise ValueError("the input must have at least one axis")
+    over = _known_axis(x, axis)
+    output_type = attrs.get("output_type")
+    if output_type not in (int32, int64):
+        raise ValueError(f"attribute output_type must be int32 or int64, not {output_type!r}")
+    if x.dims is None:
+        return [(output_type, None)]
+    if over is None:
+        return [(output_type, (None,) * (len(x.dims) - 1))]
+    return [(output_type, x.dims[:over] + x.dims[over + 1 :])]
+
+
+def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
+    def reference(x: Any, axis: Any, *, output_type: Any) -> Any:
+        return np.asarray(function(x, axis=_normal(int(axis), x.ndim))).astype(output_type.np)
+
+    return reference
+
+
+define("ArgMax", infer=_arg_rule, reference=_arg(np.argmax), cost=scan_cost)
+define("ArgMin", infer=_arg_rule, reference=_arg(np.argmin), cost=scan_cost)
+
+
+def _apply_arg(op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None) -> Tensor:
+    if dimension is not None:
+        if axis is not None:
+            raise ValueError("Cannot specify both 'axis' and 'dimension': they are one argument under two names")
+        axis = dimension
+    if axis is None:
+        axis = 0
+    attrs = {"output_type": as_dtype(output_type)}
+    if isinstance(x, Tensor) and isinstance(axis, Tensor):
+        return apply(op, (x, axis), attrs, name)
+    with graph_of(x, axis).op_scope(name or op) as scope:
+        return apply(op, (convert(x, name="input"), convert(axis, name="dimension")), attrs, scope)
+
+
+def argmax(
+    input: TensorLike,
+    axis: Any = None,
+    name: str | None = None,
+    dimension: Any = None,
+    output_type: Any = int64,
+) -> Tensor:
+    """Position of the largest element along an axis; the first one at a tie.
+
+    Args:
+        input: tensor of any numeric type or bool.
+        axis: the axis, also negative; None: 0.
+        dimension: old name of `axis`.
+        output_type: int64 or int32.
+
+    Returns:
+        The positions; the shape is the input's without that axis.
+    """
+    return _apply_arg("ArgMax", input, axis, dimension, output_type, name)
+
+
+def argmin(
+    input: TensorLike,
+    axis: Any = None,
+    name: str | None = None,
+    dimension: Any = None,
+    output_type: Any = int64,
+) -> Tensor:
+    """Position of the smallest element along an axis; the first one at a tie (see `argmax`)."""
+    return _apply_arg("ArgMin", input, axis, dimension, output_type, name)

@@ -1,0 +1,241 @@
+"""Functions that count, and products that are 0 where a factor is: made of other ops.
+
+Special functions: Bessel functions, the beta function of several arguments, polynomials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, convert
+from ...core.default_graph import get_default_graph
+from ...core.dtypes import FLOATS, as_dtype, float32, int32, int64
+from ...core.node import Node, Tensor
+from ..array.concat_stack import stack
+from ..array.creation import ones_like, zeros_like
+from ..array.identity_and_placeholders import Assert, with_dependencies
+from ..array.scatter import scatter_nd
+from ..array.segments import unsorted_segment_sum
+from ..array.shapes import reshape
+from .arithmetic import absolute, add, div_no_nan, divide, maximum, multiply, sign, subtract, truediv
+from .cast import cast
+from .common import define_elementwise, unary
+from .compare import equal, greater_equal, where_v2
+from .elementwise import exp, lgamma, log
+from .reduce import reduce_all, reduce_max, reduce_mean, reduce_sum
+from .static_operands import op_scope
+
+__all__ = [
+    "bessel_i0",
+    "bessel_i0e",
+    "bessel_i1",
+    "bessel_i1e",
+    "bincount",
+    "confusion_matrix",
+    "lbeta",
+    "multiply_no_nan",
+    "polyval",
+    "reciprocal_no_nan",
+    "xdivy",
+    "xlogy",
+    "zero_fraction",
+]
+
+
+def zero_fraction(value: TensorLike, name: str | None = None, dtype: Any = float32) -> Tensor:
+    """The share of elements that are 0, from 0 to 1: a float32 scalar."""
+    with get_default_graph().name_scope(name or "zero_fraction"):
+        found = convert(value, name="value")
+        zeros = equal(found, convert(0, dtype=found.dtype.base))
+        return reduce_mean(cast(zeros, float32))
+
+
+def confusion_matrix(
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: TensorLike | None = None,
+    dtype: Any = int32,
+    name: str | None = None,
+    weights: TensorLike | None = None,
+) -> Tensor:
+    """How often each label was taken for each class: rows are labels, columns predictions.
+
+    Args:
+        labels, predictions: classes from 0 on, vectors of one size. num_classes: how many; None: as many as are seen.
+        dtype: of the result. weights: how much each pair counts.
+
+    Returns:
+        [num_classes, num_classes].
+    """
+    with get_default_graph().name_scope(name or "confusion_matrix"):
+        truth, said = (cast(reshape(convert(x), [-1]), int64) for x in (labels, predictions))
+        if num_classes is None:
+            size = add(maximum(reduce_max(said), reduce_max(truth)), 1)
+        else:
+            size = cast(convert(num_classes), int64)
+        kind = as_dtype(dtype)
+        each = cast(ones_like(said), kind) if weights is None else cast(reshape(convert(weights), [-1]), kind)
+        return scatter_nd(stack([truth, said], 1), each, stack([size, size]))
+
+
+def bincount(
+    arr: TensorLike,
+    weights: TensorLike | None = None,
+    minlength: TensorLike | None = None,
+    maxlength: TensorLike | None = None,
+    dtype: Any = int32,
+) -> Tensor:
+    """How often each number from 0 on is in an array.
+
+    Args:
+        arr: whole numbers, not negative, of any shape. weights: how much each counts, of the same shape.
+        minlength, maxlength: how many counts there are at least, and at most: numbers beyond are left out.
+        dtype: of the result, without weights.
+
+    Returns:
+        a vector as long as the greatest number and 1.
+    """
+    with get_default_graph().name_scope("bincount"):
+        values = cast(reshape(convert(arr), [-1]), int32)
+        check = Assert(reduce_all(greater_equal(values, 0)), ["Input arr must be non-negative, it is", values])
+        values = with_dependencies([check], values)
+        length = add(reduce_max(values), 1)
+        length = maximum(length, 0)  # the greatest of no numbers is the least there is, and one more is still negative
+        if minlength is not None:
+            length = maximum(length, cast(convert(minlength), int32))
+        if weights is None:
+            each = cast(ones_like(values), as_dtype(dtype))
+        else:
+            each = reshape(convert(weights), [-1])
+        found = unsorted_segment_sum(each, values, length)
+        return found if maxlength is None else found[: cast(convert(maxlength), int32)]
+
+
+def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x * log(y), and 0 where x is 0."""
+    with get_default_graph().name_scope(name or "xlogy"):
+        a = convert(x)
+        b = convert(y, dtype=a.dtype.base)
+        return where_v2(_zero(a), zeros_like(a), multiply(a, log(_safe(a, b))))
+
+
+def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y, and 0 where x is 0."""
+    with get_default_graph().name_scope(name or "xdivy"):
+        a = convert(x)
+        b = convert(y, dtype=a.dtype.base)
+        return where_v2(_zero(a), zeros_like(a), truediv(a, _safe(a, b)))
+
+
+def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x * y, and 0 where y is 0, even if x is infinite or NaN."""
+    with get_default_graph().name_scope(name or "multiply_no_nan"):
+        a = convert(x)
+        b = convert(y, dtype=a.dtype.base)
+        return multiply(where_v2(_zero(b), zeros_like(a), a), b)
+
+
+def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 / x, and 0 where x is 0."""
+    with get_default_graph().name_scope(name or "reciprocal_no_nan"):
+        a = convert(x)
+        return div_no_nan(ones_like(a), a)
+
+
+def _safe(x: Tensor, y: Tensor) -> Tensor:
+    """y, and 1 where x is 0."""
+    return where_v2(_zero(x), ones_like(y), y)
+
+
+def _zero(x: Tensor) -> Tensor:
+    return equal(x, convert(0, dtype=x.dtype.base))
+
+
+def _scaled_bessel(name: str) -> Callable[[Any], Any]:
+    def reference(x: Any) -> Any:
+        import scipy.special  # a heavy library
+
+        wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+        return np.asarray(getattr(scipy.special, name)(wide)).astype(x.dtype, copy=False)
+
+    return reference
+
+
+def _bessel_i0e_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    x, y = node.inputs[0], node.outputs[0]
+    return [multiply(grad, subtract(bessel_i1e(x), multiply(sign(x), y)))]
+
+
+def _bessel_i1e_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    x, y = node.inputs[0], node.outputs[0]
+    at_zero = equal(x, zeros_like(x))
+    safe = where_v2(at_zero, ones_like(x), x)
+    slope = subtract(bessel_i0e(safe), multiply(y, add(sign(safe), divide(1.0, safe))))
+    return [multiply(grad, where_v2(at_zero, multiply(ones_like(x), 0.5), slope))]
+
+
+define_elementwise(
+    "BesselI0e", None, FLOATS, gradient=_bessel_i0e_gradient, flops=30.0, reference=_scaled_bessel("i0e")
+)
+define_elementwise(
+    "BesselI1e", None, FLOATS, gradient=_bessel_i1e_gradient, flops=30.0, reference=_scaled_bessel("i1e")
+)
+
+
+def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:
+    """exp(-|x|) * I0(x), the modified Bessel function of order 0."""
+    return unary("BesselI0e", x, name)
+
+
+def bessel_i1e(x: TensorLike, name: str | None = None) -> Tensor:
+    """exp(-|x|) * I1(x), the modified Bessel function of order 1."""
+    return unary("BesselI1e", x, name)
+
+
+def bessel_i0(x: TensorLike, name: str | None = None) -> Tensor:
+    """I0(x), the modified Bessel function of order 0. Large numbers overflow: see `bessel_i0e`."""
+    with op_scope(name, "bessel_i0", x) as scope:
+        given = convert(x, name="x")
+        return multiply(exp(absolute(given)), bessel_i0e(given), name=scope)
+
+
+def bessel_i1(x: TensorLike, name: str | None = None) -> Tensor:
+    """I1(x), the modified Bessel function of order 1. Large numbers overflow: see `bessel_i1e`."""
+    with op_scope(name, "bessel_i1", x) as scope:
+        given = convert(x, name="x")
+        return multiply(exp(absolute(given)), bessel_i1e(given), name=scope)
+
+
+def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
+    """The logarithm of |Beta| of the numbers along the last axis: sum(lgamma(x)) - lgamma(sum(x)).
+
+    >>> lbeta([1.0, 2.0])   # evaluates to log(1/2)
+    """
+    with op_scope(name, "lbeta", x) as scope:
+        given = convert(x, name="x")
+        return subtract(reduce_sum(lgamma(given), -1), lgamma(reduce_sum(given, -1)), name=scope)
+
+
+def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None) -> Tensor:
+    """A polynomial at `x`, by Horner's rule: of coefficients a, b, c it is (a * x + b) * x + c.
+
+    Raises:
+        ValueError: `coeffs` is no list.
+
+    >>> polyval([1.0, 0.0, -1.0], 3.0)   # evaluates to 8.0
+    """
+    if not isinstance(coeffs, (list, tuple)):
+        raise ValueError(
+            f"Argument coeffs must be list type found {type(coeffs).__name__}: the coefficients, highest power first"
+        )
+    with op_scope(name, "polyval", x, *coeffs):
+        at = convert(x, name="x")
+        if not coeffs:
+            return zeros_like(at)
+        found = convert(coeffs[0], at.dtype.base)
+        for c in coeffs[1:]:
+            found = add(convert(c, at.dtype.base), multiply(found, at))
+        return found

@@ -1,0 +1,162 @@
+"""Operands that say *how*: shapes, axes and indices, and the costs of ops that only move elements.
+
+TensorFlow passes a reshape's shape or a concat's axis as an input, so that it may be computed by the graph.
+Mostly it is a constant, and then shape rules can use it. The helpers here make such operands from what users
+write, and read them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, constant, convert, graph_of
+from ...core.constant_value import static_value
+from ...core.dtypes import DType, int32, int64
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, nbytes
+from ...core.shape import Dimension, Dims, TensorShape
+
+Array = np.ndarray[Any, Any]
+
+INDEX_TYPES = (int32, int64)
+
+
+def invalid(message: str) -> InvalidArgumentError:
+    """The error for what only the running graph could notice; whoever runs the node adds which one it was."""
+    return InvalidArgumentError(None, None, message)
+
+
+def as_bytes(text: Any) -> bytes:
+    """An element of a text array: bytes as they are, what an array made of Python's texts holds as UTF-8."""
+    return text if isinstance(text, bytes) else str(text).encode()
+
+
+def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextManager[str]:
+    """The name scope of one op in the graph of its operands; gives the name for the op's own node."""
+    return graph_of(*values).op_scope(name or default)
+
+
+def index_operand(value: TensorLike, name: str) -> Tensor:
+    """A tensor of int32 or int64 for sizes, axes or indices: numbers, lists (tensors among them), a
+    TensorShape.
+
+    Raises:
+        ValueError: a size in it is unknown. TypeError: not integers.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, TensorShape):
+        value = value.as_list()
+    if isinstance(value, Dimension):
+        value = value.value
+    if isinstance(value, (list, tuple)):
+        value = [v.value if isinstance(v, Dimension) else v for v in value]
+        if any(v is None for v in value):
+            raise ValueError(
+                f"{name} {value} has an unknown size; use dt.shape(tensor) for sizes that only the running graph knows"
+            )
+        if not value:
+            return constant(np.zeros(0, np.int32), name=name)  # an empty list would become float32
+    elif value is None:
+        raise ValueError(f"{name} is not known; use dt.shape(tensor) for sizes that only the running graph knows")
+    if isinstance(value, np.ndarray) and value.size == 0 and value.dtype.kind == "f":
+        value = value.astype(np.int32)
+    return convert(value, name=name)
+
+
+def need_index(tensor: Tensor, what: str) -> None:
+    """TypeError unless the tensor is int32 or int64."""
+    if tensor.dtype.base not in INDEX_TYPES:
+        raise TypeError(f"{what} must be int32 or int64, not {tensor.dtype.base.name}")
+
+
+def need_rank(dims: Dims, rank: int, what: str) -> None:
+    """ValueError when the shape is known to have another rank."""
+    if dims is not None and len(dims) != rank:
+        raise ValueError(f"{what}: Shape must be rank {rank} but is rank {len(dims)}")
+
+
+def need_rank_at_least(dims: Dims, rank: int, what: str) -> None:
+    """ValueError when the shape is known to have a smaller rank."""
+    if dims is not None and len(dims) < rank:
+        raise ValueError(f"{what}: Shape must be at least rank {rank} but is rank {len(dims)}")
+
+
+def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
+    """The axis counted from the front; ValueError when there is no such axis.
+
+    >>> normal_axis(-1, 3)
+    2
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"{what} {axis} does not exist: for rank {rank} it must be in [{-rank}, {rank})")
+    return axis % rank if rank else 0
+
+
+def static_int(tensor: Tensor) -> int | None:
+    """The value of an integer scalar (or of one in a list), if it is known before the graph runs."""
+    value = static_value(tensor)
+    if value is None:
+        return None
+    if np.size(value) != 1:
+        raise ValueError(f"one number is needed here, not {np.size(value)}")
+    return int(np.asarray(value).reshape(()))
+
+
+def static_ints(tensor: Tensor) -> list[int] | None:
+    """The values of an integer vector (or scalar), if all are known before the graph runs."""
+    value = static_value(tensor)
+    return None if value is None else dims_of(value)
+
+
+def int_attr(attrs: Attrs, name: str) -> int:
+    """An attr that must be an int (attrs may come from a message)."""
+    value = attrs.get(name)
+    if not isinstance(value, int):
+        raise TypeError(f"attr {name} must be an int, not {value!r}")
+    return value
+
+
+def index_type_attr(attrs: Attrs, name: str) -> DType:
+    """An attr that must be the element type int32 or int64."""
+    value = attrs.get(name)
+    if not isinstance(value, DType) or value not in INDEX_TYPES:
+        raise TypeError(f"{name} must be int32 or int64, not {value!r}")
+    return value
+
+
+def no_cost(node: Node) -> Cost:
+    """Nothing is computed and nothing moves: another view of the same elements, or facts about them."""
+    return Cost(0.0, 0.0)
+
+
+def move_cost(node: Node) -> Cost:
+    """No arithmetic; each input and output element moves once."""
+    return Cost(0.0, float(sum(nbytes(t) for t in (*node.inputs, *node.outputs))))
+
+
+def write_cost(node: Node) -> Cost:
+    """No arithmetic; only the output moves."""
+    return Cost(0.0, float(sum(nbytes(t) for t in node.outputs)))
+
+
+def pick_cost(node: Node) -> Cost:
+    """No arithmetic; of the first input moves only what the outputs hold, of the others everything."""
+    outputs = sum(nbytes(t) for t in node.outputs)
+    return Cost(0.0, float(2 * outputs + sum(nbytes(t) for t in node.inputs[1:])))
+
+
+def dims_of(value: Any) -> list[int]:
+    """Sizes at run time, as Python ints, from a shape operand's array."""
+    sizes: list[int] = np.ravel(value).tolist()
+    return sizes
+
+
+def known_rank(tensors: Sequence[Tensor]) -> int | None:
+    """The rank of the first tensor whose rank is known."""
+    return next((len(t.dims) for t in tensors if t.dims is not None), None)

@@ -1,0 +1,230 @@
+"""What is made of reductions: logsumexp, variance, norms, counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, convert, graph_of
+from ...core.dtypes import as_dtype, bfloat16, float16, float32, float64, int64
+from ...core.node import Tensor
+from ..array.creation import zeros_like
+from ..array.gather import gather
+from ..array.shapes import shape, squeeze
+from .arithmetic import absolute, add, divide, multiply, power, sqrt, square, subtract
+from .cast import cast
+from .compare import not_equal, where_v2
+from .elementwise import exp, is_finite, log
+from .reduce import one_of, reduce_max, reduce_mean, reduce_prod, reduce_sum
+from .static_operands import op_scope
+
+
+def reduce_logsumexp(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """log(sum(exp(x))) over axes (see `reduce_sum`), computed without overflow."""
+    from ..array.identity_and_placeholders import stop_gradient
+    from ..array.shapes import reshape, shape
+
+    axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    with graph_of(input_tensor).op_scope(name or "ReduceLogSumExp") as scope:
+        x = convert(input_tensor, name="input_tensor")
+        largest = reduce_max(x, axis, keepdims=True)
+        # Any offset gives the same sum; an infinite one would give inf - inf.
+        offset = stop_gradient(where_v2(is_finite(largest), largest, 0))
+        total = log(reduce_sum(exp(subtract(x, offset)), axis, keepdims=keep))
+        if not keep:
+            offset = reshape(offset, shape(total))
+        return add(total, offset, name=scope)
+
+
+def reduce_variance(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean of squared distances from the mean, over axes (`tf.math.reduce_variance`).
+
+    Raises:
+        TypeError: x is of integer type.
+    """
+    with graph_of(input_tensor).op_scope(name or "reduce_variance"):
+        x = convert(input_tensor)
+        if not x.dtype.is_floating:
+            raise TypeError(f"Input must be of floating type, not {x.dtype.name}; use dt.cast")
+        return reduce_mean(square(subtract(x, reduce_mean(x, axis, keepdims=True))), axis, keepdims=keepdims)
+
+
+def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The square root of `reduce_variance` (`tf.math.reduce_std`)."""
+    with graph_of(input_tensor).op_scope(name or "reduce_std"):
+        return sqrt(reduce_variance(input_tensor, axis, keepdims))
+
+
+def reduce_euclidean_norm(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of the sum of squares, over axes (`tf.math.reduce_euclidean_norm`)."""
+    with graph_of(input_tensor).op_scope(name or "EuclideanNorm") as scope:
+        x = convert(input_tensor)
+        if x.dtype.is_integer:  # the root is cut off
+            total = reduce_sum(square(cast(x, float64)), axis, keepdims=keepdims)
+            found: Tensor = cast(sqrt(total), x.dtype.base, name=scope)
+            return found
+        return sqrt(reduce_sum(square(x), axis, keepdims=keepdims), name=scope)
+
+
+def count_nonzero(
+    input_tensor: TensorLike = None,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = int64,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+    input: TensorLike = None,
+) -> Tensor:
+    """How many elements are not zero (not empty, for strings), over axes (see `reduce_sum`)."""
+    values = one_of(input, input_tensor, "input", "input_tensor")
+    axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    with graph_of(values).op_scope(name or "count_nonzero"):
+        x = convert(values, name="input")
+        nothing: Any = b"" if x.dtype.base == as_dtype("string") else np.zeros((), x.dtype.base.np)
+        return cast(reduce_sum(cast(not_equal(x, nothing), int64), axis, keepdims=keep), dtype)  # type: ignore[no-any-return]
+
+
+def norm(
+    tensor: TensorLike,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The norm of vectors or matrices.
+
+    Args:
+        tensor: of floating type.
+        ord: `"euclidean"` (also `"fro"` for matrices), 1, `np.inf`, or for vectors any number above 0.
+        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these
+            two axes.
+        keepdims: keep the reduced axes with size 1.
+
+    Raises:
+        ValueError: no such norm, or the axis is neither.
+    """
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    is_matrix = isinstance(axis, (list, tuple)) and len(axis) == 2
+    axes = list(axis) if isinstance(axis, (list, tuple)) else [] if axis is None else [axis]
+    wrong = not all(isinstance(a, (int, np.integer)) for a in axes) or len(set(axes)) < len(axes)
+    if wrong or len(axes) > 2 or axis in ([], ()):
+        raise ValueError(f"'axis' must be None, an integer, or a tuple of 2 unique integers, not {axis!r}")
+    if is_matrix:
+        if ord not in ("euclidean", "fro", 1, np.inf):
+            raise ValueError(f"'ord' must be a supported matrix norm in ['euclidean', 'fro', 1, inf], got {ord!r}")
+    elif ord != "euclidean" and not (isinstance(ord, (int, float, np.number)) and ord > 0):
+        raise ValueError(
+            f"'ord' must be a supported vector norm in ['euclidean', 1, 2, inf] or a number above 0, got {ord!r}"
+        )
+    with graph_of(tensor).op_scope(name or "norm"):
+        x = convert(tensor)
+        return _matrix_norm(x, ord, axis, keep) if is_matrix else _vector_norm(x, ord, axis, keep)
+
+
+def _vector_norm(x: Tensor, ord: Any, axis: Any, keep: bool) -> Tensor:
+    if ord in ("euclidean", 2):
+        return sqrt(reduce_sum(multiply(x, x), axis, keepdims=keep))
+    size = absolute(x)
+    if ord == math.inf:
+        return reduce_max(size, axis, keepdims=keep)
+    if ord == 1:
+        return reduce_sum(size, axis, keepdims=keep)
+    return power(reduce_sum(power(size, float(ord)), axis, keepdims=keep), 1.0 / float(ord))
+
+
+def _matrix_norm(x: Tensor, ord: Any, axes: Sequence[int], keep: bool) -> Tensor:
+    if ord in ("euclidean", "fro"):
+        return sqrt(reduce_sum(multiply(x, x), list(axes), keepdims=keep))
+    # 1: the largest sum of a column; inf: the largest sum of a row.
+    summed, kept = (axes[0], axes[1]) if ord == 1 else (axes[1], axes[0])
+    sums = reduce_sum(absolute(x), summed, keepdims=True)
+    largest = reduce_max(sums, kept, keepdims=True)
+    if keep:
+        return largest
+    from ..array.shapes import squeeze
+
+    return squeeze(largest, list(axes))
+
+
+# --- moments from sums ------------------------------------------------------------------------------------------------
+
+
+def sufficient_statistics(
+    x: TensorLike,
+    axes: Sequence[int],
+    shift: TensorLike = None,
+    keep_dims: bool | None = None,
+    name: str | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """What mean and variance over axes follow from, by `normalize_moments`.
+
+    Args:
+        shift: near the mean, so that less is lost by rounding; broadcasts to x. keep_dims: keep the axes, with size 1.
+
+    Returns:
+        (how many elements each sum has, the sum of x - shift, the sum of its squares, shift).
+    """
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    with op_scope(name, "sufficient_statistics", x, shift):
+        values = convert(x, name="x")
+        over = sorted(set(axes))
+        count = reduce_prod(cast(gather(shape(values), over), values.dtype.base), name="count")
+        if shift is None:
+            return count, reduce_sum(values, over, keep), reduce_sum(square(values), over, keep), None
+        near = convert(shift, values.dtype.base, name="shift")
+        apart = subtract(values, near)
+        return count, reduce_sum(apart, over, keep), reduce_sum(square(apart), over, keep), near
+
+
+def normalize_moments(
+    counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """(mean, variance) of what `sufficient_statistics` gave, or of sums of several of those. shift: None where there was none."""
+    with op_scope(name, "normalize", counts, mean_ss, variance_ss, shift):
+        mean = divide(mean_ss, counts)
+        variance = subtract(divide(variance_ss, counts), square(mean), name="variance")
+        return (mean if shift is None else add(mean, shift, name="mean")), variance
+
+
+def weighted_moments(
+    x: TensorLike,
+    axes: Any,
+    frequency_weights: TensorLike,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance over axes, each element counted as often as its weight says; weights broadcast to x. Other arguments and the
+    result as of `moments`.
+    """
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
+    with op_scope(name, "weighted_moments", x, frequency_weights, axes):
+        given = convert(x, name="x")
+        values = cast(given, float32) if given.dtype.base in (float16, bfloat16) else given
+        weights = add(cast(frequency_weights, values.dtype.base), zeros_like(values))
+        total = reduce_sum(weights, axes, keepdims=True)
+        mean = divide(reduce_sum(multiply(weights, values), axes, keepdims=True), total)
+        squares = multiply(weights, square(subtract(values, mean)))
+        found = mean, divide(reduce_sum(squares, axes, keepdims=True), total)
+        if not keep:
+            found = squeeze(found[0], axes), squeeze(found[1], axes)
+        return cast(found[0], given.dtype.base), cast(found[1], given.dtype.base)

@@ -1,0 +1,584 @@
+"""Convolutions of images, dense and depthwise, with their gradients as ops of their own.
+
+A convolution is linear in the image and in the filter, so three ops are closed under differentiation:
+
+    y  = Conv2D(x, w)                        sum over taps and input channels
+    dx = Conv2DBackpropInput(shape, w, dy)   its transpose in x: what `conv2d_transpose` is
+    dw = Conv2DBackpropFilter(x, shape, dy)  its transpose in w
+
+The references lay out what each window position sees as rows of a matrix and multiply once ("im2col";
+Chellapilla, Puri and Simard, 2006). Narrow types are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.constant_value import static_dims
+from ...core.dtypes import FLOATS
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.shape import Dims, text
+from ..array.shapes import expand_dims, shape, squeeze
+from ..math.common import allowed
+from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope
+from .conv_geometry import (
+    Window,
+    as_layout,
+    channels_last,
+    four,
+    image_dims,
+    in_layout,
+    layout,
+    nhwc,
+    overlay,
+    padding_attrs,
+    patches,
+    window_of,
+)
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Grads: TypeAlias = list[Tensor | None]
+Sizes: TypeAlias = tuple[int | None, ...]
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float32) if x.itemsize < 4 else x
+
+
+# --- shape rules --------------------------------------------------------------------------------------------
+
+
+def _same(a: int | None, b: int | None, what: str) -> int | None:
+    """The size that both must have."""
+    if a is not None and b is not None and a != b:
+        raise ValueError(f"{what}: {a} against {b}")
+    return b if a is None else a
+
+
+def _result_channels(x: Sizes, w: Sizes, depthwise: bool) -> int | None:
+    """Channels of the result, from an image's and a filter's sizes."""
+    channels = _same(x[3], w[2], "the image's channels and the filter's input channels must agree")
+    if not depthwise:
+        return w[3]
+    return None if channels is None or w[3] is None else channels * w[3]
+
+
+def _result_dims(x: Sizes, w: Sizes, attrs: Attrs, depthwise: bool) -> Sizes:
+    """(n, rows, columns, channels) of the convolution of an image and a filter of these sizes."""
+    window = window_of(attrs, (w[0], w[1]))
+    return (x[0], window.positions(0, x[1]), window.positions(1, x[2]), _result_channels(x, w, depthwise))
+
+
+def _check_result(y: Sizes, x: Sizes, w: Sizes, attrs: Attrs, depthwise: bool) -> None:
+    """ValueError unless the gradient `y` has the shape of the convolution's result."""
+    expected = _result_dims(x, w, attrs, depthwise)
+    for got, wanted in zip(y, expected, strict=True):
+        if got is not None and wanted is not None and got != wanted:
+            raise ValueError(
+                f"the gradient has shape {text(y)}, the convolution gives {text(expected)} "
+                "(batch, height, width, channels)"
+            )
+
+
+def _float_type(tensors: Sequence[Tensor]) -> Any:
+    dtype = allowed(tensors[0].dtype.base, FLOATS)
+    for t in tensors[1:]:
+        if t.dtype.base is not dtype:
+            raise TypeError(
+                f"operands must have one element type, not {dtype.name} and {t.dtype.base.name}; use dt.cast"
+            )
+    return dtype
+
+
+def _filter_dims(w: Tensor) -> Sizes:
+    need_rank(w.dims, 4, "the filter")
+    return w.dims if w.dims is not None else (None,) * 4
+
+
+def _operand_dims(sizes: Tensor, what: str) -> Sizes:
+    """The four sizes that an operand holds, as far as they are known."""
+    need_index(sizes, what)
+    need_rank(sizes.dims, 1, what)
+    dims = static_dims(sizes)
+    if dims is not None and len(dims) != 4:
+        raise ValueError(f"{what} must hold four sizes, not {len(dims)}")
+    return dims if dims is not None else (None,) * 4
+
+
+def _forward_rule(depthwise: bool) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        x, w = inputs
+        data_format = layout(attrs)
+        y = _result_dims(image_dims(x, data_format, "the image"), _filter_dims(w), attrs, depthwise)
+        return [(_float_type(inputs), in_layout(y, data_format))]
+
+    return infer
+
+
+def _input_rule(depthwise: bool) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        sizes, w, grad = inputs
+        data_format = layout(attrs)
+        dims: Dims = _operand_dims(sizes, "input_sizes")
+        wanted, y = nhwc(dims, data_format), image_dims(grad, data_format, "out_backprop")
+        _check_result(y, wanted, _filter_dims(w), attrs, depthwise)
+        n, h, width, c = wanted
+        known = _same(n, y[0], "batches"), h, width, _same(c, _filter_dims(w)[2], "channels")
+        return [(_float_type(inputs[1:]), in_layout(known, data_format))]
+
+    return infer
+
+
+def _filter_rule(depthwise: bool) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        x, sizes, grad = inputs
+        data_format = layout(attrs)
+        w, y = _operand_dims(sizes, "filter_sizes"), image_dims(grad, data_format, "out_backprop")
+        image = image_dims(x, data_format, "the image")
+        _check_result(y, image, w, attrs, depthwise)
+        inner = _same(w[2], image[3], "channels")
+        outer = w[3] if depthwise else _same(w[3], y[3], "channels of the result")
+        return [(_float_type((x, grad)), (w[0], w[1], inner, outer))]
+
+    return infer
+
+
+# --- the dense convolution ----------------------------------------------------------------------------------
+
+
+def _rows(x: Array, window: Window) -> Array:
+    """What each position sees, one row each: `[n * rows * columns, taps * channels]`, taps in the filter's
+    order.
+    """
+    seen = np.moveaxis(patches(x, window), 3, 5)
+    return seen.reshape(math.prod(seen.shape[:3]), math.prod(seen.shape[3:]))
+
+
+def _conv(x: Array, w: Array, **attrs: Any) -> Array:
+    image, kernel = _wide(channels_last(x, attrs["data_format"])), _wide(w)
+    window = window_of(attrs, w.shape[:2])
+    dims = _result_dims(image.shape, w.shape, attrs, False)
+    y = _rows(image, window) @ kernel.reshape(-1, w.shape[3])
+    return as_layout(y.reshape(dims), attrs["data_format"]).astype(x.dtype, copy=False)
+
+
+def _conv_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
+    y, kernel = _wide(channels_last(grad, attrs["data_format"])), _wide(w)
+    n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), attrs["data_format"]))
+    _check_result(y.shape, (n, height, width, c), w.shape, attrs, False)
+    window = window_of(attrs, w.shape[:2])
+    rows = y.reshape(-1, w.shape[3]) @ kernel.reshape(-1, w.shape[3]).T
+    parts = np.moveaxis(rows.reshape(*y.shape[:3], *w.shape[:3]), 5, 3)
+    x = overlay(parts, height, width, window)
+    return as_layout(x, attrs["data_format"]).astype(grad.dtype, copy=False)
+
+
+def _conv_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
+    image, y = (_wide(channels_last(a, attrs["data_format"])) for a in (x, grad))
+    w = tuple(dims_of(sizes))
+    _check_result(y.shape, image.shape, w, attrs, False)
+    window = window_of(attrs, (w[0], w[1]))
+    each = y.reshape(math.prod(y.shape[:3]), y.shape[3])
+    return (_rows(image, window).T @ each).reshape(w).astype(x.dtype, copy=False)
+
+
+# --- the depthwise convolution ------------------------------------------------------------------------------
+# Each channel has filters of its own: result channel c * multiplier + m is channel c under its filter m.
+
+
+def _depthwise(x: Array, w: Array, **attrs: Any) -> Array:
+    image, kernel = _wide(channels_last(x, attrs["data_format"])), _wide(w)
+    dims = _result_dims(image.shape, w.shape, attrs, True)
+    seen = patches(image, window_of(attrs, w.shape[:2]))
+    y = np.einsum("nrschw,hwcm->nrscm", seen, kernel, optimize=True)
+    return as_layout(y.reshape(dims), attrs["data_format"]).astype(x.dtype, copy=False)
+
+
+def _depthwise_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
+    y, kernel = _wide(channels_last(grad, attrs["data_format"])), _wide(w)
+    n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), attrs["data_format"]))
+    _check_result(y.shape, (n, height, width, c), w.shape, attrs, True)
+    parts = np.einsum("nrscm,hwcm->nrschw", y.reshape(*y.shape[:3], *w.shape[2:]), kernel, optimize=True)
+    x = overlay(parts, height, width, window_of(attrs, w.shape[:2]))
+    return as_layout(x, attrs["data_format"]).astype(grad.dtype, copy=False)
+
+
+def _depthwise_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
+    image, y = (_wide(channels_last(a, attrs["data_format"])) for a in (x, grad))
+    w = tuple(dims_of(sizes))
+    _check_result(y.shape, image.shape, w, attrs, True)
+    seen = patches(image, window_of(attrs, (w[0], w[1])))
+    found = np.einsum("nrschw,nrscm->hwcm", seen, y.reshape(*y.shape[:3], *w[2:]), optimize=True)
+    return np.asarray(found).astype(x.dtype, copy=False)
+
+
+# --- gradients, costs, definitions --------------------------------------------------------------------------
+
+
+def _define_family(forward: str, backprop_input: str, backprop_filter: str, depthwise: bool) -> None:
+    references = (_depthwise, _depthwise_input, _depthwise_filter) if depthwise else (_conv, _conv_input, _conv_filter)
+
+    def of_input(node: Node, sizes_of: Tensor, w: Tensor, grad: Tensor) -> Tensor:
+        return apply(backprop_input, (shape(sizes_of), w, grad), dict(node.attrs))
+
+    def of_filter(node: Node, x: Tensor, sizes_of: Tensor, grad: Tensor) -> Tensor:
+        return apply(backprop_filter, (x, shape(sizes_of), grad), dict(node.attrs))
+
+    def result(node: Node, x: Tensor, w: Tensor) -> Tensor:
+        return apply(forward, (x, w), dict(node.attrs))
+
+    def gradient(node: Node, grad: Tensor) -> Grads:
+        x, w = node.inputs
+        return [of_input(node, x, w, grad), of_filter(node, x, w, grad)]
+
+    def input_gradient(node: Node, grad: Tensor) -> Grads:
+        _, w, y = node.inputs
+        return [None, of_filter(node, grad, w, y), result(node, grad, w)]
+
+    def filter_gradient(node: Node, grad: Tensor) -> Grads:
+        x, _, y = node.inputs
+        return [of_input(node, x, grad, y), None, result(node, x, grad)]
+
+    def macs(y: Tensor, w: Tensor) -> float:
+        """Multiply-adds: each element of the result takes one per tap, and per input channel in the dense
+        case.
+        """
+        taps_high, taps_wide, channels, _ = (d or 1 for d in w.dims or (1, 1, 1, 1))
+        return float(size(y)) * taps_high * taps_wide * (1 if depthwise else channels)
+
+    def cost(y: Any, w: Any) -> Any:
+        def of(node: Node) -> Cost:
+            return default_cost(node)._replace(flops=2 * macs(y(node), w(node)))
+
+        return of
+
+    define(
+        forward,
+        infer=_forward_rule(depthwise),
+        reference=references[0],
+        gradient=gradient,
+        cost=cost(lambda n: n.outputs[0], lambda n: n.inputs[1]),
+    )
+    define(
+        backprop_input,
+        infer=_input_rule(depthwise),
+        reference=references[1],
+        gradient=input_gradient,
+        cost=cost(lambda n: n.inputs[2], lambda n: n.inputs[1]),
+    )
+    define(
+        backprop_filter,
+        infer=_filter_rule(depthwise),
+        reference=references[2],
+        gradient=filter_gradient,
+        cost=cost(lambda n: n.inputs[2], lambda n: n.outputs[0]),
+    )
+
+
+_define_family("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", depthwise=False)
+_define_family(
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropInput",
+    "DepthwiseConv2dNativeBackpropFilter",
+    depthwise=True,
+)
+
+
+# --- what users call ----------------------------------------------------------------------------------------
+
+
+def _attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) -> dict[str, Any]:
+    data_format = "NHWC" if data_format is None else data_format
+    return {
+        "strides": four(1 if strides is None else strides, "strides", data_format),
+        **padding_attrs(padding),
+        "data_format": data_format,
+        "dilations": four(1 if dilations is None else dilations, "dilations", data_format),
+    }
+
+
+def _one_filter(filter: TensorLike, filters: TensorLike) -> TensorLike:
+    if (filter is None) == (filters is None):
+        raise ValueError("Give the filter once, as `filter` or as `filters`")
+    return filters if filter is None else filter
+
+
+def conv2d(
+    input: TensorLike,
+    filter: TensorLike = None,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    filters: TensorLike = None,
+) -> Tensor:
+    """The convolution (cross-correlation, as everybody in this field calls it) of images and filters.
+
+    Args:
+        input: `[batch, height, width, in]`, or `[batch, in, height, width]` for "NCHW"; of floating type.
+        filter: `[taps high, taps wide, in, out]`.
+        strides: how far the window moves: one number, (height, width), or one per axis of the image.
+        padding: "SAME": ceil(size / stride) positions, zeros around; "VALID": only windows inside the image;
+            or pairs
+            [before, after] for each axis of the image.
+        use_cudnn_on_gpu: accepted for TensorFlow 1's sake.
+        data_format: "NHWC" or "NCHW".
+        dilations: distance between neighbouring taps, written like `strides`.
+        name: name of the node.
+        filters: newer name of `filter`.
+
+    Returns:
+        `[batch, rows, columns, out]` in the same layout.
+
+    Raises:
+        ValueError: sizes do not fit each other. TypeError: input and filter have different element types.
+
+    >>> conv2d(images, kernel, strides=[1, 1, 1, 1], padding="SAME")
+    """
+    if padding is None:
+        raise ValueError("padding must be given: 'SAME', 'VALID' or a list of paddings")
+    kernel = _one_filter(filter, filters)
+    with op_scope(name, "Conv2D", input, kernel) as scope:
+        x = convert(input, name="input")
+        w = convert(kernel, x.dtype.base if not isinstance(kernel, Tensor) else None, name="filter")
+        return apply("Conv2D", (x, w), _attrs(strides, padding, data_format, dilations), scope)
+
+
+def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: Any, name: str | None = None) -> Tensor:
+    """`conv2d` of NHWC images with taps `rate` pixels apart."""
+    return conv2d(value, filters, 1, padding, dilations=rate, name=name or "atrous_conv2d")
+
+
+def conv2d_backprop_input(
+    input_sizes: TensorLike,
+    filter: TensorLike = None,
+    out_backprop: TensorLike = None,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+    filters: TensorLike = None,
+) -> Tensor:
+    """The gradient of `conv2d` for its input, which has the sizes `input_sizes`."""
+    kernel = _one_filter(filter, filters)
+    with op_scope(name, "Conv2DBackpropInput", input_sizes, kernel, out_backprop) as scope:
+        operands = (
+            index_operand(input_sizes, "input_sizes"),
+            convert(kernel, name="filter"),
+            convert(out_backprop, name="out_backprop"),
+        )
+        return apply("Conv2DBackpropInput", operands, _attrs(strides, padding, data_format, dilations), scope)
+
+
+def conv2d_backprop_filter(
+    input: TensorLike,
+    filter_sizes: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `conv2d` for its filter, which has the sizes `filter_sizes`."""
+    with op_scope(name, "Conv2DBackpropFilter", input, filter_sizes, out_backprop) as scope:
+        operands = (
+            convert(input, name="input"),
+            index_operand(filter_sizes, "filter_sizes"),
+            convert(out_backprop, name="out_backprop"),
+        )
+        return apply("Conv2DBackpropFilter", operands, _attrs(strides, padding, data_format, dilations), scope)
+
+
+def conv2d_transpose(
+    value: TensorLike = None,
+    filter: TensorLike = None,
+    output_shape: TensorLike = None,
+    strides: Any = None,
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: TensorLike = None,
+    filters: TensorLike = None,
+    dilations: Any = None,
+) -> Tensor:
+    """The transpose of `conv2d` ("deconvolution"): from an image of its result's shape to one of its input's.
+
+    Args:
+        value: images with `in` channels.
+        filter: `[taps high, taps wide, out, in]`.
+        output_shape: the result's shape; several sizes can lead to one size of `value`.
+        strides, padding, data_format, dilations: those of the convolution that is transposed.
+        input, filters: newer names of `value` and `filter`.
+    """
+    images = input if value is None else value
+    kernel = _one_filter(filter, filters)
+    if images is None or output_shape is None:
+        raise ValueError("conv2d_transpose needs images and an output_shape")
+    with op_scope(name, "conv2d_transpose", images, kernel, output_shape) as scope:
+        operands = (
+            index_operand(output_shape, "output_shape"),
+            convert(kernel, name="filter"),
+            convert(images, name="value"),
+        )
+        return apply("Conv2DBackpropInput", operands, _attrs(strides, padding, data_format, dilations), scope)
+
+
+def conv1d(
+    value: TensorLike = None,
+    filters: TensorLike = None,
+    stride: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str | None = None,
+    name: str | None = None,
+    input: TensorLike = None,
+    dilations: Any = None,
+) -> Tensor:
+    """The convolution of sequences: `conv2d` of images one pixel high.
+
+    Args:
+        value: `[batch, width, in]`, or `[batch, in, width]` for "NCW" (also "NCHW").
+        filters: `[taps, in, out]`.
+        stride: how far the window moves.
+        padding: "SAME" or "VALID", or three pairs [before, after].
+        data_format: "NWC" (also "NHWC", None) or "NCW" (also "NCHW").
+        dilations: distance between neighbouring taps.
+        input: newer name of `value`.
+    """
+    sequences = input if value is None else value
+    if sequences is None or filters is None or padding is None:
+        raise ValueError("conv1d needs sequences, filters and padding")
+    formats = {None: "NHWC", "NWC": "NHWC", "NHWC": "NHWC", "NCW": "NCHW", "NCHW": "NCHW"}
+    if data_format not in formats:
+        raise ValueError(f"data_format must be 'NWC' or 'NCW', not {data_format!r}")
+    wide = formats[data_format]
+    axis = 2 if wide == "NCHW" else 1
+    pads = padding if isinstance(padding, str) else [*padding[:axis], [0, 0], *padding[axis:]]
+    step, gap = (1 if v is None else _middle(v, axis) for v in (stride, dilations))
+    with op_scope(name, "conv1d", sequences, filters) as scope:
+        x = expand_dims(convert(sequences, name="value"), axis)
+        w = expand_dims(convert(filters, name="filters"), 0)
+        y = conv2d(x, w, [1, step], pads, data_format=wide, dilations=[1, gap])
+        return squeeze(y, [axis], name=scope)
+
+
+def _middle(value: Any, axis: int) -> int:
+    """One number, or the sequence's own among one per axis."""
+    if not isinstance(value, Sequence):
+        return int(value)
+    return int(value[axis] if len(value) == 3 else value[0])
+
+
+def depthwise_conv2d_native(
+    input: TensorLike,
+    filter: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Each channel convolved with filters of its own.
+
+    Args:
+        input: images with `channels` channels.
+        filter: `[taps high, taps wide, channels, multiplier]`.
+        strides, padding, data_format, dilations: as for `conv2d`.
+
+    Returns:
+        Images with `channels * multiplier` channels: channel `c * multiplier + m` is channel c under its
+        filter m.
+    """
+    with op_scope(name, "DepthwiseConv2dNative", input, filter) as scope:
+        x = convert(input, name="input")
+        w = convert(filter, x.dtype.base if not isinstance(filter, Tensor) else None, name="filter")
+        return apply("DepthwiseConv2dNative", (x, w), _attrs(strides, padding, data_format, dilations), scope)
+
+
+def depthwise_conv2d_native_backprop_input(
+    input_sizes: TensorLike,
+    filter: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `depthwise_conv2d_native` for its input, which has the sizes `input_sizes`."""
+    with op_scope(name, "DepthwiseConv2dNativeBackpropInput", input_sizes, filter, out_backprop) as scope:
+        operands = index_operand(input_sizes, "input_sizes"), convert(filter), convert(out_backprop)
+        attrs = _attrs(strides, padding, data_format, dilations)
+        return apply("DepthwiseConv2dNativeBackpropInput", operands, attrs, scope)
+
+
+def depthwise_conv2d_native_backprop_filter(
+    input: TensorLike,
+    filter_sizes: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `depthwise_conv2d_native` for its filter, which has the sizes `filter_sizes`."""
+    with op_scope(name, "DepthwiseConv2dNativeBackpropFilter", input, filter_sizes, out_backprop) as scope:
+        operands = convert(input), index_operand(filter_sizes, "filter_sizes"), convert(out_backprop)
+        attrs = _attrs(strides, padding, data_format, dilations)
+        return apply("DepthwiseConv2dNativeBackpropFilter", operands, attrs, scope)
+
+
+def depthwise_conv2d(
+    input: TensorLike,
+    filter: TensorLike,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
+    """`depthwise_conv2d_native`, with `rate` as an older name of `dilations`; the scope is `depthwise`."""
+    gaps = rate if dilations is None else dilations
+    with op_scope(name, "depthwise", input, filter) as scope:
+        return depthwise_conv2d_native(input, filter, strides, padding, data_format or "NHWC", gaps, scope)
+
+
+def separable_conv2d(
+    input: TensorLike,
+    depthwise_filter: TensorLike,
+    pointwise_filter: TensorLike,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
+    """A depthwise convolution, and one of single pixels that mixes its channels.
+
+    Args:
+        input: images with `channels` channels.
+        depthwise_filter: `[taps high, taps wide, channels, multiplier]`.
+        pointwise_filter: `[1, 1, channels * multiplier, out]`.
+        strides, padding, rate, data_format, dilations: of the depthwise convolution.
+    """
+    with op_scope(name, "separable_conv2d", input, depthwise_filter, pointwise_filter) as scope:
+        mixed = convert(pointwise_filter, name="pointwise_filter")
+        if mixed.dims is not None and any(d not in (1, None) for d in mixed.dims[:2]):
+            raise ValueError(f"pointwise_filter must have one tap, [1, 1, in, out], not {text(mixed.dims)}")
+        y = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, "depthwise", data_format, dilations)
+        return conv2d(y, mixed, 1, "VALID", data_format=data_format or "NHWC", name=scope)

@@ -1,0 +1,224 @@
+"""Layers in a few lines: bias, dense layers, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import NUMBERS, bfloat16, float16, float32
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Output, default_cost, define, size
+from ...core.shape import Dims, as_dims, merge
+from ..array.creation import zeros_like
+from ..array.shapes import shape
+from ..linalg.linalg import matmul
+from ..math.arithmetic import add, divide, multiply, subtract
+from ..math.cast import cast
+from ..math.common import allowed, same_type
+from ..math.compare import greater_equal, less_equal, where_v2
+from ..math.elementwise import exp, log
+from ..math.logic import logical_and
+from ..math.static_operands import need_rank, need_rank_at_least, op_scope
+from ..random.random import random_uniform
+from .activations import relu
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+# --- bias
+# ----------------------------------------------------------------------------------------------------------
+
+
+def _bias_axis(attrs: Attrs) -> int:
+    """The axis of the channels: the second for NCHW, the last for NHWC."""
+    formats = {"NHWC": -1, "NCHW": 1}
+    if attrs.get("data_format") not in formats:
+        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {attrs.get('data_format')!r}")
+    return formats[attrs["data_format"]]
+
+
+def _bias_add_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    axis = _bias_axis(attrs)
+    value, bias = inputs
+    dtype = allowed(same_type(inputs), NUMBERS)
+    need_rank_at_least(value.dims, 2, "value")
+    need_rank(bias.dims, 1, "bias")
+    if value.dims is None or bias.dims is None:
+        return [(dtype, value.dims)]
+    (channels,) = merge((value.dims[axis],), bias.dims) or ()
+    at = axis % len(value.dims)
+    return [(dtype, (*value.dims[:at], channels, *value.dims[at + 1 :]))]
+
+
+def _bias_add(value: Array, bias: Array, *, data_format: str) -> Array:
+    if data_format == "NCHW":
+        return np.asarray(value + bias.reshape(-1, *(1,) * (value.ndim - 2)))
+    return np.asarray(value + bias)
+
+
+def _bias_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    axis = _bias_axis(attrs)
+    (grad,) = inputs
+    need_rank_at_least(grad.dims, 2, "out_backprop")
+    dims: Dims = (None if grad.dims is None else grad.dims[axis],)
+    return [(allowed(grad.dtype.base, NUMBERS), dims)]
+
+
+def _bias_grad(grad: Array, *, data_format: str) -> Array:
+    axis = 1 if data_format == "NCHW" else grad.ndim - 1
+    wide = np.float32 if grad.itemsize == 2 and grad.dtype.kind not in "iu" else grad.dtype
+    total = np.sum(grad, tuple(i for i in range(grad.ndim) if i != axis), dtype=wide)
+    return np.asarray(total, grad.dtype)
+
+
+def _bias_add_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    return [grad, apply("BiasAddGrad", (grad,), dict(node.attrs))]
+
+
+def _bias_grad_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    return [apply("BiasAdd", (zeros_like(node.inputs[0]), grad), dict(node.attrs))]
+
+
+define("BiasAdd", infer=_bias_add_rule, reference=_bias_add, gradient=_bias_add_gradient)
+define(
+    "BiasAddGrad",
+    infer=_bias_grad_rule,
+    reference=_bias_grad,
+    gradient=_bias_grad_gradient,
+    cost=lambda node: default_cost(node)._replace(flops=float(size(node.inputs[0]))),
+)
+
+
+def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
+    """value + bias, one number per channel.
+
+    Args:
+        value: rank 2 or more.
+        bias: a vector, one number per channel.
+        data_format: where the channels are: "NHWC" (or None, "N...C"): the last axis; "NCHW" ("NC..."): the
+            second.
+
+    Raises:
+        ValueError: bias has another size than the channels.
+    """
+    if data_format is not None and data_format.startswith("NC"):
+        layout = "NCHW"
+    elif data_format is None or (data_format.startswith("N") and data_format.endswith("C")):
+        layout = "NHWC"
+    else:
+        raise ValueError(f"data_format must be of the form 'N...C' or 'NC...', not {data_format!r}")
+    attrs = {"data_format": layout}
+    if isinstance(value, Tensor) and isinstance(bias, Tensor):
+        return apply("BiasAdd", (value, bias), attrs, name)
+    with op_scope(name, "BiasAdd", value, bias) as scope:
+        x = convert(value, name="input")
+        return apply("BiasAdd", (x, convert(bias, x.dtype, name="bias")), attrs, scope)
+
+
+def xw_plus_b(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
+    """matmul(x, weights) + biases: x `[n, in]`, weights `[in, out]`, biases `[out]`."""
+    with op_scope(name, "xw_plus_b", x, weights, biases) as scope:
+        product = matmul(convert(x, name="x"), convert(weights, name="weights"))
+        return bias_add(product, convert(biases, name="biases"), name=scope)
+
+
+def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
+    """relu(matmul(x, weights) + biases)."""
+    with op_scope(name, "relu_layer", x, weights, biases) as scope:
+        return relu(xw_plus_b(x, weights, biases), name=scope)
+
+
+def log_poisson_loss(
+    targets: TensorLike, log_input: TensorLike, compute_full_loss: bool = False, name: str | None = None
+) -> Tensor:
+    """exp(log_input) - log_input * targets: the Poisson loss for the logarithm of a prediction.
+
+    Args:
+        targets, log_input: of one shape. compute_full_loss: with log(targets!) by Stirling's formula, for targets above 1.
+    """
+    with op_scope(name, "log_poisson_loss", log_input, targets) as scope:
+        z = convert(log_input, name="log_input")
+        true = convert(targets, z.dtype.base, name="targets")
+        if not true.shape.is_compatible_with(z.shape):
+            raise ValueError(f"log_input and targets must have the same shape ({z.shape} vs {true.shape})")
+        loss = subtract(exp(z), multiply(z, true), name=None if compute_full_loss else scope)
+        if not compute_full_loss:
+            return loss
+        small = logical_and(greater_equal(true, 0), less_equal(true, 1))
+        safe = where_v2(small, 1, true)  # whose logarithm is finite, so that the gradient of what is not taken is, too
+        stirling = true * log(safe) - true + 0.5 * log(2 * math.pi * safe)
+        return add(loss, where_v2(small, 0, stirling), name=scope)
+
+
+# --- dropout
+# -------------------------------------------------------------------------------------------------------
+
+
+def dropout(
+    x: TensorLike,
+    keep_prob: TensorLike = None,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+    rate: TensorLike = None,
+) -> Tensor:
+    """x with elements set to 0 at random and the others scaled up so that sums stay the same on average.
+
+    Args:
+        x: of floating type.
+        keep_prob: probability that an element stays, in (0, 1]; the old form of `rate = 1 - keep_prob`.
+        noise_shape: shape of the random choices, broadcast to x's: size 1 where one choice is for a whole
+            axis; None (also as
+            a size): x's own.
+        seed: seed of the choices (see `get_seed`).
+        rate: probability that an element is dropped, in [0, 1).
+
+    Raises:
+        ValueError: neither or both of keep_prob and rate, one out of range, or x is not of a floating type.
+
+    >>> dropout(x, rate=0.25, noise_shape=[None, 1])   # drops whole rows
+    """
+    if rate is not None and keep_prob is not None:
+        raise ValueError("Cannot specify both 'rate' and 'keep_prob': rate is 1 - keep_prob")
+    if rate is None and keep_prob is None:
+        raise ValueError("You must provide a rate to dropout.")
+    if isinstance(keep_prob, (int, float)) and not 0 < keep_prob <= 1:
+        raise ValueError(f"keep_prob must be a scalar tensor or a float in the range (0, 1], got {keep_prob}")
+    if isinstance(rate, (int, float)) and not 0 <= rate < 1:
+        raise ValueError(f"rate must be a scalar tensor or a float in the range [0, 1), got {rate}")
+    with op_scope(name, "dropout", x, keep_prob, rate) as scope:
+        values = convert(x, name="x")
+        if not values.dtype.is_floating:
+            raise ValueError(
+                "x has to be a floating point tensor since it's going to be scaled. "
+                f"Got a {values.dtype.name} tensor instead."
+            )
+        drop = 1 - keep_prob if rate is None else rate
+        if isinstance(drop, (int, float)) and drop == 0:
+            return values
+        # A narrow type has too few numbers below 1 to tell rates apart.
+        dtype = float32 if values.dtype.base in (float16, bfloat16) else values.dtype.base
+        drop = cast(drop, dtype) if isinstance(drop, Tensor) else convert(drop, dtype, name="rate")
+        noise = random_uniform(_noise_shape(values, noise_shape), seed=seed, dtype=dtype)
+        keep = greater_equal(noise, drop)
+        scale = cast(divide(1.0, subtract(1.0, drop)), values.dtype)
+        dropped = where_v2(keep, multiply(values, scale), 0, name=scope)
+        dropped.set_shape(values.shape)  # a rate of unknown shape is one number
+        return dropped
+
+
+def _noise_shape(x: Tensor, wanted: Any) -> Any:
+    if wanted is None:
+        return shape(x)
+    if isinstance(wanted, Tensor):
+        return wanted
+    sizes = list(as_dims(wanted) or ())
+    if x.dims is not None and len(sizes) != len(x.dims):
+        raise ValueError(f"noise_shape {sizes} must have one size for each of the {len(x.dims)} dimensions of {x!r}")
+    own: Any = x.dims or (None,) * len(sizes)
+    known = [o if s is None else s for s, o in zip(sizes, own, strict=True)]
+    return [shape(x)[i] if d is None else d for i, d in enumerate(known)]

@@ -1,0 +1,477 @@
+"""Bringing numbers to a common scale: norms, moments, batch and layer normalisation.
+
+`FusedBatchNormV3` does in one node what `moments` and `batch_normalization` do in a dozen. It computes in
+float32 where x is narrower, as its scale, offset and statistics are float32 then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, constant, convert, make
+from ...core.dtypes import FLOATS, DType, bfloat16, float16, float32
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.shape import Dims, element_count, merge
+from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze
+from ..math.arithmetic import add, divide, maximum, multiply, negative, rsqrt, square, squared_difference, subtract
+from ..math.cast import cast
+from ..math.common import allowed
+from ..math.reduce import reduce_mean, reduce_sum
+from ..math.static_operands import need_rank, op_scope
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Grads: TypeAlias = list[Tensor | None]
+
+
+# --- norms and moments
+# ---------------------------------------------------------------------------------------------
+
+
+def _l2_loss_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    return [(allowed(inputs[0].dtype.base, FLOATS), ())]
+
+
+def _l2_loss(x: Array) -> Array:
+    wide = x.astype(np.float32) if x.itemsize < 4 else x
+    return np.asarray(np.sum(wide * wide) / 2).astype(x.dtype)
+
+
+define(
+    "L2Loss",
+    infer=_l2_loss_rule,
+    reference=_l2_loss,
+    gradient=lambda node, grad: [multiply(node.inputs[0], grad)],
+    cost=lambda node: default_cost(node)._replace(flops=2.0 * size(node.inputs[0])),
+)
+
+
+def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
+    """sum(t ** 2) / 2, a scalar."""
+    with op_scope(name, "L2Loss", t) as scope:
+        return apply("L2Loss", (convert(t, name="t"),), None, scope)
+
+
+def l2_normalize(
+    x: TensorLike, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+) -> Tensor:
+    """x, scaled so that its L2 norm is 1: `x / sqrt(max(sum(x ** 2), epsilon))`.
+
+    Args:
+        x: of floating type.
+        axis: axis or axes over which norms are taken; None: all.
+        epsilon: lower bound of the squared norm; x below it is scaled less.
+        dim: old name of `axis`.
+    """
+    if axis is not None and dim is not None:
+        raise ValueError("Cannot specify both 'axis' and 'dim': they mean the same")
+    with op_scope(name, "l2_normalize", x) as scope:
+        values = convert(x, name="x")
+        squares = reduce_sum(square(values), dim if axis is None else axis, keepdims=True)
+        return multiply(values, rsqrt(maximum(squares, epsilon)), name=scope)
+
+
+def moments(
+    x: TensorLike,
+    axes: Any,
+    shift: Any = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance over axes.
+
+    Args:
+        x: of floating type; float16 and bfloat16 are summed in float32.
+        axes: axis or axes to reduce: [0] for batch normalisation of vectors, [0, 1, 2] for images.
+        shift: accepted for TensorFlow 1's sake; not used.
+        keep_dims, keepdims: keep the reduced axes with size 1.
+
+    Returns:
+        (mean, variance) in x's type; the variance is that of the numbers themselves (divided by n).
+    """
+    if keep_dims is not None and keepdims is not None:
+        raise ValueError("Cannot specify both 'keep_dims' and 'keepdims': they mean the same")
+    keep = bool(keep_dims if keepdims is None else keepdims)
+    with op_scope(name, "moments", x):
+        values = convert(x, name="x")
+        y = cast(values, float32) if values.dtype.base in (float16, bfloat16) else values
+        mean = reduce_mean(y, axes, keepdims=True, name="mean")
+        # TensorFlow stops the gradient of the mean here: it is zero, but its own gradient is not.
+        variance = reduce_mean(squared_difference(y, mean), axes, keepdims=True, name="variance")
+        if not keep:
+            which = None if axes is None else axes if isinstance(axes, (list, tuple)) else [axes]
+            mean, variance = squeeze(mean, which), squeeze(variance, which)
+        if y is not values:
+            mean, variance = cast(mean, values.dtype), cast(variance, values.dtype)
+        return mean, variance
+
+
+# --- batch and layer normalisation
+# ---------------------------------------------------------------------------------
+
+
+def batch_normalization(
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    offset: TensorLike,
+    scale: TensorLike,
+    variance_epsilon: float,
+    name: str | None = None,
+) -> Tensor:
+    """`scale * (x - mean) / sqrt(variance + variance_epsilon) + offset` (Ioffe and Szegedy, 2015).
+
+    Args:
+        x: of floating type.
+        mean, variance, offset, scale: broadcast against x; offset and scale may be None.
+        variance_epsilon: small number that keeps the root from 0.
+    """
+    with op_scope(name, "batchnorm", x, mean, variance, offset, scale):
+        values = convert(x, name="x")
+        factor = rsqrt(add(variance, variance_epsilon, name="add"))
+        if scale is not None:
+            factor = multiply(factor, scale, name="mul")
+        shift = multiply(mean, factor, name="mul")
+        shift = negative(shift) if offset is None else subtract(offset, shift, name="sub")
+        scaled = multiply(values, _as_type(factor, values.dtype), name="mul")
+        return add(scaled, _as_type(shift, values.dtype), name="add")
+
+
+def batch_norm_with_global_normalization(
+    t: TensorLike = None,
+    m: TensorLike = None,
+    v: TensorLike = None,
+    beta: TensorLike = None,
+    gamma: TensorLike = None,
+    variance_epsilon: float = 0.0,
+    scale_after_normalization: bool = True,
+    name: str | None = None,
+    input: TensorLike = None,
+    mean: TensorLike = None,
+    variance: TensorLike = None,
+) -> Tensor:
+    """The older form of `batch_normalization`; without `scale_after_normalization`, gamma is not used."""
+    x, middle, spread = (new if old is None else old for old, new in ((t, input), (m, mean), (v, variance)))
+    scale = gamma if scale_after_normalization else None
+    return batch_normalization(x, middle, spread, beta, scale, variance_epsilon, name)
+
+
+def _as_type(x: Tensor, dtype: DType) -> Tensor:
+    return x if x.dtype.base is dtype.base else cast(x, dtype)
+
+
+def layer_norm(
+    x: TensorLike,
+    gain: TensorLike = None,
+    bias: TensorLike = None,
+    axis: Any = -1,
+    epsilon: float = 1e-5,
+    name: str | None = None,
+) -> Tensor:
+    """Each example normalised by its own mean and variance (Ba, Kiros and Hinton, 2016).
+
+    Args:
+        x: of floating type.
+        gain, bias: what the normalised numbers are multiplied with and moved by; broadcast against x; None:
+        neither.
+        axis: axis or axes of one example's features.
+        epsilon: small number that keeps the root from 0.
+
+    >>> layer_norm([[1.0, 3.0]])   # about [[-1, 1]]
+    """
+    with op_scope(name, "layer_norm", x, gain, bias):
+        values = convert(x, name="x")
+        mean, variance = moments(values, axis, keepdims=True)
+        return batch_normalization(values, mean, variance, bias, gain, epsilon)
+
+
+# --- fused batch normalisation
+# -------------------------------------------------------------------------------------
+
+
+class FusedBatchNorm(NamedTuple):
+    """What `fused_batch_norm` returns."""
+
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
+
+
+def _channel_axis(data_format: str) -> int:
+    return 1 if data_format == "NCHW" else 3
+
+
+def _other_axes(data_format: str) -> tuple[int, ...]:
+    return (0, 2, 3) if data_format == "NCHW" else (0, 1, 2)
+
+
+def _check_batch_norm_attrs(attrs: Attrs) -> None:
+    if attrs.get("data_format") not in ("NHWC", "NCHW"):
+        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {attrs.get('data_format')!r}")
+    if not isinstance(attrs.get("epsilon"), float):
+        raise TypeError(f"attr epsilon must be a float, not {attrs.get('epsilon')!r}")
+    if not isinstance(attrs.get("is_training"), bool):
+        raise TypeError(f"attr is_training must be a bool, not {attrs.get('is_training')!r}")
+
+
+def _wide_type(dtype: DType) -> DType:
+    """The type of scale, offset and statistics."""
+    return float32 if dtype in (float16, bfloat16) else dtype
+
+
+def _batch_norm_dims(x: Tensor, vectors: Sequence[Tensor], attrs: Attrs) -> tuple[Dims, Dims]:
+    """x's shape and the vectors', each with what the other knows."""
+    need_rank(x.dims, 4, "x")
+    dims: Dims = x.dims if x.dims is not None else (None,) * 4
+    assert dims is not None
+    axis = _channel_axis(attrs["data_format"])
+    channels: Dims = (dims[axis],)
+    wide = _wide_type(x.dtype.base)
+    for v in vectors:
+        if v.dtype.base is not wide:
+            raise TypeError(f"scale, offset, mean and variance must be {wide.name}, not {v.dtype.base.name}")
+        need_rank(v.dims, 1, v.name)
+        channels = merge(channels, v.dims)
+    assert channels is not None
+    return (*dims[:axis], channels[0], *dims[axis + 1 :]), channels
+
+
+def _fused_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _check_batch_norm_attrs(attrs)
+    if not isinstance(attrs.get("exponential_avg_factor"), float):
+        raise TypeError(f"attr exponential_avg_factor must be a float, not {attrs.get('exponential_avg_factor')!r}")
+    x, scale, offset, mean, variance = inputs
+    dtype = allowed(x.dtype.base, FLOATS)
+    needs_statistics = not attrs["is_training"] or attrs["exponential_avg_factor"] != 1.0
+    given = (mean, variance) if needs_statistics else ()
+    dims, channels = _batch_norm_dims(x, (scale, offset, *given), attrs)
+    wide = _wide_type(dtype)
+    return [(dtype, dims), *[(wide, channels)] * 4, (wide, (0,))]
+
+
+def _spread(v: Array, data_format: str) -> Array:
+    return v.reshape(-1, 1, 1) if data_format == "NCHW" else v
+
+
+def _fused(
+    x: Array,
+    scale: Array,
+    offset: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float,
+    data_format: str,
+    is_training: bool,
+    exponential_avg_factor: float,
+) -> tuple[Array, ...]:
+    dtype = scale.dtype
+    wide = x.astype(dtype)
+    if is_training:
+        axes = _other_axes(data_format)
+        if x.size:
+            used_mean = wide.mean(axes, dtype=dtype)
+            used_variance = np.square(wide - _spread(used_mean, data_format)).mean(axes, dtype=dtype)
+        else:
+            used_mean = used_variance = np.full(len(scale), np.nan, dtype)
+        count = x.size // max(len(used_mean), 1)
+        keep = dtype.type(1 - exponential_avg_factor)
+        # What leaves is the estimate for the whole population: divided by n - 1.
+        new_mean, new_variance = used_mean, used_variance * dtype.type(count / max(count - 1, 1))
+        if keep:
+            new_mean = keep * mean + (1 - keep) * new_mean
+            new_variance = keep * variance + (1 - keep) * new_variance
+    else:
+        used_mean = new_mean = mean
+        used_variance = new_variance = variance
+    inverse = 1 / np.sqrt(used_variance + dtype.type(epsilon))
+    y = (wide - _spread(used_mean, data_format)) * _spread(inverse * scale, data_format) + _spread(offset, data_format)
+    return y.astype(x.dtype), new_mean, new_variance, used_mean, inverse, np.zeros(0, dtype)
+
+
+def _fused_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _check_batch_norm_attrs(attrs)
+    grad, x, scale, mean, inverse, _ = inputs
+    dtype = allowed(x.dtype.base, FLOATS)
+    if grad.dtype.base is not dtype:
+        raise TypeError(f"y_backprop must be {dtype.name}, not {grad.dtype.base.name}")
+    dims, channels = _batch_norm_dims(x, (scale, mean, inverse), attrs)
+    wide = _wide_type(dtype)
+    return [(dtype, merge(dims, grad.dims)), *[(wide, channels)] * 2, *[(wide, (0,))] * 2]
+
+
+def _fused_grad(
+    grad: Array,
+    x: Array,
+    scale: Array,
+    mean: Array,
+    inverse: Array,
+    unused: Array,
+    *,
+    epsilon: float,
+    data_format: str,
+    is_training: bool,
+) -> tuple[Array, ...]:
+    dtype = scale.dtype
+    axes = _other_axes(data_format)
+    g = grad.astype(dtype)
+    normal = (x.astype(dtype) - _spread(mean, data_format)) * _spread(inverse, data_format)
+    for_offset = g.sum(axes, dtype=dtype)
+    for_scale = (g * normal).sum(axes, dtype=dtype)
+    if is_training:
+        # The mean and the variance move with x: their share is taken off.
+        count = dtype.type(max(x.size // max(len(scale), 1), 1))
+        g = g - _spread(for_offset / count, data_format) - normal * _spread(for_scale / count, data_format)
+    for_x = g * _spread(scale * inverse, data_format)
+    empty = np.zeros(0, dtype)
+    return for_x.astype(x.dtype), for_scale, for_offset, empty, empty
+
+
+def _along_channels(v: Tensor, data_format: str) -> Tensor:
+    return reshape(v, [-1, 1, 1]) if data_format == "NCHW" else v
+
+
+def _count_of(x: Tensor, vector: Tensor, dtype: DType) -> Tensor:
+    """Elements per channel, as a number of that type."""
+    total, channels = element_count(x.dims), element_count(vector.dims)
+    if total is not None and channels:
+        return constant(total // channels, dtype)
+    return divide(cast(size_of(x), dtype), cast(size_of(vector), dtype))
+
+
+def _fused_gradient(node: Node, *grads: Tensor | None) -> Grads:
+    x, scale, offset, mean, variance = node.inputs
+    y_grad, mean_grad, variance_grad = grads[:3]
+    used_mean, inverse = node.outputs[3], node.outputs[4]
+    attrs = {k: node.attrs[k] for k in ("epsilon", "data_format", "is_training")}
+    wide, data_format = scale.dtype.base, attrs["data_format"]
+    for_x = for_scale = for_offset = for_mean = for_variance = None
+    if y_grad is not None:
+        operands = (y_grad, x, scale, used_mean, inverse, node.outputs[5])
+        for_x, for_scale, for_offset = make("FusedBatchNormGradV3", operands, attrs).outputs[:3]
+    if not attrs["is_training"]:
+        # y = (x - mean) * inverse * scale + offset, and both statistics are handed on.
+        if for_scale is not None and for_offset is not None:
+            for_mean = negative(multiply(multiply(for_offset, scale), inverse))
+            for_variance = multiply(multiply(-0.5, multiply(for_scale, scale)), square(inverse))
+        return [for_x, for_scale, for_offset, _plus(for_mean, mean_grad), _plus(for_variance, variance_grad)]
+    factor = node.attrs["exponential_avg_factor"]
+    if mean_grad is not None or variance_grad is not None:
+        count = _count_of(x, scale, wide)
+        if mean_grad is not None:
+            share = _along_channels(divide(multiply(mean_grad, factor), count), data_format)
+            for_x = _plus(for_x, cast(broadcast_to(share, shape(x)), x.dtype))
+        if variance_grad is not None:
+            centered = subtract(cast(x, wide), _along_channels(used_mean, data_format))
+            share = divide(multiply(variance_grad, 2 * factor), maximum(subtract(count, 1), 1))
+            for_x = _plus(for_x, cast(multiply(centered, _along_channels(share, data_format)), x.dtype))
+    if factor != 1.0:
+        for_mean = None if mean_grad is None else multiply(mean_grad, 1 - factor)
+        for_variance = None if variance_grad is None else multiply(variance_grad, 1 - factor)
+    return [for_x, for_scale, for_offset, for_mean, for_variance]
+
+
+def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else add(a, b)
+
+
+def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
+    """The second derivative: the gradient written with simple ops, and that differentiated."""
+    from ...gradients.reverse import gradients
+
+    y_grad, x, scale, mean, inverse, _ = node.inputs
+    data_format, wide = node.attrs["data_format"], scale.dtype.base
+    axes = list(_other_axes(data_format))
+    sources = [y_grad, x, scale]
+    g, values = cast(y_grad, wide), cast(x, wide)
+    if node.attrs["is_training"]:
+        mean, variance = moments(values, axes)
+        inverse = rsqrt(add(variance, node.attrs["epsilon"]))
+    else:
+        sources += [mean, inverse]
+    normal = multiply(subtract(values, _along_channels(mean, data_format)), _along_channels(inverse, data_format))
+    for_offset, for_scale = reduce_sum(g, axes), reduce_sum(multiply(g, normal), axes)
+    if node.attrs["is_training"]:
+        share = reduce_mean(g, axes, keepdims=True), reduce_mean(multiply(g, normal), axes, keepdims=True)
+        g = subtract(subtract(g, share[0]), multiply(normal, share[1]))
+    for_x = cast(multiply(g, _along_channels(multiply(scale, inverse), data_format)), x.dtype)
+    used = [(y, w) for y, w in zip((for_x, for_scale, for_offset), grads, strict=False) if w is not None]
+    # Partial derivatives: y_grad and scale may themselves have been computed from x.
+    found = gradients([y for y, _ in used], sources, grad_ys=[w for _, w in used], stop_gradients=sources)
+    return [*found, *[None] * (len(node.inputs) - len(found))]
+
+
+def _fused_cost(node: Node) -> Cost:
+    return default_cost(node)._replace(flops=8.0 * size(node.inputs[0]))
+
+
+define("FusedBatchNormV3", infer=_fused_rule, reference=_fused, gradient=_fused_gradient, cost=_fused_cost)
+define(
+    "FusedBatchNormGradV3",
+    infer=_fused_grad_rule,
+    reference=_fused_grad,
+    gradient=_fused_grad_gradient,
+    cost=lambda node: default_cost(node)._replace(flops=12.0 * size(node.inputs[0])),
+)
+
+
+def fused_batch_norm(
+    x: TensorLike,
+    scale: TensorLike,
+    offset: TensorLike,
+    mean: TensorLike = None,
+    variance: TensorLike = None,
+    epsilon: float = 0.001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+    exponential_avg_factor: float = 1.0,
+) -> FusedBatchNorm:
+    """Batch normalisation of images, in one node.
+
+    Args:
+        x: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW".
+        scale, offset: one number per channel; float32, also where x is narrower.
+        mean, variance: statistics of the population, one number per channel; needed when not training, and
+        for a moving average.
+        epsilon: small number that keeps the root from 0; less than 1.001e-5 is taken for that.
+        data_format: "NHWC" or "NCHW".
+        is_training: normalise with the batch's own statistics; otherwise with those given.
+        exponential_avg_factor: below 1, the statistics that come out are `(1 - f) * given + f * the batch's`.
+
+    Returns:
+        (y, mean, variance). While training these are the batch's, the variance divided by n - 1; else the
+        given ones.
+
+    Raises:
+        ValueError: mean and variance are missing where they are needed, or shapes do not fit. TypeError:
+            types do not fit.
+    """
+    training = bool(is_training)
+    if (mean is None or variance is None) and not (training and exponential_avg_factor == 1.0):
+        raise ValueError(
+            f"mean and variance are needed when is_training={training} and exponential_avg_factor="
+            f"{exponential_avg_factor}"
+        )
+    with op_scope(name, "FusedBatchNorm", x, scale, offset, mean, variance) as scope:
+        values = convert(x, name="input")
+        wide = _wide_type(values.dtype.base)
+        nothing = np.zeros(0, wide.np)
+        operands = (
+            values,
+            convert(scale, wide, name="scale"),
+            convert(offset, wide, name="offset"),
+            convert(nothing if mean is None else mean, wide, name="mean"),
+            convert(nothing if variance is None else variance, wide, name="variance"),
+        )
+        attrs = {
+            "epsilon": max(float(epsilon), 1.001e-5),
+            "data_format": data_format,
+            "is_training": training,
+            "exponential_avg_factor": float(exponential_avg_factor),
+        }
+        return FusedBatchNorm(*make("FusedBatchNormV3", operands, attrs, scope).outputs[:3])

@@ -1,0 +1,339 @@
+"""Pooling: the largest or the mean of what a window sees, channel by channel.
+
+The gradient of the largest goes to the first pixel that is the largest in its window, and its own gradient
+picks from those
+pixels: `MaxPoolGrad` and `MaxPoolGradGrad` are each other's transpose. The mean counts only pixels inside the
+    image, not the padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.constant_value import static_dims
+from ...core.dtypes import FLOATS, NUMBERS, DType
+from ...core.errors import UnimplementedError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.shape import Dims, merge
+from ..array.shapes import reshape, shape
+from ..math.common import allowed, same_type
+from ..math.static_operands import dims_of, need_index, need_rank, op_scope
+from .conv_geometry import (
+    Window,
+    as_layout,
+    channels_last,
+    four,
+    height_and_width,
+    image_dims,
+    in_layout,
+    layout,
+    nhwc,
+    overlay,
+    padding_attrs,
+    patches,
+    window_of,
+)
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Grads: TypeAlias = list[Tensor | None]
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+
+def _window(attrs: Attrs) -> Window:
+    window = window_of(attrs, height_and_width(attrs, "ksize"))
+    for axis in (0, 1):
+        if max(window.explicit[axis]) >= window.taps[axis]:
+            raise ValueError(
+                f"padding {window.explicit[axis]} must be smaller than the window, {window.taps[axis]}: "
+                "otherwise a window sees nothing but padding"
+            )
+    return window
+
+
+def _pooled_dims(x: Tensor, attrs: Attrs) -> Dims:
+    window, data_format = _window(attrs), layout(attrs)
+    n, h, w, c = image_dims(x, data_format, "the image")
+    return in_layout((n, window.positions(0, h), window.positions(1, w), c), data_format)
+
+
+def _pool_rule(types: tuple[DType, ...]) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        (x,) = inputs
+        return [(allowed(x.dtype.base, types), _pooled_dims(x, attrs))]
+
+    return infer
+
+
+def _max_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, y, grad = inputs
+    dtype = allowed(same_type(inputs), NUMBERS)
+    merge(merge(_pooled_dims(x, attrs), y.dims), grad.dims)
+    return [(dtype, x.dims if x.dims is not None else (None,) * 4)]
+
+
+def _max_grad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, y, grad = inputs
+    dtype = allowed(same_type(inputs), NUMBERS)
+    merge(x.dims, grad.dims)
+    return [(dtype, merge(_pooled_dims(x, attrs), y.dims))]
+
+
+def _avg_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    sizes, grad = inputs
+    need_index(sizes, "orig_input_shape")
+    need_rank(sizes.dims, 1, "orig_input_shape")
+    window, data_format = _window(attrs), layout(attrs)
+    dims = static_dims(sizes)
+    if dims is None:
+        dims = (None,) * 4
+    if len(dims) != 4:
+        raise ValueError(f"orig_input_shape must hold four sizes, not {len(dims)}")
+    n, h, w, c = nhwc(dims, data_format)
+    expected = in_layout((n, window.positions(0, h), window.positions(1, w), c), data_format)
+    n, _, _, c = nhwc(merge(expected, grad.dims), data_format)
+    return [(allowed(grad.dtype.base, FLOATS), in_layout((n, h, w, c), data_format))]
+
+
+# --- references ---------------------------------------------------------------------------------------------
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+
+
+def _seen(x: Array, attrs: Attrs) -> Array:
+    """Every window's pixels along the last axis: `[n, rows, columns, c, taps]`. Padding is below all."""
+    found = patches(channels_last(x, attrs["data_format"]), _window(attrs), _lowest(x.dtype))
+    return found.reshape(*found.shape[:4], found.shape[4] * found.shape[5])
+
+
+def _max_pool(x: Array, **attrs: Any) -> Array:
+    return as_layout(_seen(x, attrs).max(-1), attrs["data_format"])
+
+
+def _first_largest(x: Array, attrs: Attrs) -> Array:
+    """Which tap of each window holds the (first) largest pixel, `[n, rows, columns, c, 1]`."""
+    return np.asarray(np.expand_dims(_seen(x, attrs).argmax(-1), -1))
+
+
+def _max_pool_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
+    data_format, window = attrs["data_format"], _window(attrs)
+    image, g = channels_last(x, data_format), channels_last(grad, data_format)
+    where = _first_largest(x, attrs)
+    if where.shape[:4] != g.shape:
+        raise ValueError("the gradient has another shape than the pooled image")
+    # A pixel may be the largest of several windows: their gradients are added in float32 or wider.
+    wide = np.float32 if grad.itemsize < 4 and grad.dtype.kind not in "iu" else grad.dtype
+    parts = np.zeros((*g.shape, window.taps[0] * window.taps[1]), wide)
+    np.put_along_axis(parts, where, g[..., None].astype(wide), -1)
+    out = overlay(parts.reshape(*g.shape, *window.taps), image.shape[1], image.shape[2], window)
+    return as_layout(out, data_format).astype(x.dtype, copy=False)
+
+
+def _max_pool_grad_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
+    if grad.shape != x.shape:
+        raise ValueError("the gradient has another shape than the image")
+    g = patches(channels_last(grad, attrs["data_format"]), _window(attrs))
+    picked = np.take_along_axis(g.reshape(*g.shape[:4], g.shape[4] * g.shape[5]), _first_largest(x, attrs), -1)
+    return as_layout(picked[..., 0], attrs["data_format"])
+
+
+def _counts(height: int, width: int, window: Window, dtype: Any) -> Array:
+    """How many pixels inside the image each window sees, `[1, rows, columns, 1]`."""
+    return np.asarray(patches(np.ones((1, height, width, 1), dtype), window).sum((4, 5)))
+
+
+def _avg_pool(x: Array, **attrs: Any) -> Array:
+    image, window = channels_last(x, attrs["data_format"]), _window(attrs)
+    wide = np.promote_types(np.float32, x.dtype) if x.itemsize >= 4 else np.dtype(np.float32)
+    total = patches(image.astype(wide, copy=False), window).sum((4, 5))
+    mean = total / _counts(image.shape[1], image.shape[2], window, wide)
+    return as_layout(mean, attrs["data_format"]).astype(x.dtype, copy=False)
+
+
+def _avg_pool_grad(sizes: Array, grad: Array, **attrs: Any) -> Array:
+    data_format, window = attrs["data_format"], _window(attrs)
+    g = channels_last(grad, data_format)
+    n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), data_format))
+    if g.shape != (n, window.positions(0, height), window.positions(1, width), c):
+        raise ValueError(f"the gradient has another shape than the pooled image of shape {dims_of(sizes)}")
+    wide = np.float32 if grad.itemsize < 4 else grad.dtype
+    share = g.astype(wide, copy=False) / _counts(height, width, window, wide)
+    parts = np.broadcast_to(share[..., None, None], (*g.shape, *window.taps))
+    return as_layout(overlay(parts, height, width, window), data_format).astype(grad.dtype, copy=False)
+
+
+# --- definitions --------------------------------------------------------------------------------------------
+
+
+def _max_gradient(node: Node, grad: Tensor) -> Grads:
+    return [apply("MaxPoolGrad", (node.inputs[0], node.outputs[0], grad), dict(node.attrs))]
+
+
+def _max_grad_gradient(node: Node, grad: Tensor) -> Grads:
+    x, y, _ = node.inputs
+    return [None, None, apply("MaxPoolGradGrad", (x, y, grad), dict(node.attrs))]
+
+
+def _max_grad_grad_gradient(node: Node, grad: Tensor) -> Grads:
+    x, y, _ = node.inputs
+    return [None, None, apply("MaxPoolGrad", (x, y, grad), dict(node.attrs))]
+
+
+def _avg_gradient(node: Node, grad: Tensor) -> Grads:
+    return [apply("AvgPoolGrad", (shape(node.inputs[0]), grad), dict(node.attrs))]
+
+
+def _avg_grad_gradient(node: Node, grad: Tensor) -> Grads:
+    return [None, apply("AvgPool", (grad,), dict(node.attrs))]
+
+
+def _cost(pooled: Any) -> Any:
+    """One operation per tap and pooled element."""
+
+    def of(node: Node) -> Cost:
+        height, width = _window(node.attrs).taps
+        return default_cost(node)._replace(flops=float(size(pooled(node)) * height * width))
+
+    return of
+
+
+define(
+    "MaxPool",
+    infer=_pool_rule(NUMBERS),
+    reference=_max_pool,
+    gradient=_max_gradient,
+    cost=_cost(lambda node: node.outputs[0]),
+)
+define(
+    "MaxPoolGrad",
+    infer=_max_grad_rule,
+    reference=_max_pool_grad,
+    gradient=_max_grad_gradient,
+    cost=_cost(lambda node: node.inputs[2]),
+)
+define(
+    "MaxPoolGradGrad",
+    infer=_max_grad_grad_rule,
+    reference=_max_pool_grad_grad,
+    gradient=_max_grad_grad_gradient,
+    cost=_cost(lambda node: node.outputs[0]),
+)
+define(
+    "AvgPool",
+    infer=_pool_rule(FLOATS),
+    reference=_avg_pool,
+    gradient=_avg_gradient,
+    cost=_cost(lambda node: node.outputs[0]),
+)
+define(
+    "AvgPoolGrad",
+    infer=_avg_grad_rule,
+    reference=_avg_pool_grad,
+    gradient=_avg_grad_gradient,
+    cost=_cost(lambda node: node.inputs[1]),
+)
+
+
+# --- what users call ----------------------------------------------------------------------------------------
+
+
+def max_pool(
+    value: TensorLike = None,
+    ksize: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: TensorLike = None,
+) -> Tensor:
+    """The largest pixel that each window sees.
+
+    Args:
+        value: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW"; of any
+            numeric type.
+        ksize: size of the window: one number, (height, width), or one per axis of the image.
+        strides: how far it moves, written like `ksize`.
+        padding: "SAME", "VALID" or pairs as for `conv2d`; padding is never the largest.
+        data_format: "NHWC" or "NCHW".
+        name: name of the node.
+        input: newer name of `value`.
+
+    Raises:
+        ValueError: the window does not fit, or reaches over batches. UnimplementedError: it reaches over channels otherwise than over
+            these alone, in steps of its size, which divides them.
+    """
+    return _pool("MaxPool", value, ksize, strides, padding, data_format, name, input)
+
+
+def avg_pool(
+    value: TensorLike = None,
+    ksize: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: TensorLike = None,
+) -> Tensor:
+    """The mean of the pixels that each window sees; padding does not count. Arguments as for `max_pool`."""
+    return _pool("AvgPool", value, ksize, strides, padding, data_format, name, input)
+
+
+def _pool(
+    op: str,
+    value: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str,
+    name: str | None,
+    input: TensorLike,
+) -> Tensor:
+    images = input if value is None else value
+    for argument, given in (("value", images), ("ksize", ksize), ("strides", strides), ("padding", padding)):
+        if given is None:
+            raise ValueError(f"{argument} must be given")
+    attrs = {
+        "ksize": four(ksize, "ksize", data_format),
+        "strides": four(strides, "strides", data_format),
+        **padding_attrs(padding),
+        "data_format": data_format,
+    }
+    with op_scope(name, op, images) as scope:
+        x = convert(images, name="value")
+        size, steps, last = attrs["ksize"], attrs["strides"], 1 if data_format == "NCHW" else 3
+        if op == "MaxPool" and size[last] > 1:
+            return _max_over_channels(x, size, steps, last, scope)
+        return apply(op, (x,), attrs, scope)
+
+
+def _max_over_channels(
+    x: Tensor, size: tuple[int, ...], steps: tuple[int, ...], last: int, scope: str | None
+) -> Tensor:
+    """The largest of each so many channels: the pixels are the rows of a picture that is as wide as there are channels."""
+    window, channels = size[last], x.dims[last] if x.dims is not None else None
+    unable = None
+    if last == 1 or any(n != 1 for n in (*size[:last], *steps[:last])):
+        unable = f"MaxPooling supports exactly one of pooling across depth or pooling across width/height: {size}"
+    elif steps[last] != window:
+        unable = (
+            f"Depthwise max pooling requires the depth window to equal the depth stride: {window} and {steps[last]}"
+        )
+    elif channels is None or channels % window:
+        unable = (
+            f"Depthwise max pooling requires the depth window to evenly divide the input depth: {window} and {channels}"
+        )
+    if unable is not None:
+        raise UnimplementedError(None, None, unable)
+    assert channels is not None  # else it is unable
+    n, height, width = (shape(x)[i] if d is None else d for i, d in enumerate((x.dims or ())[:3]))
+    rows = reshape(x, [n, -1, channels, 1])
+    found = max_pool(rows, [1, window], [1, window], "VALID")
+    return reshape(found, [n, height, width, channels // window], name=scope)

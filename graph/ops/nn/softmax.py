@@ -1,0 +1,416 @@
+"""Softmax, and the cross entropies: how far predicted probabilities are from the true ones.
+
+The losses take logits, not probabilities: `log(softmax(x))` in one step is exact where the two steps would
+give log(0). Their ops also give out the gradient with respect to the logits, which costs little once the
+exponentials are there; TensorFlow calls it `backprop`. Here they work on the last axis of tensors of any
+rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, make
+from ...core.dtypes import FLOATS
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.shape import merge
+from ..array.creation import zeros_like
+from ..array.identity_and_placeholders import stop_gradient
+from ..array.shapes import expand_dims, reshape, shape, transpose
+from ..math.arithmetic import absolute, add, multiply, negative, subtract
+from ..math.cast import cast
+from ..math.common import allowed, same_type
+from ..math.compare import greater_equal, where_v2
+from ..math.elementwise import exp, log1p
+from ..math.reduce import reduce_sum
+from ..math.static_operands import need_index, need_rank_at_least, normal_axis, op_scope
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Grads: TypeAlias = list[Tensor | None]
+
+_SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
+
+
+# --- softmax
+# -------------------------------------------------------------------------------------------------------
+
+
+def _log_softmax(x: Array) -> Array:
+    """In float32 or wider."""
+    x = x.astype(np.promote_types(x.dtype, np.float32), copy=False) if x.itemsize >= 4 else x.astype(np.float32)
+    shifted = x - x.max(-1, keepdims=True, initial=-np.inf)  # the largest exponential is 1: none overflows
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def _softmax(x: Array) -> Array:
+    x = x.astype(np.float32) if x.itemsize < 4 else x
+    e = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def _rounded(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda logits: function(logits).astype(logits.dtype, copy=False)
+
+
+def _softmax_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    need_rank_at_least(x.dims, 1, "logits")
+    return [(allowed(x.dtype.base, FLOATS), x.dims)]
+
+
+def _softmax_cost(node: Node) -> Cost:
+    return default_cost(node, _SOFTMAX_FLOPS)
+
+
+def _softmax_gradient(node: Node, grad: Tensor) -> Grads:
+    y = node.outputs[0]
+    return [multiply(subtract(grad, reduce_sum(multiply(grad, y), -1, keepdims=True)), y)]
+
+
+def _log_softmax_gradient(node: Node, grad: Tensor) -> Grads:
+    return [subtract(grad, multiply(reduce_sum(grad, -1, keepdims=True), exp(node.outputs[0])))]
+
+
+define(
+    "Softmax",
+    infer=_softmax_rule,
+    reference=_rounded(_softmax),
+    gradient=_softmax_gradient,
+    cost=_softmax_cost,
+)
+define(
+    "LogSoftmax",
+    infer=_softmax_rule,
+    reference=_rounded(_log_softmax),
+    gradient=_log_softmax_gradient,
+    cost=_softmax_cost,
+)
+
+
+def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis: probabilities from logits.
+
+    Args:
+        logits: of floating type and rank 1 or more.
+        axis: the axis of the classes; None: the last.
+        dim: old name of `axis`.
+
+    Raises:
+        ValueError: no such axis, or the axis is not the last and the rank is not known.
+
+    >>> softmax([[0.0, 0.0], [0.0, 1000.0]])   # [[0.5, 0.5], [0, 1]]
+    """
+    return _along("Softmax", logits, _one_axis(axis, dim), name)
+
+
+def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+    """log(softmax(x)), exact where softmax(x) rounds to 0. Arguments as for `softmax`."""
+    return _along("LogSoftmax", logits, _one_axis(axis, dim), name)
+
+
+def _one_axis(axis: int | None, dim: int | None) -> int:
+    if axis is not None and dim is not None:
+        raise ValueError("Cannot specify both 'axis' and 'dim': they mean the same")
+    return next((int(a) for a in (axis, dim) if a is not None), -1)
+
+
+def _along(op: str, logits: TensorLike, axis: int, name: str | None) -> Tensor:
+    """Apply an op of the last axis along any axis."""
+    if isinstance(logits, Tensor) and axis == -1:
+        return apply(op, (logits,), None, name)
+    with op_scope(name, op, logits) as scope:
+        x = convert(logits, name="logits")
+        order = _axis_last(x, axis)
+        if order is None:
+            return apply(op, (x,), None, scope)
+        back = [order.index(i) for i in range(len(order))]
+        return transpose(apply(op, (transpose(x, order),)), back, name=scope)
+
+
+def _axis_last(x: Tensor, axis: int) -> list[int] | None:
+    """The permutation that brings `axis` to the end; None when it is there."""
+    if axis == -1:
+        return None
+    if x.dims is None:
+        raise ValueError(f"The rank of {x!r} must be known for axis {axis}: use set_shape, or axis=-1")
+    at = normal_axis(axis, len(x.dims))
+    if at == len(x.dims) - 1:
+        return None
+    return [*(i for i in range(len(x.dims)) if i != at), at]
+
+
+# --- cross entropies over classes
+# ----------------------------------------------------------------------------------
+
+
+def _dense_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    logits, labels = inputs
+    dtype = allowed(same_type(inputs), FLOATS)
+    need_rank_at_least(logits.dims, 1, "logits")
+    need_rank_at_least(labels.dims, 1, "labels")
+    dims = merge(logits.dims, labels.dims)
+    return [(dtype, None if dims is None else dims[:-1]), (dtype, dims)]
+
+
+def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
+    if logits.shape != labels.shape:
+        raise ValueError("logits and labels must have one shape")
+    log_p = _log_softmax(logits)
+    y = labels.astype(log_p.dtype)
+    # 0 * log(0) is 0 here: a class of probability 0 costs nothing where the logit is -inf.
+    loss = -np.where(y == 0, 0, y * log_p).sum(-1)
+    # TensorFlow gives softmax - labels, which is right only where the labels sum to 1.
+    backprop = np.exp(log_p) * y.sum(-1, keepdims=True) - y
+    return loss.astype(logits.dtype), backprop.astype(logits.dtype)
+
+
+def _sparse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    logits, labels = inputs
+    dtype = allowed(logits.dtype.base, FLOATS)
+    need_index(labels, "labels")
+    need_rank_at_least(logits.dims, 1, "logits")
+    if logits.dims is None:
+        return [(dtype, labels.dims), (dtype, None if labels.dims is None else (*labels.dims, None))]
+    if labels.dims is not None and len(labels.dims) != len(logits.dims) - 1:
+        raise ValueError(
+            f"labels must have one dimension less than logits, which have rank {len(logits.dims)}; they have "
+            f"rank {len(labels.dims)}. For one probability per class use softmax_cross_entropy_with_logits"
+        )
+    outer = merge(logits.dims[:-1], labels.dims) or ()
+    return [(dtype, outer), (dtype, (*outer, logits.dims[-1]))]
+
+
+def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
+    if logits.shape[:-1] != np.shape(labels):
+        raise ValueError("labels must have the shape of logits without its last dimension")
+    classes = logits.shape[-1]
+    flat = np.ravel(labels)
+    if flat.size and (flat.min() < 0 or flat.max() >= classes):
+        bad = int(flat[(flat < 0) | (flat >= classes)][0])
+        raise InvalidArgumentError(
+            None, None, f"Received a label value of {bad} which is outside the valid range of [0, {classes})."
+        )
+    log_p = _log_softmax(logits).reshape(flat.size, classes)
+    at = np.arange(flat.size), flat
+    loss = -log_p[at]
+    backprop = np.exp(log_p)
+    backprop[at] -= 1
+    dtype = logits.dtype
+    return (
+        loss.reshape(np.shape(labels)).astype(dtype, copy=False),
+        backprop.reshape(logits.shape).astype(dtype, copy=False),
+    )
+
+
+def _loss_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> tuple[Any, Any]:
+    """The gradient for the logits, and beside it softmax(logits) if it was needed.
+
+    `backprop` is s * p - labels, where p is the softmax and s the labels' sum (1 for sparse ones).
+    """
+    total: Tensor | None = None
+    if grad_loss is not None:
+        total = multiply(expand_dims(grad_loss, -1), node.outputs[1])
+    if grad_backprop is None:
+        return total, None
+    p = softmax(node.inputs[0])
+    curved = multiply(subtract(grad_backprop, reduce_sum(multiply(grad_backprop, p), -1, keepdims=True)), p)
+    if node.type == "SoftmaxCrossEntropyWithLogits":
+        curved = multiply(curved, reduce_sum(node.inputs[1], -1, keepdims=True))
+    return curved if total is None else add(total, curved), p
+
+
+def _dense_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> Grads:
+    for_logits, p = _loss_gradient(node, grad_loss, grad_backprop)
+    for_labels: Tensor | None = None
+    if grad_loss is not None:
+        for_labels = negative(multiply(expand_dims(grad_loss, -1), log_softmax(node.inputs[0])))
+    if grad_backprop is not None:
+        more = subtract(reduce_sum(multiply(grad_backprop, p), -1, keepdims=True), grad_backprop)
+        for_labels = more if for_labels is None else add(for_labels, more)
+    return [for_logits, for_labels]
+
+
+def _sparse_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> Grads:
+    return [_loss_gradient(node, grad_loss, grad_backprop)[0], None]
+
+
+def _loss_cost(node: Node) -> Cost:
+    return default_cost(node)._replace(flops=(_SOFTMAX_FLOPS + 6) * size(node.inputs[0]))
+
+
+define(
+    "SoftmaxCrossEntropyWithLogits",
+    infer=_dense_rule,
+    reference=_dense,
+    gradient=_dense_gradient,
+    cost=_loss_cost,
+)
+define(
+    "SparseSoftmaxCrossEntropyWithLogits",
+    infer=_sparse_rule,
+    reference=_sparse,
+    gradient=_sparse_gradient,
+    cost=_loss_cost,
+)
+
+
+def _need_both(function: str, sentinel: Any, labels: Any, logits: Any) -> None:
+    if sentinel is not None:
+        raise ValueError(f"Only call `{function}` with named arguments (labels=..., logits=..., ...)")
+    if labels is None or logits is None:
+        raise ValueError("Both labels and logits must be provided.")
+
+
+def softmax_cross_entropy_with_logits(
+    _sentinel: Any = None,
+    labels: TensorLike = None,
+    logits: TensorLike = None,
+    dim: int = -1,
+    name: str | None = None,
+    axis: int | None = None,
+) -> Tensor:
+    """`softmax_cross_entropy_with_logits_v2` that treats the labels as constants: no gradient flows into
+    them.
+    """
+    _need_both("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
+    with op_scope(name, "softmax_cross_entropy_with_logits_sg", logits, labels) as scope:
+        fixed = stop_gradient(convert(labels, name="labels"), name="labels_stop_gradient")
+        return softmax_cross_entropy_with_logits_v2(fixed, logits, axis=dim if axis is None else axis, name=scope)
+
+
+def softmax_cross_entropy_with_logits_v2(
+    labels: TensorLike,
+    logits: TensorLike,
+    axis: int | None = None,
+    name: str | None = None,
+    dim: int | None = None,
+) -> Tensor:
+    """How unlikely the labels are under softmax(logits): `-sum(labels * log(softmax(logits)))`.
+
+    Args:
+        labels: the true probabilities of the classes, of the logits' shape, or of as many elements in another
+            number of axes; another type is cast to that of the logits.
+        logits: unnormalised log probabilities.
+        axis: the axis of the classes; None: the last.
+        name: name of the loss's node.
+        dim: old name of `axis`.
+
+    Returns:
+        Shape of the logits without the axis.
+
+    Raises:
+        TypeError, ValueError: types or shapes differ.
+    """
+    _need_both("softmax_cross_entropy_with_logits_v2", None, labels, logits)
+    with op_scope(name, "softmax_cross_entropy_with_logits", logits, labels) as scope:
+        x = convert(logits, name="logits")
+        y = cast(convert(labels, name="labels"), x.dtype)
+        order = _axis_last(x, _one_axis(axis, dim))
+        if order is not None:
+            x, y = transpose(x, order), transpose(y, order)
+        if x.dims is not None and y.dims is not None and len(x.dims) != len(y.dims):
+            y = reshape(y, shape(x))  # TensorFlow makes matrices of both
+        return make("SoftmaxCrossEntropyWithLogits", (x, y), None, scope).outputs[0]
+
+
+def sparse_softmax_cross_entropy_with_logits(
+    _sentinel: Any = None, labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
+) -> Tensor:
+    """How unlikely the true class is under softmax(logits): `-log(softmax(logits))[label]`.
+
+    Args:
+        labels: the true class of each row, int32 or int64, in [0, classes); shape of the logits without the
+            last axis.
+        logits: unnormalised log probabilities, classes along the last axis.
+        name: scope of the nodes.
+
+    Returns:
+        Shape of the labels, type of the logits.
+
+    Raises:
+        ValueError: the ranks do not fit. In a step: InvalidArgumentError for a label out of range.
+
+    >>> loss = sparse_softmax_cross_entropy_with_logits(labels=[1], logits=[[0.0, 0.0]])   # [log 2]
+    """
+    function = "sparse_softmax_cross_entropy_with_logits"
+    _need_both(function, _sentinel, labels, logits)
+    default = "SparseSoftmaxCrossEntropyWithLogits"
+    with op_scope(name, default, labels, logits):
+        y = convert(labels, name="labels")
+        x = convert(logits, name="logits")
+        return make(default, (x, y), None, name).outputs[0]
+
+
+# --- cross entropies of independent yes-or-no questions
+# --------------------------------------------------------------
+
+
+def sigmoid_cross_entropy_with_logits(
+    _sentinel: Any = None, labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
+) -> Tensor:
+    """How unlikely each label is under sigmoid(logits), each element a question of its own.
+
+    `max(x, 0) - x * z + log(1 + exp(-|x|))` for logit x and label z in [0, 1]: no overflow for any x.
+
+    Returns:
+        Shape and type of the logits.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    _need_both("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
+    with op_scope(name, "logistic_loss", logits, labels) as scope:
+        x, z = _one_shape(logits, labels)
+        zeros = zeros_like(x)
+        positive = greater_equal(x, zeros)
+        # where, not relu and abs: so that the slopes of the two kinks at 0 belong together
+        above = where_v2(positive, x, zeros)
+        minus_abs = where_v2(positive, negative(x), x)
+        return add(subtract(above, multiply(x, z)), log1p(exp(minus_abs)), name=scope)
+
+
+def weighted_cross_entropy_with_logits(
+    labels: TensorLike = None,
+    logits: TensorLike = None,
+    pos_weight: TensorLike = None,
+    name: str | None = None,
+    targets: TensorLike = None,
+) -> Tensor:
+    """`sigmoid_cross_entropy_with_logits` in which a missed yes costs `pos_weight` times as much as a false
+    one.
+
+    Args:
+        labels: in [0, 1], of the logits' shape and type.
+        logits: of floating type.
+        pos_weight: weight of the positive labels, broadcast against them.
+        targets: old name of `labels`.
+    """
+    from .activations import relu
+
+    if labels is not None and targets is not None:
+        raise ValueError("Cannot specify both 'labels' and 'targets': they mean the same")
+    labels = targets if labels is None else labels
+    _need_both("weighted_cross_entropy_with_logits", None, labels, logits)
+    if pos_weight is None:
+        raise ValueError("pos_weight must be provided.")
+    with op_scope(name, "logistic_loss", logits, labels) as scope:
+        x, z = _one_shape(logits, labels)
+        extra = subtract(convert(pos_weight, x.dtype, name="pos_weight"), 1)
+        weight = add(1, multiply(extra, z))
+        softplus_of_minus_x = add(log1p(exp(negative(absolute(x)))), relu(negative(x)))
+        return add(multiply(subtract(1, z), x), multiply(weight, softplus_of_minus_x), name=scope)
+
+
+def _one_shape(logits: TensorLike, labels: TensorLike) -> tuple[Tensor, Tensor]:
+    x = convert(logits, name="logits")
+    z = labels if isinstance(labels, Tensor) else convert(labels, x.dtype, name="labels")
+    try:
+        merge(z.dims, x.dims)
+    except ValueError:
+        raise ValueError(f"logits and labels must have the same shape: {x!r} and {z!r}") from None
+    return x, z

@@ -1,0 +1,148 @@
+"""Random numbers that are a function of shape and seed alone: the seed is a tensor, and gives the same numbers every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import DType, as_dtype
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.philox import Stream
+from ..math.arithmetic import subtract
+from ..math.static_operands import index_operand, need_index, need_rank, op_scope
+from .random_common import (
+    Array,
+    Draw,
+    bounds,
+    bounds_rule,
+    drawing_cost,
+    float_attr,
+    interval,
+    scaled,
+    shape_operand,
+    sizes_of,
+)
+
+
+def seeded_stream(seed: Array) -> Stream:
+    """Two numbers of 64 bits fill the key (their lower words) and the upper half of the counter (their upper
+    words).
+    """
+    a, b = (int(s) % (1 << 64) for s in seed)
+    low = 0xFFFFFFFF
+    return Stream((a & low, b & low), (a >> 32) | (b >> 32) << 32)
+
+
+def check_seed_operand(seed: Tensor) -> None:
+    """Check that a tensor can be the seed of a stateless op."""
+    need_index(seed, "the seed")
+    need_rank(seed.dims, 1, "the seed")
+    if seed.dims is not None and seed.dims[0] not in (None, 2):
+        raise ValueError(f"the seed must hold two numbers, not {seed.dims[0]}")
+
+
+def _define_stateless(name: str, draw: str) -> None:
+    function: Draw = getattr(Stream, draw)
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        check_seed_operand(inputs[1])
+        return [(float_attr(attrs), shape_operand(inputs[0]))]
+
+    def reference(shape: Array, seed: Array, *, dtype: DType) -> Array:
+        return function(seeded_stream(seed), sizes_of(shape), dtype.np)
+
+    define(name, infer=infer, reference=reference, cost=drawing_cost(draw))
+
+
+def _stateless_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    check_seed_operand(inputs[1])
+    return [(bounds_rule(inputs[2:]), shape_operand(inputs[0]))]
+
+
+def _stateless_int(shape: Array, seed: Array, low: Array, high: Array) -> Array:
+    sizes = sizes_of(shape)
+    a, b = bounds(low, high, int(np.prod(sizes)))
+    return seeded_stream(seed).integers(sizes, a, b, low.dtype)
+
+
+_define_stateless("StatelessRandomUniform", "uniform")
+_define_stateless("StatelessRandomNormal", "normal")
+_define_stateless("StatelessTruncatedNormal", "truncated_normal")
+define("StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=drawing_cost("integers"))
+
+
+def stateless_random_uniform(
+    shape: TensorLike,
+    seed: TensorLike,
+    minval: TensorLike = 0,
+    maxval: TensorLike = None,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Tensor:
+    """Numbers evenly spread over [minval, maxval): a function of shape and seed alone.
+
+    Args:
+        shape: shape of the result.
+        seed: two integers (int32 or int64), which may be computed by the graph.
+        minval, maxval, dtype: as for `random_uniform`.
+
+    >>> stateless_random_uniform([2], seed=[1, 2])   # the same two numbers in every step, session and place
+    """
+    dtype = as_dtype(dtype).base
+    with op_scope(name, "stateless_random_uniform", shape, seed, minval, maxval) as scope:
+        sizes, two = index_operand(shape, "shape"), index_operand(seed, "seed")
+        low, high = interval(minval, maxval, dtype)
+        if dtype.is_integer:
+            return apply("StatelessRandomUniformInt", (sizes, two, low, high), None, scope)
+        drawn = apply("StatelessRandomUniform", (sizes, two), {"dtype": dtype})
+        return scaled(drawn, subtract(high, low, name="sub"), low, scope)
+
+
+def stateless_random_normal(
+    shape: TensorLike,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Tensor:
+    """Normally distributed numbers: a function of shape and seed alone (see `stateless_random_uniform`)."""
+    return _stateless_gaussian(
+        "StatelessRandomNormal", "stateless_random_normal", shape, seed, mean, stddev, dtype, name
+    )
+
+
+def stateless_truncated_normal(
+    shape: TensorLike,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Tensor:
+    """`truncated_normal` as a function of shape and seed alone (see `stateless_random_uniform`)."""
+    return _stateless_gaussian(
+        "StatelessTruncatedNormal", "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name
+    )
+
+
+def _stateless_gaussian(
+    op: str,
+    default: str,
+    shape: TensorLike,
+    seed: TensorLike,
+    mean: TensorLike,
+    stddev: TensorLike,
+    dtype: Any,
+    name: str | None,
+) -> Tensor:
+    dtype = as_dtype(dtype).base
+    with op_scope(name, default, shape, seed, mean, stddev) as scope:
+        sizes, two = index_operand(shape, "shape"), index_operand(seed, "seed")
+        center = convert(mean, dtype, name="mean")
+        spread = convert(stddev, dtype, name="stddev")
+        return scaled(apply(op, (sizes, two), {"dtype": dtype}), spread, center, scope)

@@ -1,0 +1,394 @@
+"""Sparse tensors made, ordered, cut, joined and filled in; nothing is computed with their elements.
+
+Where an element is in the whole, counted row by row, is its *place*: one integer instead of coordinates, by which elements are
+ordered and compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core.build import TensorLike, convert
+from ...core.constant_value import static_dims
+from ...core.dtypes import bool_, int64
+from ...core.node import Tensor
+from ...core.shape import Dims, element_count, is_static, merge, text
+from ...tensors.sparse_tensor import SparseTensor
+from ..array.concat_stack import concat, stack
+from ..array.creation import fill, ones_like, range as range_, zeros, zeros_like
+from ..array.dynamic_partition import boolean_mask
+from ..array.gather import gather
+from ..array.identity_and_placeholders import Assert
+from ..array.segments import unsorted_segment_sum
+from ..array.shapes import expand_dims, reshape, shape, size
+from ..array.sorting import argsort
+from ..math.arithmetic import add, floordiv, floormod, maximum, minimum, multiply, subtract
+from ..math.cast import cast
+from ..math.compare import equal, greater, greater_equal, less, not_equal, where
+from ..math.logic import logical_and, logical_not
+from ..math.reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
+from ..math.scan import cumprod
+from ..math.static_operands import normal_axis, op_scope, static_int, static_ints
+from .to_dense import sparse_to_dense
+
+
+class FilledRows(NamedTuple):
+    """What `sparse_fill_empty_rows` gives: the tensor, and bool `[rows]`: which rows were empty."""
+
+    sp_output: SparseTensor
+    empty_row_indicator: Tensor
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def strides_of(dense_shape: Tensor) -> Tensor:
+    """How far it is, in places, to the next element along each axis."""
+    return cumprod(dense_shape, axis=0, exclusive=True, reverse=True)
+
+
+def places_of(indices: Tensor, dense_shape: Tensor) -> Tensor:
+    """The place of each element, int64 `[n]`."""
+    places = reduce_sum(multiply(indices, strides_of(dense_shape)), axis=1)
+    places.set_shape(None if indices.dims is None else indices.dims[:1])
+    places.set_shape([None])
+    return places
+
+
+def coordinates_at(places: Tensor, dense_shape: Tensor) -> Tensor:
+    """The coordinates of places, int64 `[n, rank]`."""
+    return floormod(floordiv(expand_dims(places, 1), strides_of(dense_shape)), dense_shape)
+
+
+def known_rank(sp: SparseTensor, what: str) -> int:
+    """How many axes it has. ValueError: unknown."""
+    if sp.rank is None:
+        raise ValueError(
+            f"{what} needs to know how many axes the sparse tensor has: give its indices a shape, [None, rank]"
+        )
+    return sp.rank
+
+
+def columns(indices: Tensor, axes: Sequence[int]) -> Tensor:
+    """These coordinates of each element, `[n, len(axes)]`."""
+    return gather(indices, convert(list(axes), int64), axis=1)
+
+
+def sparse(value: Any) -> SparseTensor:
+    """A `SparseTensor` or the value of one. TypeError: something else."""
+    if not isinstance(value, SparseTensor) and not hasattr(value, "dense_shape"):
+        raise TypeError(f"Input must be a SparseTensor, not {value!r}")
+    return SparseTensor.from_value(value)
+
+
+# --- from and to dense -----------------------------------------------------------------------------------------------
+
+
+def sparse_tensor_to_dense(
+    sp_input: SparseTensor, default_value: TensorLike = None, validate_indices: bool = True, name: str | None = None
+) -> Tensor:
+    """The dense form of a sparse tensor. Arguments as of `sparse_to_dense`; without a default: zero, or empty text.
+
+    >>> sparse_tensor_to_dense(SparseTensor([[0, 1]], [5], [2, 2]))   # evaluates to [[0, 5], [0, 0]]
+    """
+    sp = sparse(sp_input)
+    default = default_value if default_value is not None else zeros((), sp.dtype.base)
+    return sparse_to_dense(
+        sp.indices, sp.dense_shape, sp.values, default, validate_indices, name or "SparseTensorToDense"
+    )
+
+
+def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
+    """The elements of a tensor that are not zero."""
+    with op_scope(name, "dense_to_sparse", tensor):
+        x = convert(tensor)
+        whole, flat = shape(x, out_type=int64), reshape(x, [-1])
+        places = reshape(where(not_equal(flat, zeros_like(flat))), [-1])
+        return SparseTensor(coordinates_at(places, whole), gather(flat, places), whole)
+
+
+def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: str | None = None) -> Tensor:
+    """Which ids a row has: of ids, int32 or int64 `[D0, ..., Dn]`, a bool tensor `[D0, ..., Dn-1, vocab_size]`."""
+    sp = sparse(sp_input)
+    with op_scope(name, "SparseToIndicator", sp.values) as scope:
+        merged = sparse_merge(sp, SparseTensor(sp.indices, ones_like(sp.values, bool_), sp.dense_shape), vocab_size)
+        return sparse_to_dense(
+            merged.indices, merged.dense_shape, merged.values, False, validate_indices=False, name=scope
+        )
+
+
+def sparse_merge(
+    sp_ids: Any, sp_values: SparseTensor, vocab_size: Any, name: str | None = None, already_sorted: bool = False
+) -> SparseTensor:
+    """Values by id: the last coordinate is replaced by the id that stands there in another tensor, of the same places.
+
+    Args:
+        sp_ids: a sparse tensor of ids, or a list of them: the last coordinate is replaced by as many.
+        vocab_size: how many ids there are; a list for a list. already_sorted: the result is in order without sorting.
+
+    Raises:
+        TypeError: a list, and no list. ValueError: lists of different lengths.
+    """
+    several = isinstance(sp_ids, (list, tuple)) and not hasattr(sp_ids, "dense_shape")
+    if several != isinstance(vocab_size, (list, tuple)):
+        raise TypeError(f"sp_ids and vocab_size must both be lists, or none of them: {sp_ids!r}, {vocab_size!r}")
+    ids, sizes = [sparse(i) for i in (sp_ids if several else [sp_ids])], list(vocab_size) if several else [vocab_size]
+    if len(ids) != len(sizes):
+        raise ValueError(f"sp_ids and vocab_size have to have equal lengths, not {len(ids)} and {len(sizes)}")
+    values = sparse(sp_values)
+    with op_scope(name, "SparseMerge", values.values):
+        at = concat([ids[0].indices[:, :-1], *(expand_dims(cast(i.values, int64), 1) for i in ids)], 1)
+        ends = [reshape(cast(convert(n), int64), [1]) for n in sizes]
+        merged = SparseTensor(at, values.values, concat([ids[0].dense_shape[:-1], *ends], 0))
+        return merged if already_sorted else sparse_reorder(merged)
+
+
+def sparse_eye(
+    num_rows: int, num_columns: int | None = None, dtype: Any = "float32", name: str | None = None
+) -> SparseTensor:
+    """Ones on the diagonal of a matrix."""
+    across = num_rows if num_columns is None else num_columns
+    with op_scope(name, "eye"):
+        sizes = [cast(convert(n), int64) for n in (num_rows, across)]
+        diagonal = range_(minimum(*sizes))
+        ones = fill(shape(diagonal), cast(convert(1), dtype))
+        return SparseTensor(stack([diagonal, diagonal], 1), ones, stack(sizes))
+
+
+# --- order and shape -------------------------------------------------------------------------------------------------
+
+
+def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
+    """The same tensor with its elements in row-major order; equal coordinates keep theirs."""
+    sp = sparse(sp_input)
+    with op_scope(name, "SparseReorder", sp.values):
+        order = argsort(places_of(sp.indices, sp.dense_shape), stable=True)
+        return SparseTensor(gather(sp.indices, order), gather(sp.values, order), sp.dense_shape)
+
+
+def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None = None) -> SparseTensor:
+    """The same elements in the same order in another shape; one size may be -1, and is what is left."""
+    sp = sparse(sp_input)
+    with op_scope(name, "SparseReshape", sp.values):
+        wanted = cast(convert(shape), int64)
+        before = sp.shape.dims_tuple
+        if is_static(before) and (static_ints(wanted) or []).count(-1) > 1:
+            raise ValueError(f"At most one dimension can be inferred (-1). Found: {static_ints(wanted)}")
+        known = _reshaped_dims(before, static_dims(wanted))
+        unknown = equal(wanted, -1)
+        rest = floordiv(reduce_prod(sp.dense_shape), maximum(reduce_prod(where(unknown, ones_like(wanted), wanted)), 1))
+        whole = where(unknown, ones_like(wanted) * rest, wanted)
+        whole.set_shape([None])
+        problem = [
+            "Input to reshape is a sparse tensor of shape",
+            sp.dense_shape,
+            "which does not fit the requested",
+            wanted,
+        ]
+        fits = Assert(equal(reduce_prod(whole), reduce_prod(sp.dense_shape)), problem)
+        with whole.graph.control_dependencies([fits]):
+            places = places_of(sp.indices, sp.dense_shape)
+        if is_static(known):
+            whole = convert(np.array(known, np.int64))
+        return SparseTensor(coordinates_at(places, whole), sp.values, whole)
+
+
+def _reshaped_dims(before: Dims, wanted: Dims) -> Dims:
+    """The shape after a reshape, as far as it is known. ValueError: it has another number of elements."""
+    count = element_count(before)
+    if count is None or wanted is None:
+        return wanted
+    known = math.prod(d for d in wanted if d is not None)
+    missing = wanted.count(None)
+    if (not missing and known != count) or (missing == 1 and known and count % known):
+        raise ValueError(f"Cannot reshape a sparse tensor with {count} elements to shape {text(wanted)}")
+    return tuple(count // known if d is None else d for d in wanted) if missing == 1 and known else wanted
+
+
+def sparse_transpose(
+    sp_input: SparseTensor, perm: Sequence[int] | None = None, name: str | None = None
+) -> SparseTensor:
+    """The axes in another order; None: the reverse."""
+    sp = sparse(sp_input)
+    with op_scope(name, "SparseTranspose", sp.values):
+        rank = known_rank(sp, "sparse_transpose")
+        order = list(range(rank))[::-1] if perm is None else [normal_axis(int(a), rank) for a in perm]
+        if sorted(order) != list(range(rank)):
+            raise ValueError(f"perm must name each of {rank} axes once: {perm}")
+        return sparse_reorder(SparseTensor(columns(sp.indices, order), sp.values, gather(sp.dense_shape, order)))
+
+
+def sparse_expand_dims(sp_input: SparseTensor, axis: TensorLike = -1, name: str | None = None) -> SparseTensor:
+    """With an axis of size 1 more, before `axis`; -1: as the last."""
+    sp = sparse(sp_input)
+    with op_scope(name, "expand_dims", sp.values):
+        given = convert(axis, name="axis")
+        known = static_int(given)
+        if known is not None and sp.rank is not None:
+            at: Any = normal_axis(known, sp.rank + 1)
+        else:
+            at = where(less(given, 0), given + size(sp.dense_shape) + 1, given)
+        nought = zeros_like(sp.indices[:, :1])
+        indices = concat([sp.indices[:, :at], nought, sp.indices[:, at:]], 1)
+        return SparseTensor(indices, sp.values, concat([sp.dense_shape[:at], [1], sp.dense_shape[at:]], 0))
+
+
+def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike = None) -> SparseTensor:
+    """The same elements in a whole of another size: `new_shape`, which must have room, or the least that holds them."""
+    sp = sparse(sp_input)
+    with op_scope(None, "SparseResetShape", sp.values):
+        if new_shape is None:
+            return SparseTensor(sp.indices, sp.values, maximum(reduce_max(sp.indices, axis=0) + 1, 0))
+        wanted = cast(convert(new_shape), int64)
+        sizes, before = static_dims(wanted) or (), sp.shape.dims_tuple or ()
+        if any(a is not None and b is not None and a < b for a, b in zip(sizes, before, strict=False)):
+            raise ValueError(f"new_shape {text(sizes)} should have dimension sizes >= sp_input.shape {text(before)}")
+        room = Assert(
+            reduce_all(greater_equal(wanted, sp.dense_shape)), ["new_shape", wanted, "has no room for", sp.dense_shape]
+        )
+        with wanted.graph.control_dependencies([room]):
+            return SparseTensor(sp.indices, sp.values, add(wanted, 0))
+
+
+# --- choosing and joining ---------------------------------------------------------------------------------------------
+
+
+def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
+    """Only the elements for which a bool vector is true."""
+    sp = sparse(sp_input)
+    with op_scope(None, "SparseRetain", sp.values):
+        retained = convert(to_retain, bool_)
+        merge(retained.dims, sp.values.dims)
+        kept = reshape(where(retained), [-1])
+        return SparseTensor(gather(sp.indices, kept), gather(sp.values, kept), sp.dense_shape)
+
+
+def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, name: str | None = None) -> SparseTensor:
+    """A box of it, from `start` on, of at most `size`: what lies outside the whole is left out."""
+    sp = sparse(sp_input)
+    with op_scope(name, "SparseSlice", sp.values):
+        first, length = cast(convert(start), int64), cast(convert(size), int64)
+        inside = logical_and(greater_equal(sp.indices, first), less(sp.indices, add(first, length)))
+        kept = reshape(where(reduce_all(inside, axis=1)), [-1])
+        whole = maximum(minimum(length, subtract(sp.dense_shape, first)), 0)
+        return SparseTensor(subtract(gather(sp.indices, kept), first), gather(sp.values, kept), whole)
+
+
+def sparse_split(
+    keyword_required: Any = None,
+    sp_input: Any = None,
+    num_split: int | None = None,
+    axis: int | None = None,
+    name: str | None = None,
+) -> list[SparseTensor]:
+    """Parts along an axis, of equal sizes or, the first ones, larger by one."""
+    sp, count = sparse(sp_input if sp_input is not None else keyword_required), num_split
+    if count is None or axis is None or count < 1:
+        raise ValueError("sparse_split needs num_split, at least 1, and axis")
+    with op_scope(name, "SparseSplit", sp.values):
+        rank = known_rank(sp, "sparse_split")
+        at = normal_axis(axis, rank)
+        length = sp.dense_shape[at]
+        least, more = floordiv(length, count), floormod(length, count)
+        parts = []
+        for i in range(count):
+            begin = add(multiply(least, i), minimum(more, i))
+            mine = add(least, cast(less(convert(i, int64), more), int64))
+            start = stack([begin if a == at else convert(0, int64) for a in range(rank)])
+            sizes = stack([mine if a == at else sp.dense_shape[a] for a in range(rank)])
+            parts.append(sparse_slice(sp, start, sizes))
+        return parts
+
+
+def sparse_concat(
+    axis: int,
+    sp_inputs: Sequence[SparseTensor],
+    name: str | None = None,
+    expand_nonconcat_dim: bool = False,
+    concat_dim: int | None = None,
+) -> SparseTensor:
+    """Several, one behind the other along an axis.
+
+    Args:
+        axis: which (`concat_dim`, TF1's first name for it). sp_inputs: of one rank, and one shape but for that axis.
+        expand_nonconcat_dim: the other sizes may differ; the largest counts.
+    """
+    parts = [sparse(sp) for sp in sp_inputs]
+    if len(parts) == 1:
+        return parts[0]
+    with op_scope(name, "SparseConcat", parts[0].values):
+        rank = known_rank(next((p for p in parts if p.rank is not None), parts[0]), "sparse_concat")
+        at = normal_axis(axis if concat_dim is None else concat_dim, rank)
+        shapes = stack([p.dense_shape for p in parts])
+        others = [a for a in range(rank) if a != at]
+        checks = []
+        if not expand_nonconcat_dim and others:
+            same = columns(shapes, others)
+            checks = [
+                Assert(
+                    reduce_all(equal(same, same[:1])),
+                    ["shapes differ beside the axis along which they are joined:", shapes],
+                )
+            ]
+        along = [a == at for a in range(rank)]
+        offset = convert([0] * rank, int64)
+        moved = []
+        with shapes.graph.control_dependencies(checks):
+            for p in parts:
+                moved.append(add(p.indices, offset))
+                offset = add(offset, where(along, p.dense_shape, zeros_like(p.dense_shape)))
+        whole = where(along, reduce_sum(shapes, axis=0), reduce_max(shapes, axis=0))
+        return sparse_reorder(SparseTensor(concat(moved, 0), concat([p.values for p in parts], 0), whole))
+
+
+def sparse_fill_empty_rows(sp_input: SparseTensor, default_value: TensorLike, name: str | None = None) -> FilledRows:
+    """Each row without an element gets one, a default at its beginning.
+
+    >>> filled, was_empty = sparse_fill_empty_rows(SparseTensor([[1, 0]], [7], [3, 2]), 0)
+    """
+    sp = sparse(sp_input)
+    with op_scope(name, "SparseFillEmptyRows", sp.values):
+        rows = sp.dense_shape[0]
+        count = unsorted_segment_sum(ones_like(sp.indices[:, 0]), sp.indices[:, 0], rows)
+        is_empty = equal(count, 0)
+        empty = where(is_empty)
+        beside = zeros([shape(empty)[0], shape(sp.indices)[1] - 1], int64)
+        filler = fill(shape(empty)[:1], convert(default_value, sp.dtype.base))
+        indices = concat([sp.indices, concat([empty, beside], 1)], 0)
+        filled = SparseTensor(indices, concat([sp.values, filler], 0), sp.dense_shape)
+        return FilledRows(sparse_reorder(filled), is_empty)
+
+
+def sparse_mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
+    """`IndexedSlices` without the rows of these indices."""
+    from ...tensors.indexed_slices import IndexedSlices
+
+    with op_scope(name, "sparse_mask", a.values):
+        unwanted = cast(convert(mask_indices), a.indices.dtype.base)
+        hit = reduce_sum(cast(equal(expand_dims(a.indices, 1), expand_dims(unwanted, 0)), int64), axis=1)
+        kept = logical_not(greater(hit, 0))
+        return IndexedSlices(boolean_mask(a.values, kept), boolean_mask(a.indices, kept), a.dense_shape)
+
+
+__all__ = [
+    "from_dense",
+    "sparse_concat",
+    "sparse_expand_dims",
+    "sparse_eye",
+    "sparse_fill_empty_rows",
+    "sparse_mask",
+    "sparse_merge",
+    "sparse_reorder",
+    "sparse_reset_shape",
+    "sparse_reshape",
+    "sparse_retain",
+    "sparse_slice",
+    "sparse_split",
+    "sparse_tensor_to_dense",
+    "sparse_to_indicator",
+    "sparse_transpose",
+]

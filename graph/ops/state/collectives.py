@@ -1,0 +1,216 @@
+"""Collectives in the graph: ops that run once per member, and wait for all of them.
+
+A group is a list of devices; each member runs its own node, on its device, with its rank. The nodes may be in one graph, or
+in the graphs of several clients that run the same program: what belongs together has the same members and the same `instance`.
+What they do when they run is in `collective_runs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from ...collectives import algorithms
+from ...collectives.kernels import are_gpus, meeting
+from ...core.build import TensorLike, apply, convert, make
+from ...core.default_graph import get_default_graph
+from ...core.device import canonical_name
+from ...core.dtypes import FLOATS, DType
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+
+WAYS = ("auto", "ring", "doubling", "nccl")
+
+
+def _check_group(attrs: Attrs) -> int:
+    members, rank = attrs["members"], attrs["rank"]
+    if not isinstance(members, tuple) or not members or not all(isinstance(m, str) for m in members):
+        raise TypeError("attribute members must be a tuple of device names")
+    if len(set(members)) != len(members):
+        raise ValueError("a device is a member twice")
+    if not isinstance(rank, int) or not 0 <= rank < len(members):
+        raise ValueError(f"attribute rank must be in [0, {len(members)}), not {rank!r}")
+    if not isinstance(attrs["instance"], str):
+        raise TypeError("attribute instance must be a text")
+    return len(members)
+
+
+def _check_reduction(attrs: Attrs, dtype: DType) -> None:
+    if attrs["reduction"] not in algorithms.REDUCTIONS:
+        raise ValueError(
+            f"attribute reduction must be one of {', '.join(algorithms.REDUCTIONS)}, not {attrs['reduction']!r}"
+        )
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_complex):
+        raise TypeError(f"values of type {dtype.name} cannot be reduced")
+    if attrs["reduction"] == "mean" and not (dtype in FLOATS or dtype.is_complex):
+        raise TypeError(f"whole numbers have no mean of type {dtype.name}: sum them, or cast them before")
+
+
+def _infer_reduce(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _check_group(attrs)
+    if not inputs:
+        raise ValueError("needs at least one value")
+    if attrs["way"] not in WAYS:
+        raise ValueError(f"attribute way must be one of {', '.join(WAYS)}, not {attrs['way']!r}")
+    for t in inputs:
+        if t.dtype.base is not inputs[0].dtype.base:
+            raise TypeError("all values must have one type")
+    _check_reduction(attrs, inputs[0].dtype.base)
+    return [(t.dtype.base, t.dims) for t in inputs]
+
+
+def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _check_group(attrs)
+    (x,) = inputs
+    if x.dims == ():
+        raise ValueError("needs a first axis, along which the members' values are joined")
+    return [(x.dtype.base, None if x.dims is None else (None, *x.dims[1:]))]
+
+
+def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    count = _check_group(attrs)
+    (x,) = inputs
+    _check_reduction(attrs, x.dtype.base)
+    if x.dims is None:
+        return [(x.dtype.base, None)]
+    if x.dims == () or (x.dims[0] is not None and x.dims[0] % count):
+        raise ValueError(f"needs a first axis that {count} members can share evenly")
+    return [(x.dtype.base, (None if x.dims[0] is None else x.dims[0] // count, *x.dims[1:]))]
+
+
+def _infer_broadcast(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    count = _check_group(attrs)
+    if not 0 <= attrs["root"] < count:
+        raise ValueError(f"attribute root must be in [0, {count})")
+    return [(inputs[0].dtype.base, inputs[0].dims)]
+
+
+def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _check_group(attrs)
+    return []
+
+
+def _cost(node: Node) -> Cost:
+    """A ring's: each byte is added once per member, and moves about twice."""
+    moved = sum(nbytes(t) for t in node.inputs)
+    return Cost(float(sum(size(t) for t in node.inputs)), 4.0 * moved)
+
+
+for _name, _infer, _what in (
+    ("CollectiveReduce", _infer_reduce, "all_reduce"),
+    ("CollectiveGather", _infer_gather, "all_gather"),
+    ("CollectiveReduceScatter", _infer_scatter, "reduce_scatter"),
+    ("CollectiveBroadcast", _infer_broadcast, "broadcast"),
+    ("CollectiveBarrier", _infer_barrier, "barrier"),
+):
+    define(
+        _name,
+        infer=_infer,
+        reference=partial(meeting, _what),
+        cost=_cost,
+        traits=Trait.STATEFUL | Trait.BLOCKING | Trait.COLLECTIVE,
+        device_types=("CPU", "GPU"),
+    )
+
+
+def _group(members: Sequence[Any], rank: int, instance: str | None) -> dict[str, Any]:
+    names = tuple(canonical_name(m if isinstance(m, str) else m.to_string()) for m in members)
+    # A task's complete name has a replica, which is 0 where none is named.
+    names = tuple(n if "/replica:" in n else n.replace("/task:", "/replica:0/task:") for n in names)
+    return {"members": names, "rank": int(rank), "instance": instance or ""}
+
+
+def _at(members: Sequence[str], rank: int) -> AbstractContextManager[None]:
+    """Where a member's node goes: to its device, if all are GPUs; else it is left to the blocks around it."""
+    if not are_gpus(members) or not 0 <= rank < len(members):
+        return nullcontext()
+    return get_default_graph().device(f"/device:{members[rank].partition('/device:')[2]}")
+
+
+def all_reduce(
+    value: Any,
+    members: Sequence[Any],
+    rank: int,
+    reduction: str = "sum",
+    communication: str = "auto",
+    instance: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """What all members bring, reduced element by element; every member gets the same bits.
+
+    Args:
+        value: a tensor of number type, or a list of tensors of one type, which travel together. Of one shape in all members.
+        members: device of each member, in the order of ranks; the same list in all of them. A device without a task is one of
+            the session's own.
+        rank: which of them this node is: it must run on that device's task.
+        reduction: "sum", "mean", "prod", "min" or "max".
+        communication: "ring", "doubling", "nccl" (all members are GPUs, which then need NCCL), or "auto": by NCCL where all members
+            are GPUs that have it, else by size.
+        instance: what the nodes that belong together have in common; None: the node's name.
+        name: of the node.
+
+    Returns:
+        A tensor, or a list of tensors, like `value`.
+
+    Raises (when it runs):
+        InvalidArgumentError: members bring different shapes or types, or the node runs elsewhere. UnavailableError: a member is
+            dead. AbortedError: a member's step has ended early, or it has begun anew. FailedPreconditionError: NCCL was asked
+            for, and a member does not have it. All members get the error.
+
+    >>> total = all_reduce(gradient, ["/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"], rank=0, instance="g")
+    """
+    several = isinstance(value, (list, tuple))
+    tensors = [convert(v) for v in value] if several else [convert(value)]
+    attrs = _group(members, rank, instance) | {"reduction": str(reduction).lower(), "way": str(communication).lower()}
+    with _at(attrs["members"], rank):
+        outputs = list(make("CollectiveReduce", tensors, attrs, name).outputs)
+    return outputs if several else outputs[0]
+
+
+def all_gather(
+    value: TensorLike, members: Sequence[Any], rank: int, instance: str | None = None, name: str | None = None
+) -> Tensor:
+    """What all members bring, joined along the first axis in the order of ranks. First sizes may differ; rest as `all_reduce`."""
+    attrs, x = _group(members, rank, instance), convert(value)
+    with _at(attrs["members"], rank):
+        return apply("CollectiveGather", (x,), attrs, name)
+
+
+def reduce_scatter(
+    value: TensorLike,
+    members: Sequence[Any],
+    rank: int,
+    reduction: str = "sum",
+    instance: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """What all members bring, reduced; each member gets an equal share of the rows, in the order of ranks. Rest as `all_reduce`."""
+    attrs, x = _group(members, rank, instance) | {"reduction": str(reduction).lower()}, convert(value)
+    with _at(attrs["members"], rank):
+        return apply("CollectiveReduceScatter", (x,), attrs, name)
+
+
+def broadcast(
+    value: TensorLike,
+    members: Sequence[Any],
+    rank: int,
+    root: int = 0,
+    instance: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """What member `root` brings. The others' values say only shape and type. Rest as `all_reduce`."""
+    attrs, x = _group(members, rank, instance) | {"root": int(root)}, convert(value)
+    with _at(attrs["members"], rank):
+        return apply("CollectiveBroadcast", (x,), attrs, name)
+
+
+def barrier(members: Sequence[Any], rank: int, instance: str | None = None, name: str | None = None) -> Node:
+    """A node that ends when all members have come to it. Rest as `all_reduce`."""
+    attrs = _group(members, rank, instance)
+    with _at(attrs["members"], rank):
+        return make("CollectiveBarrier", (), attrs, name)
+
+
+__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce_scatter"]

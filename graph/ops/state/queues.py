@@ -1,0 +1,304 @@
+"""Queues in the graph: a node that makes one and gives out its handle, and the ops that take the handle.
+
+What may wait has the trait BLOCKING: its kernel gives back a `Request` when it cannot go on yet
+(`graph/resources/async_request.py`). Everything lives where the queue is, on a CPU: the placer keeps those who take a handle with
+its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, Trait, define
+from ...core.shape import Dims, as_dims
+from ...resources.queue import Queue, QueueKind
+from ...resources.resource_manager import Context, frozen
+
+Array = np.ndarray[Any, Any]
+
+KINDS = ("FIFOQueueV2", "RandomShuffleQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2")
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def component_types(attrs: Attrs) -> tuple[DType, ...]:
+    """The checked attr `component_types`."""
+    dtypes = attrs.get("component_types")
+    if not isinstance(dtypes, tuple) or not dtypes or not all(isinstance(d, DType) for d in dtypes):
+        raise TypeError(f"attribute component_types must hold element types, not {dtypes!r}")
+    if any(d.is_ref or d is resource for d in dtypes):
+        raise TypeError("components are values: references and handles cannot be kept")
+    return dtypes
+
+
+def component_shapes(attrs: Attrs, count: int) -> tuple[Dims, ...] | None:
+    """The checked attr `shapes`: one per component, or None."""
+    shapes = attrs.get("shapes")
+    if shapes is None:
+        return None
+    if not isinstance(shapes, tuple) or len(shapes) != count:
+        raise ValueError(f"there must be one shape per component: {count}, not {shapes!r}")
+    return tuple([as_dims(s) for s in shapes])
+
+
+def need_handle(tensor: Tensor) -> None:
+    """TypeError unless the tensor is a handle."""
+    if tensor.dtype is not resource:
+        raise TypeError(f"input 0 must be a handle, not a value of type {tensor.dtype.name}")
+
+
+def need_int(attrs: Attrs, name: str) -> int:
+    """A whole number among the attrs."""
+    value = attrs.get(name)
+    if type(value) is not int:
+        raise TypeError(f"attribute {name} must be a whole number, not {value!r}")
+    return value
+
+
+def need_text(attrs: Attrs, name: str) -> str:
+    """A text among the attrs."""
+    value = attrs.get(name)
+    if not isinstance(value, str):
+        raise TypeError(f"attribute {name} must be text, not {value!r}")
+    return value
+
+
+def need_scalar(tensor: Tensor, dtypes: tuple[DType, ...], what: str) -> None:
+    """TypeError or ValueError unless the tensor is a scalar of one of the types."""
+    if tensor.dtype.base not in dtypes:
+        raise TypeError(f"{what} must be {' or '.join(d.name for d in dtypes)}, not {tensor.dtype.base.name}")
+    if tensor.dims not in (None, ()):
+        raise ValueError(f"{what} must be a scalar, not of shape {tensor.shape}")
+
+
+def free(node: Node) -> Cost:
+    """Nothing is computed, nothing copied."""
+    return Cost(0.0, 0.0)
+
+
+def as_resource(found: Any, kind: type[Any], context: Context) -> Any:
+    """What a handle gave, if it is of that kind; InvalidArgumentError for the handle of something else."""
+    if not isinstance(found, kind):
+        raise InvalidArgumentError(
+            context.node_name, None,
+            f"'{context.node_name}' takes the handle of a {kind.__name__}, not of a {type(found).__name__}",
+        )  # fmt: skip
+    return found
+
+
+# --- making one -------------------------------------------------------------------------------------------------------
+
+
+def _infer_queue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtypes = component_types(attrs)
+    component_shapes(attrs, len(dtypes))
+    need_int(attrs, "capacity")
+    need_text(attrs, "shared_name")
+    for name in ("min_after_dequeue", "seed", "seed2"):
+        if name in attrs:
+            need_int(attrs, name)
+    return [(resource, ())]
+
+
+def _maker(op: str) -> Any:
+    def reference(
+        context: Context,
+        *,
+        component_types: tuple[DType, ...],
+        shapes: tuple[Dims, ...] | None,
+        capacity: int,
+        shared_name: str,
+        min_after_dequeue: int = 0,
+        seed: int = 0,
+        seed2: int = 0,
+    ) -> Queue:
+        name = shared_name or context.node_name
+        kind = QueueKind(op, capacity, component_types, shapes, min_after_dequeue, (seed, seed2))
+        queue = context.resources.get_or_create(context.container, name, Queue, lambda: Queue(name, kind))
+        if queue.kind is not kind:
+            queue.kind.check_same(kind, name)
+        return queue
+
+    return reference
+
+
+for _op in KINDS:
+    define(
+        _op,
+        infer=_infer_queue,
+        reference=_maker(_op),
+        cost=free,
+        traits=Trait.STATEFUL | Trait.STATE_HANDLE,
+        device_types=("CPU",),
+    )
+
+
+def _infer_select(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    index, *handles = inputs
+    need_scalar(index, (int32, int64), "the index")
+    if not handles:
+        raise ValueError("there must be a queue to choose")
+    for t in handles:
+        need_handle(t)
+    return [(resource, ())]
+
+
+def _select(context: Context, index: Array, *queues: Any) -> Any:
+    if not 0 <= int(index) < len(queues):
+        raise InvalidArgumentError(
+            context.node_name,
+            None,
+            f"index {int(index)} is not in [0, {len(queues)}): there are {len(queues)} queues to choose from",
+        )
+    return queues[int(index)]
+
+
+define(
+    "SelectHandle",
+    infer=_infer_select,
+    reference=_select,
+    cost=free,
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)
+
+
+# --- putting in and taking out ----------------------------------------------------------------------------------------
+
+
+def _infer_enqueue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    if len(inputs) < 2:
+        raise ValueError("there is nothing to put in")
+    return []
+
+
+def _infer_enqueue_many(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _infer_enqueue(inputs, attrs)
+    for t in inputs[1:]:
+        if t.dims == ():
+            raise ValueError("components need a first axis: the elements")
+    counts = {t.dims[0] for t in inputs[1:] if t.dims} - {None}
+    if len(counts) > 1:
+        raise ValueError(f"all components must have one number of elements, not {sorted(filter(None, counts))}")
+    return []
+
+
+def _enqueue(context: Context, queue: Any, *components: Array) -> Any:
+    return as_resource(queue, Queue, context).enqueue([[frozen(c) for c in components]])
+
+
+def _enqueue_many(context: Context, queue: Any, *components: Array) -> Any:
+    sizes = {len(c) for c in components}
+    if len(sizes) != 1:
+        raise InvalidArgumentError(
+            context.node_name, None, f"All components must have one number of elements, not {sorted(sizes)}"
+        )
+    kept = [frozen(c) for c in components]
+    return as_resource(queue, Queue, context).enqueue([[c[i, ...] for c in kept] for i in range(sizes.pop())])
+
+
+def _infer_dequeue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    dtypes = component_types(attrs)
+    shapes = component_shapes(attrs, len(dtypes)) or (None,) * len(dtypes)
+    return list(zip(dtypes, shapes, strict=True))
+
+
+def _infer_dequeue_many(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    from ...core.constant_value import static_value
+
+    need_scalar(inputs[1], (int32,), "the number of elements")
+    count = static_value(inputs[1])
+    first = int(count) if count is not None and count >= 0 else None
+    return [(d, None if dims is None else (first, *dims)) for d, dims in _infer_dequeue(inputs[:1], attrs)]
+
+
+def _infer_dequeue_up_to(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_scalar(inputs[1], (int32,), "the number of elements")
+    return [(d, None if dims is None else (None, *dims)) for d, dims in _infer_dequeue(inputs[:1], attrs)]
+
+
+def _checked(context: Context, queue: Any, component_types: tuple[DType, ...]) -> Queue:
+    found: Queue = as_resource(queue, Queue, context)
+    if found.kind.dtypes != component_types:
+        raise InvalidArgumentError(
+            context.node_name, None,
+            f"{found} holds elements of types [{', '.join(d.name for d in found.kind.dtypes)}], "
+            f"not [{', '.join(d.name for d in component_types)}]",
+        )  # fmt: skip
+    return found
+
+
+def _dequeue(context: Context, queue: Any, *, component_types: tuple[DType, ...]) -> Any:
+    return _checked(context, queue, component_types).dequeue()
+
+
+def _dequeue_many(context: Context, queue: Any, count: Array, *, component_types: tuple[DType, ...]) -> Any:
+    return _checked(context, queue, component_types).dequeue_many(int(count))
+
+
+def _dequeue_up_to(context: Context, queue: Any, count: Array, *, component_types: tuple[DType, ...]) -> Any:
+    return _checked(context, queue, component_types).dequeue_many(int(count), fewer=True)
+
+
+def _infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    if not isinstance(attrs.get("cancel_pending_enqueues"), bool):
+        raise TypeError("attribute cancel_pending_enqueues must be True or False")
+    return []
+
+
+def _close(context: Context, queue: Any, *, cancel_pending_enqueues: bool) -> Any:
+    return as_resource(queue, Queue, context).close(cancel_pending_enqueues)
+
+
+for _name, _infer, _reference in (
+    ("QueueEnqueueV2", _infer_enqueue, _enqueue),
+    ("QueueEnqueueManyV2", _infer_enqueue_many, _enqueue_many),
+    ("QueueDequeueV2", _infer_dequeue, _dequeue),
+    ("QueueDequeueManyV2", _infer_dequeue_many, _dequeue_many),
+    ("QueueDequeueUpToV2", _infer_dequeue_up_to, _dequeue_up_to),
+    ("QueueCloseV2", _infer_close, _close),
+):
+    define(
+        _name,
+        infer=_infer,
+        reference=_reference,
+        traits=Trait.STATEFUL | Trait.BLOCKING,
+        device_types=("CPU",),
+        internal_attrs=("shapes",),
+    )
+
+
+def _infer_fact(dtype: DType) -> Any:
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        need_handle(inputs[0])
+        return [(dtype, ())]
+
+    return infer
+
+
+define(
+    "QueueSizeV2",
+    infer=_infer_fact(int32),
+    reference=lambda context, queue: np.asarray(len(as_resource(queue, Queue, context)), np.int32),
+    cost=free,
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)
+define(
+    "QueueIsClosedV2",
+    infer=_infer_fact(as_dtype(bool_)),
+    reference=lambda context, queue: np.asarray(as_resource(queue, Queue, context).is_closed),
+    cost=free,
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)

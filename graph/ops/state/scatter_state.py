@@ -1,0 +1,250 @@
+"""Changes to some rows of a variable: the scatter ops, and gathering from a resource variable.
+
+`indices` of any shape picks rows (entries along the first axis); `updates` has one row for each index, so its
+shape is `indices.shape + variable.shape[1:]`; a single number serves all rows. Where an index occurs twice,
+both updates count, in order. An index out of bounds is an error, and then nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, make
+from ...core.dtypes import resource
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ...core.shape import Dims, compatible, text
+from ...resources.resource_manager import Context, VariableState, changing
+from .variables import as_place, expect_index, expect_type, place_of, read_variable
+
+Array = np.ndarray[Any, Any]
+
+
+def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
+    """InvalidArgumentError that names the first index outside [0, rows)."""
+    outside = (indices < 0) | (indices >= rows)
+    if outside.any():
+        at = tuple(int(i) for i in np.argwhere(outside)[0])
+        where = ", ".join(map(str, at))
+        raise InvalidArgumentError(
+            node_name,
+            None,
+            f"'{node_name}': indices[{where}] = {indices[at]} is not in [0, {rows}), the rows of {what}",
+        )
+
+
+def row_count(value: Array, node_name: str, what: str) -> int:
+    """Number of rows; InvalidArgumentError for a scalar, which has none."""
+    if value.ndim == 0:
+        raise InvalidArgumentError(node_name, None, f"'{node_name}': {what} is a scalar; it has no rows to pick")
+    rows: int = value.shape[0]
+    return rows
+
+
+def _slices_dims(indices: Dims, variable: Dims) -> Dims:
+    return None if indices is None or variable is None else indices + variable[1:]
+
+
+def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    place, indices, updates = inputs
+    dtype, dims = place_of(place)
+    expect_index(indices)
+    expect_type(updates, dtype, "updates")
+    if dims == ():
+        raise ValueError("the variable is a scalar; it has no rows to change")
+    expected = _slices_dims(indices.dims, dims)
+    if updates.dims != () and not compatible(updates.dims, expected):
+        raise ValueError(
+            f"updates must have shape indices.shape + variable.shape[1:] = {text(expected)}, not {text(updates.dims)}"
+        )
+    return [(dtype.ref, dims)] if place.dtype.is_ref else []
+
+
+def _set(rows: Array, at: Array, updates: Array) -> None:
+    rows[at] = updates
+
+
+# How each op changes the picked rows, in place; `.at` counts each occurrence of an index.
+_COMBINE: dict[str, Callable[[Array, Array, Array], None]] = {
+    "Update": _set,
+    "Add": np.add.at,
+    "Sub": np.subtract.at,
+    "Mul": np.multiply.at,
+    "Div": np.divide.at,
+    "Min": np.minimum.at,
+    "Max": np.maximum.at,
+}
+
+
+def _scatter(combine: Callable[[Array, Array, Array], None], is_ref: bool) -> Callable[..., Any]:
+    def reference(context: Context, state: VariableState, indices: Array, updates: Array) -> Any:
+        indices, updates = np.asarray(indices), np.asarray(updates)
+
+        what = f"variable '{state.name}'"
+        with changing([state]) as (value,):
+            check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
+            expected = indices.shape + value.shape[1:]
+            if updates.ndim and updates.shape != expected:
+                raise InvalidArgumentError(
+                    context.node_name, None,
+                    f"'{context.node_name}': updates have shape {text(updates.shape)}; "
+                    f"indices.shape + variable.shape[1:] is {text(expected)}",
+                )  # fmt: skip
+            combine(value, indices, updates)
+        return state if is_ref else ()
+
+    return reference
+
+
+def _scatter_cost(node: Node) -> Cost:
+    _, indices, updates = node.inputs
+    return Cost(size(updates), 3 * nbytes(updates) + nbytes(indices))
+
+
+for _name, _combine in _COMBINE.items():
+    for _op, _is_ref in ((f"Scatter{_name}", True), (f"ResourceScatter{_name}", False)):
+        define(
+            _op,
+            infer=_infer_scatter,
+            reference=_scatter(_combine, _is_ref),
+            cost=_scatter_cost,
+            traits=Trait.STATEFUL,
+            ref_inputs=(0,) if _is_ref else (),
+        )
+
+
+def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor | Node:
+    """Add `Scatter<kind>` on a variable and give its place; or the resource form, and give its node."""
+    place = as_place(ref)
+    dtype, _ = place_of(place)
+    op = f"ResourceScatter{kind}" if place.dtype is resource else f"Scatter{kind}"
+    if not (isinstance(indices, Tensor) and isinstance(updates, Tensor)):
+        with place.graph.op_scope(name or op) as name:
+            indices = convert(indices, name="indices")
+            updates = convert(updates, dtype, name="updates")
+    node = make(op, (place, indices, updates), None, name)
+    return node.outputs[0] if node.outputs else node
+
+
+def _public(ref: Any, kind: str, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
+    changed = scatter(kind, ref, indices, updates, name)
+    if isinstance(changed, Tensor):
+        return changed
+    return ref._after(changed)  # a resource variable: its value after the change
+
+
+def scatter_update(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Any:
+    """Set rows: `ref[indices, ...] = updates`. Shapes: see the module; for an index that occurs twice the
+    last update holds.
+
+    Raises:
+        InvalidArgumentError: when run, an index outside the variable's rows; nothing has changed then.
+
+    >>> op = dt.scatter_update(v, [0, 2], [[1.0, 2.0], [3.0, 4.0]])
+    """
+    return _public(ref, "Update", indices, updates, name)
+
+
+def scatter_add(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Add to rows: `ref[indices, ...] += updates`; each occurrence of an index counts."""
+    return _public(ref, "Add", indices, updates, name)
+
+
+def scatter_sub(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Subtract from rows: `ref[indices, ...] -= updates`; each occurrence of an index counts."""
+    return _public(ref, "Sub", indices, updates, name)
+
+
+def scatter_mul(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Multiply rows: `ref[indices, ...] *= updates`; each occurrence of an index counts."""
+    return _public(ref, "Mul", indices, updates, name)
+
+
+def scatter_div(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Divide rows: `ref[indices, ...] /= updates`; each occurrence of an index counts. Floating types."""
+    return _public(ref, "Div", indices, updates, name)
+
+
+def scatter_min(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Keep the smaller: `ref[indices, ...] = min(ref[indices, ...], updates)`."""
+    return _public(ref, "Min", indices, updates, name)
+
+
+def scatter_max(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Keep the larger: `ref[indices, ...] = max(ref[indices, ...], updates)`."""
+    return _public(ref, "Max", indices, updates, name)
+
+
+# --- gathering without reading the whole --------------------------------------------------------------------
+
+
+def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, indices = inputs
+    if handle.dtype is not resource:
+        raise TypeError(f"input 0 must be a variable's handle, not a value of type {handle.dtype.name}")
+    dtype, dims = place_of(handle)
+    expect_index(indices)
+    if dims == ():
+        raise ValueError("the variable is a scalar; it has no rows to gather")
+    return [(dtype, _slices_dims(indices.dims, dims))]
+
+
+def _gather(context: Context, state: VariableState, indices: Array) -> Array:
+    value, indices = state.read(), np.asarray(indices)
+    what = f"variable '{state.name}'"
+    check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
+    rows: Array = value[indices]
+    return rows
+
+
+def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
+    from ...tensors.indexed_slices import IndexedSlices
+    from ..array.shapes import reshape, shape
+
+    handle, indices = node.inputs
+    _, dims = place_of(handle)
+    tail = (dims or ())[1:]
+    if dims is None or None in tail:
+        raise ValueError(
+            f"The gradient of '{node.name}' needs to know the variable's shape beyond its first size; "
+            f"it is {text(dims)}"
+        )
+    rows = shape(read_variable(handle)) if None in dims else convert(list(dims), name="dense_shape")
+    values = reshape(grad, (-1, *[d for d in tail if d is not None]))
+    return IndexedSlices(values, reshape(indices, (-1,)), rows), None
+
+
+define(
+    "ResourceGather",
+    infer=_infer_gather,
+    reference=_gather,
+    gradient=_gather_gradient,
+    cost=lambda node: Cost(0.0, 2 * nbytes(node.outputs[0]) + nbytes(node.inputs[1])),
+    traits=Trait.STATEFUL,
+)
+
+
+def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None) -> Tensor:
+    """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these are read."""
+    if not isinstance(indices, Tensor):
+        with handle.graph.op_scope(name or "ResourceGather") as name:
+            indices = convert(indices, name="indices")
+    return apply("ResourceGather", (handle, indices), None, name)

@@ -1,0 +1,391 @@
+"""Tables in the graph: what belongs to a key, filled once and looked up in steps.
+
+A table lives in its task, like a queue, and outlives the sessions that use it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.dtypes import DType, bool_, float32, float64, int32, int64, resource, string
+from ...core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, Trait, define
+from ...core.shape import compatible
+from ...resources.resource_manager import Context
+from ..math.static_operands import as_bytes, need_rank
+from ..strings.strings import number_of
+from .queues import as_resource, free, need_handle, need_text
+
+Array = np.ndarray[Any, Any]
+
+KEYS, VALUES = (int32, int64, string), (float32, float64, int32, int64, string, bool_)
+
+
+class Table:
+    """Values by key. Looking up needs no lock.
+
+    Attributes:
+        key_dtype, value_dtype: element types.
+    """
+
+    def __init__(self, key_dtype: DType, value_dtype: DType) -> None:
+        self.key_dtype, self.value_dtype = key_dtype, value_dtype
+        self._lock = threading.Lock()
+        self._values: dict[Any, Any] | None = None
+
+    def fill(self, keys: Array, values: Array) -> None:
+        """Fill it. Again with the same: nothing happens.
+
+        Raises:
+            InvalidArgumentError: a key comes with two values. FailedPreconditionError: it is filled with something else.
+        """
+        made: dict[Any, Any] = {}
+        for key, value in zip(_plain(keys), _plain(values), strict=True):
+            if made.setdefault(key, value) != value:
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"HashTable has different value for same key. Key {key!r} has {made[key]!r} and trying to add {value!r}",
+                )
+        with self._lock:
+            if self._values is not None and self._values != made:
+                raise FailedPreconditionError(None, None, "Table already initialized, with other contents")
+            self._values = made
+
+    @property
+    def values(self) -> dict[Any, Any]:
+        """What it holds. FailedPreconditionError: it has not been filled."""
+        if self._values is None:
+            raise FailedPreconditionError(
+                None, None, "Table not initialized: run its initializer, or tables_initializer(), before looking up"
+            )
+        return self._values
+
+    def find(self, keys: Array, default: Array) -> Array:
+        """The value of each key; the default for those that are not there."""
+        values, other = self.values, default.item()
+        out = np.empty(keys.shape, self.value_dtype.np)
+        out.reshape(-1)[:] = [values.get(k, other) for k in _plain(keys)]
+        return out
+
+    def export(self) -> tuple[Array, Array]:
+        """All keys, and their values."""
+        values = self.values
+        return _vector(values.keys(), self.key_dtype), _vector(values.values(), self.value_dtype)
+
+
+class MutableTable(Table):
+    """Arrays of one shape by keys of one shape, which come and go.
+
+    Attributes:
+        key_shape, value_shape: of each.
+    """
+
+    def __init__(
+        self, key_dtype: DType, value_dtype: DType, key_shape: Any, value_shape: Any, forbidden: Sequence[Array]
+    ) -> None:
+        super().__init__(key_dtype, value_dtype)
+        self.key_shape, self.value_shape = tuple(key_shape), tuple(value_shape)
+        self._values = {}
+        self._forbidden = dict(
+            zip(("empty_key", "deleted_key"), (k for key in forbidden for k in self._keys(key)), strict=True)
+        )
+        if len(set(self._forbidden.values())) < 2:
+            raise InvalidArgumentError(None, None, "Empty and deleted keys must not be equal")
+
+    def _keys(self, keys: Array) -> list[Any]:
+        """Each key as what a dict takes."""
+        rank = len(self.key_shape)
+        if keys.shape[keys.ndim - rank :] != self.key_shape:
+            raise InvalidArgumentError(None, None, f"Expected key shape {self.key_shape} got {keys.shape}")
+        rows = keys.reshape(-1, int(np.prod(self.key_shape)))
+        return [tuple(_plain(row)) for row in rows]
+
+    def _checked(self, keys: Array) -> list[Any]:
+        found = self._keys(keys)
+        for name, key in self._forbidden.items():
+            if key in found:
+                raise InvalidArgumentError(None, None, f"Using the {name} as a table key is not allowed")
+        return found
+
+    def insert(self, keys: Array, values: Array) -> None:
+        """Put in keys, or give them new values."""
+        found = self._checked(keys)
+        outer = keys.shape[: keys.ndim - len(self.key_shape)]
+        if values.shape != (*outer, *self.value_shape):
+            raise InvalidArgumentError(
+                None, None, f"Expected shape {[*outer, *self.value_shape]} for value, got {list(values.shape)}"
+            )
+        with self._lock:
+            rows = values.reshape(len(found), *self.value_shape).copy()
+            self._values = {**self.values, **dict(zip(found, rows, strict=True))}
+
+    def remove(self, keys: Array) -> None:
+        """Take out keys; those that are not there are passed over."""
+        gone = set(self._checked(keys))
+        with self._lock:
+            self._values = {key: value for key, value in self.values.items() if key not in gone}
+
+    def find(self, keys: Array, default: Array) -> Array:
+        """The value of each key; the default for those that are not there."""
+        values = self.values
+        rows = [values.get(key, default) for key in self._checked(keys)]
+        outer = keys.shape[: keys.ndim - len(self.key_shape)]
+        out = np.empty((len(rows), *self.value_shape), self.value_dtype.np)
+        for at, row in enumerate(rows):
+            out[at] = row
+        return out.reshape((*outer, *self.value_shape))
+
+    def export(self) -> tuple[Array, Array]:
+        """All keys, and their values."""
+        values = self.values
+        keys = _vector((part for key in values for part in key), self.key_dtype).reshape((len(values), *self.key_shape))
+        out = np.empty((len(values), *self.value_shape), self.value_dtype.np)
+        for at, value in enumerate(values.values()):
+            out[at] = value
+        return keys, out
+
+
+def _vector(items: Iterable[Any], dtype: DType) -> Array:
+    found = list(items)
+    out = np.empty(len(found), dtype.np)
+    out[:] = found
+    return out
+
+
+def _plain(array: Array) -> list[Any]:
+    """Python's numbers, or bytes."""
+    if array.dtype == object:
+        return [as_bytes(item) for item in array.reshape(-1)]
+    items: list[Any] = array.reshape(-1).tolist()
+    return items
+
+
+def _types(attrs: Attrs) -> tuple[DType, DType]:
+    key, value = attrs.get("key_dtype"), attrs.get("value_dtype")
+    if key not in KEYS or value not in VALUES:
+        raise TypeError(
+            f"keys are {', '.join(d.name for d in KEYS)}, values {', '.join(d.name for d in VALUES)}, not {key} and {value}"
+        )
+    return key, value
+
+
+def _infer_table(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _types(attrs)
+    need_text(attrs, "shared_name")
+    return [(resource, ())]
+
+
+def _table(context: Context, *, key_dtype: DType, value_dtype: DType, shared_name: str) -> Table:
+    name = shared_name or context.node_name
+    found: Table = context.resources.get_or_create(
+        context.container, name, Table, lambda: Table(key_dtype, value_dtype)
+    )
+    if (found.key_dtype, found.value_dtype) != (key_dtype, value_dtype):
+        raise InvalidArgumentError(
+            context.node_name, None,
+            f"Table '{name}' is from {found.key_dtype.name} to {found.value_dtype.name}, not from {key_dtype.name} to "
+            f"{value_dtype.name}",
+        )  # fmt: skip
+    return found
+
+
+define(
+    "HashTableV2",
+    infer=_infer_table,
+    reference=_table,
+    cost=free,
+    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
+    device_types=("CPU",),
+)
+
+
+def _infer_mutable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    key, _ = _types(attrs)
+    need_text(attrs, "shared_name")
+    for t in inputs:
+        if t.dtype.base is not key:
+            raise TypeError(f"keys are {key.name}, not {t.dtype.name}")
+        if t.dims != attrs["key_shape"]:
+            raise ValueError(f"empty_key and deleted_key must have one shape, {attrs['key_shape']}, not {t.dims}")
+    return [(resource, ())]
+
+
+def _mutable(
+    context: Context, empty: Array, deleted: Array, *, key_dtype: DType, value_dtype: DType, key_shape: Any, value_shape: Any,
+    shared_name: str,
+) -> Table:  # fmt: skip
+    name = shared_name or context.node_name
+    found: Table = context.resources.get_or_create(
+        context.container,
+        name,
+        MutableTable,
+        lambda: MutableTable(key_dtype, value_dtype, key_shape, value_shape, (empty, deleted)),
+    )
+    return found
+
+
+define(
+    "MutableDenseHashTableV2",
+    infer=_infer_mutable,
+    reference=_mutable,
+    cost=free,
+    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
+    device_types=("CPU",),
+)
+
+
+def _insert(context: Context, table: Any, keys: Array, values: Array) -> tuple[()]:
+    as_resource(table, MutableTable, context).insert(keys, values)
+    return ()
+
+
+def _remove(context: Context, table: Any, keys: Array) -> tuple[()]:
+    as_resource(table, MutableTable, context).remove(keys)
+    return ()
+
+
+def _infer_change(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    return []
+
+
+def _infer_export(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    key, value = _types(attrs)
+    return [(key, (None, *attrs.get("key_shape", ()))), (value, (None, *attrs.get("value_shape", ())))]
+
+
+define("LookupTableInsertV2", infer=_infer_change, reference=_insert, traits=Trait.STATEFUL, device_types=("CPU",))
+define("LookupTableRemoveV2", infer=_infer_change, reference=_remove, traits=Trait.STATEFUL, device_types=("CPU",))
+define(
+    "LookupTableExportV2",
+    infer=_infer_export,
+    reference=lambda context, table, **attrs: as_resource(table, Table, context).export(),
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)
+
+
+def _infer_file(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, file = inputs
+    need_handle(handle)
+    if file.dtype.base is not string:
+        raise TypeError(f"a file's name is text, not {file.dtype.name}")
+    need_rank(file.dims, 0, "filename")
+    return []
+
+
+def _from_file(
+    context: Context, table: Any, filename: Array, *, key_index: int, value_index: int, vocab_size: int, delimiter: str,
+    key_dtype: DType, value_dtype: DType,
+) -> tuple[()]:  # fmt: skip
+    name = as_bytes(filename.item()).decode()
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except OSError as e:
+        raise NotFoundError(context.node_name, None, f"{name}; {e.strerror}") from e
+    if vocab_size >= 0 and len(lines) < vocab_size:
+        raise InvalidArgumentError(
+            context.node_name, None,
+            f"Invalid vocab_size in {name}: expected {vocab_size} but got {len(lines)}: the file has {len(lines)} lines",
+        )  # fmt: skip
+    lines = lines if vocab_size < 0 else lines[:vocab_size]
+
+    def column(index: int, dtype: DType) -> Array:
+        return _vector((_part(line, i, index, delimiter, dtype, name) for i, line in enumerate(lines)), dtype)
+
+    found: Table = as_resource(table, Table, context)
+    found.fill(column(key_index, key_dtype), column(value_index, value_dtype))
+    return ()
+
+
+def _part(line: str, number: int, index: int, delimiter: str, dtype: DType, file: str) -> Any:
+    """A part of a line: -2: all of it, -1: its number, or a column."""
+    if index == -1:
+        return number
+    columns = [line] if index == -2 else line.split(delimiter)
+    at = max(index, 0)
+    if at >= len(columns):
+        raise InvalidArgumentError(
+            None,
+            None,
+            f"Invalid number of columns in {file} line {number + 1} ({line}) : expected {at + 1} got {len(columns)}",
+        )
+    if dtype is string:
+        return columns[at].encode()
+    try:
+        return number_of(columns[at], dtype.np)
+    except (ValueError, OverflowError) as e:
+        raise InvalidArgumentError(
+            None, None, f"Field {columns[at]!r} in line {number + 1} of {file} is not a valid {dtype.name}."
+        ) from e
+
+
+define(
+    "InitializeTableFromTextFileV2",
+    infer=_infer_file,
+    reference=_from_file,
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)
+
+
+def _infer_import(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, keys, values = inputs
+    need_handle(handle)
+    if not compatible(keys.dims, values.dims):
+        raise ValueError(f"there must be a value for each key: {keys.shape} and {values.shape}")
+    return []
+
+
+def _import(context: Context, table: Any, keys: Array, values: Array) -> tuple[()]:
+    found: Table = as_resource(table, Table, context)
+    if keys.shape != values.shape:
+        raise InvalidArgumentError(context.node_name, None, f"{keys.size} keys and {values.size} values")
+    found.fill(keys, values)
+    return ()
+
+
+def _infer_find(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    handle, keys, default = inputs
+    need_handle(handle)
+    key, value = _types(attrs)
+    if keys.dtype.base is not key or default.dtype.base is not value:
+        raise TypeError(
+            f"the table is from {key.name} to {value.name}, not from {keys.dtype.name} to {default.dtype.name}"
+        )
+    inner = attrs.get("value_shape")
+    if inner is None or keys.dims is None:
+        return [(value, keys.dims)]
+    return [(value, (*keys.dims[: len(keys.dims) - len(attrs["key_shape"])], *inner))]
+
+
+def _find(context: Context, table: Any, keys: Array, default: Array, **attrs: Any) -> Array:
+    found: Table = as_resource(table, Table, context)
+    return found.find(keys, default)
+
+
+def _infer_size(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_handle(inputs[0])
+    return [(int64, ())]
+
+
+define("LookupTableImportV2", infer=_infer_import, reference=_import, traits=Trait.STATEFUL, device_types=("CPU",))
+define("LookupTableFindV2", infer=_infer_find, reference=_find, traits=Trait.STATEFUL, device_types=("CPU",))
+define(
+    "LookupTableSizeV2",
+    infer=_infer_size,
+    reference=lambda context, table: np.asarray(len(as_resource(table, Table, context).values), np.int64),
+    cost=free,
+    traits=Trait.STATEFUL,
+    device_types=("CPU",),
+)
+
+__all__ = ["MutableTable", "Table"]

@@ -1,0 +1,495 @@
+"""The update ops of optimizers: one op changes a variable and its slots from a gradient, in one atomic step.
+
+Each rule is written once, as a function from old values and a gradient to new values, and gives four ops:
+
+    ApplyX            reference variables, a dense gradient
+    SparseApplyX      reference variables, a gradient of rows: `grad` holds rows, `indices` says which
+    ResourceApplyX, ResourceSparseApplyX    the same on resource variables
+
+All places of one update are locked together, so two updates of one variable never mix. A row that a sparse
+gradient names twice gets the sum of both, and rows that it does not name stay as they are; a rule whose slots
+decay everywhere at each step (Adam) says so, and then takes the gradient as a dense one. Inputs and their
+order are TensorFlow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, convert, make
+from ...core.dtypes import FLOATS, resource
+from ...core.errors import InvalidArgumentError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes
+from ...core.shape import Dims, compatible, merge, text
+from ...resources.resource_manager import Context, VariableState, changing, update_together
+from .scatter_state import check_bounds, row_count
+from .variables import as_place, expect_index, expect_type, flag, place_of
+
+Array = np.ndarray[Any, Any]
+# (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the
+# same order
+Step = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """How one optimizer changes a variable.
+
+    Attributes:
+        name: what follows `Apply` in the ops' names.
+        slots: the state beside the variable, each of the variable's shape.
+        before: scalar inputs that come before the gradient.
+        after: scalar inputs that come after the gradient (and its indices).
+        flags: attrs with their defaults.
+        step: the rule itself.
+        flops: arithmetic per element.
+        decays: whether the slots change everywhere even where the gradient is zero.
+        gradient: name of the gradient's input, for the Const of a plain value.
+    """
+
+    name: str
+    slots: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    flags: dict[str, bool]
+    step: Step
+    flops: float
+    decays: bool = False
+    gradient: str = "grad"
+
+
+# --- the rules ----------------------------------------------------------------------------------------------
+
+
+def _gradient_descent(var: Array, grad: Array, *, alpha: Array) -> Sequence[Array]:
+    step = np.asarray(alpha * grad)
+    return (np.subtract(var, step, out=step),)  # the memory of a large variable costs more than the arithmetic
+
+
+def _momentum(
+    var: Array, accum: Array, grad: Array, *, lr: Array, momentum: Array, use_nesterov: bool
+) -> Sequence[Array]:
+    accum = accum * momentum + grad
+    if use_nesterov:
+        return var - (grad * lr + accum * momentum * lr), accum
+    return var - lr * accum, accum
+
+
+def _keras_momentum(
+    var: Array, accum: Array, grad: Array, *, lr: Array, momentum: Array, use_nesterov: bool
+) -> Sequence[Array]:
+    # The learning rate goes into the sum, so a rate that changes later leaves the steps behind as they were.
+    accum = accum * momentum - lr * grad
+    return var + (accum * momentum - lr * grad if use_nesterov else accum), accum
+
+
+def _adagrad(var: Array, accum: Array, grad: Array, *, lr: Array, update_slots: bool) -> Sequence[Array]:
+    if update_slots:
+        accum = accum + grad * grad
+    return var - lr * grad / np.sqrt(accum), accum
+
+
+def _adam(
+    var: Array,
+    m: Array,
+    v: Array,
+    grad: Array,
+    *,
+    beta1_power: Array,
+    beta2_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    use_nesterov: bool,
+) -> Sequence[Array]:
+    # Kingma and Ba, 2015 (arXiv:1412.6980), in the form before its section 2.1: epsilon is added to the
+    # uncorrected root.
+    one = np.ones((), var.dtype)
+    alpha = lr * np.sqrt(one - beta2_power) / (one - beta1_power)
+    m = m + (grad - m) * (one - beta1)
+    v = v + (grad * grad - v) * (one - beta2)
+    moved = grad * (one - beta1) + beta1 * m if use_nesterov else m
+    return var - moved * alpha / (np.sqrt(v) + epsilon), m, v
+
+
+def _adam_w(
+    var: Array, m: Array, v: Array, grad: Array, *, lr: Array, weight_decay: Array, **adam: Any
+) -> Sequence[Array]:
+    # Loshchilov and Hutter, 2019 (arXiv:1711.05101): the decay does not go through the moments.
+    return _adam(var * (np.ones((), var.dtype) - lr * weight_decay), m, v, grad, lr=lr, **adam)
+
+
+def _lamb(
+    var: Array,
+    m: Array,
+    v: Array,
+    grad: Array,
+    *,
+    beta1_power: Array,
+    beta2_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    weight_decay: Array,
+) -> Sequence[Array]:
+    # You et al., 2020 (arXiv:1904.00962). `lr` is the layer's own: what norms say of the rate is known before, since a norm needs
+    # all elements and this rule takes them one by one.
+    one = np.ones((), var.dtype)
+    m = beta1 * m + (one - beta1) * grad
+    v = beta2 * v + (one - beta2) * grad * grad
+    step = m / (one - beta1_power) / (np.sqrt(v / (one - beta2_power)) + epsilon) + weight_decay * var
+    return var - lr * step, m, v
+
+
+def _rms_prop(
+    var: Array, ms: Array, mom: Array, grad: Array, *, lr: Array, rho: Array, momentum: Array, epsilon: Array
+) -> Sequence[Array]:
+    ms = ms + (grad * grad - ms) * (np.ones((), var.dtype) - rho)
+    mom = mom * momentum + lr * grad / np.sqrt(ms + epsilon)
+    return var - mom, ms, mom
+
+
+def _centered_rms_prop(
+    var: Array,
+    mg: Array,
+    ms: Array,
+    mom: Array,
+    grad: Array,
+    *,
+    lr: Array,
+    rho: Array,
+    momentum: Array,
+    epsilon: Array,
+) -> Sequence[Array]:
+    one = np.ones((), var.dtype)
+    ms = ms + (grad * grad - ms) * (one - rho)
+    mg = mg + (grad - mg) * (one - rho)
+    mom = mom * momentum + lr * grad / np.sqrt(ms - mg * mg + epsilon)
+    return var - mom, mg, ms, mom
+
+
+def _adadelta(
+    var: Array, accum: Array, accum_update: Array, grad: Array, *, lr: Array, rho: Array, epsilon: Array
+) -> Sequence[Array]:
+    one = np.ones((), var.dtype)
+    accum = accum * rho + grad * grad * (one - rho)
+    update = np.sqrt(accum_update + epsilon) / np.sqrt(accum + epsilon) * grad
+    return var - lr * update, accum, accum_update * rho + update * update * (one - rho)
+
+
+def _shrunk(x: Array, by: Array) -> Array:
+    """Nearer to zero by that much, and no further: what a penalty of the absolute value does."""
+    shrunk: Array = np.sign(x) * np.maximum(np.abs(x) - by, np.zeros((), x.dtype))
+    return shrunk
+
+
+def _ftrl(var: Array, accum: Array, linear: Array, grad: Array, *, lr: Array, l1: Array, l2: Array) -> Sequence[Array]:
+    # McMahan et al., 2013, with lr_power = -1/2, TensorFlow's default.
+    new = accum + grad * grad
+    linear = linear + grad - (np.sqrt(new) - np.sqrt(accum)) / lr * var
+    return -_shrunk(linear, l1) / (np.sqrt(new) / lr + l2 + l2), new, linear
+
+
+def _ftrl_v2(
+    var: Array,
+    accum: Array,
+    linear: Array,
+    grad: Array,
+    *,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    l2_shrinkage: Array,
+    lr_power: Array,
+) -> Sequence[Array]:
+    # The same with any power, and a penalty that the sums of squares do not see.
+    new = accum + grad * grad
+    before, after = np.power(accum, -lr_power), np.power(new, -lr_power)
+    linear = linear + grad + (l2_shrinkage + l2_shrinkage) * var - (after - before) / lr * var
+    return -_shrunk(linear, l1) / (after / lr + l2 + l2), new, linear
+
+
+def _dual_averaging(
+    var: Array,
+    sums: Array,
+    squares: Array,
+    grad: Array,
+    *,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    global_step: Array,
+) -> Sequence[Array]:
+    # Duchi, Hazan and Singer, 2011: from the sums of all gradients, not from the last weights.
+    sums = sums + grad
+    squares = squares + grad * grad
+    return -lr * _shrunk(sums, l1 * global_step) / (l2 * global_step * lr + np.sqrt(squares)), sums, squares
+
+
+def _proximal_gradient_descent(var: Array, grad: Array, *, alpha: Array, l1: Array, l2: Array) -> Sequence[Array]:
+    # Duchi and Singer, 2009: a step, then the penalties.
+    return (_shrunk(var - alpha * grad, alpha * l1) / (np.ones((), var.dtype) + alpha * l2),)
+
+
+def _proximal_adagrad(var: Array, accum: Array, grad: Array, *, lr: Array, l1: Array, l2: Array) -> Sequence[Array]:
+    accum = accum + grad * grad
+    rate = lr / np.sqrt(accum)
+    return _shrunk(var - rate * grad, rate * l1) / (np.ones((), var.dtype) + rate * l2), accum
+
+
+_RMS_SCALARS = ("lr", "rho", "momentum", "epsilon")
+RULES = {
+    rule.name: rule
+    for rule in (
+        UpdateRule("GradientDescent", (), ("alpha",), (), {}, _gradient_descent, 2, gradient="delta"),
+        UpdateRule("Momentum", ("accum",), ("lr",), ("momentum",), {"use_nesterov": False}, _momentum, 4),
+        UpdateRule(
+            "KerasMomentum",
+            ("accum",),
+            ("lr",),
+            ("momentum",),
+            {"use_nesterov": False},
+            _keras_momentum,
+            5,
+            decays=True,
+        ),
+        UpdateRule("Adagrad", ("accum",), ("lr",), (), {"update_slots": True}, _adagrad, 6),
+        UpdateRule(
+            "Adam",
+            ("m", "v"),
+            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"),
+            (),
+            {"use_nesterov": False},
+            _adam,
+            12,
+            decays=True,
+        ),
+        UpdateRule(
+            "AdamW",
+            ("m", "v"),
+            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "weight_decay"),
+            (),
+            {"use_nesterov": False},
+            _adam_w,
+            14,
+            decays=True,
+        ),
+        UpdateRule(
+            "Lamb",
+            ("m", "v"),
+            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "weight_decay"),
+            (),
+            {},
+            _lamb,
+            16,
+            decays=True,
+        ),
+        UpdateRule("RMSProp", ("ms", "mom"), _RMS_SCALARS, (), {}, _rms_prop, 11),
+        UpdateRule("CenteredRMSProp", ("mg", "ms", "mom"), _RMS_SCALARS, (), {}, _centered_rms_prop, 16),
+        UpdateRule("Adadelta", ("accum", "accum_update"), ("lr", "rho", "epsilon"), (), {}, _adadelta, 15),
+        UpdateRule("Ftrl", ("accum", "linear"), (), ("lr", "l1", "l2"), {}, _ftrl, 16),
+        UpdateRule("FtrlV2", ("accum", "linear"), (), ("lr", "l1", "l2", "l2_shrinkage", "lr_power"), {}, _ftrl_v2, 30),
+        UpdateRule(
+            "DualAveraging",
+            ("gradient_accumulator", "gradient_squared_accumulator"),
+            (),
+            ("lr", "l1", "l2", "global_step"),
+            {},
+            _dual_averaging,
+            14,
+        ),
+        UpdateRule(
+            "ProximalGradientDescent",
+            (),
+            ("alpha", "l1", "l2"),
+            (),
+            {},
+            _proximal_gradient_descent,
+            8,
+            gradient="delta",
+        ),
+        UpdateRule("ProximalAdagrad", ("accum",), ("lr", "l1", "l2"), (), {}, _proximal_adagrad, 12),
+    )
+}
+
+
+# --- from a rule to its ops ---------------------------------------------------------------------------------
+
+
+def _layout(rule: UpdateRule, is_sparse: bool) -> list[str]:
+    """Names of the inputs, in TensorFlow's order."""
+    rows = ["indices"] if is_sparse else []
+    return ["var", *rule.slots, *rule.before, rule.gradient, *rows, *rule.after]
+
+
+def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+    names = _layout(rule, is_sparse)
+    places = 1 + len(rule.slots)
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        if len(inputs) != len(names):
+            raise TypeError(f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}")
+        for name in rule.flags:
+            flag(attrs, name)
+        given = dict(zip(names, inputs, strict=True))
+        dtype, dims = place_of(inputs[0])
+        if dtype not in FLOATS:
+            raise TypeError(f"the variable must be of a floating type to be trained, not {dtype.name}")
+        for name, place in zip(names[:places], inputs[:places], strict=True):
+            if place.dtype.is_ref is not is_ref:
+                kind = "reference" if is_ref else "resource"
+                raise TypeError(f"{name} must be a {kind} variable, not {place.dtype.name}")
+            slot_type, slot_dims = place_of(place)
+            if slot_type is not dtype:
+                raise TypeError(f"{name} holds {slot_type.name}, the variable {dtype.name}")
+            dims = merge(dims, slot_dims)
+        grad = given[rule.gradient]
+        expect_type(grad, dtype, "gradient")
+        expected: Dims = dims
+        if is_sparse:
+            indices = given["indices"]
+            expect_index(indices)
+            if not compatible(indices.dims, (None,)):
+                raise ValueError(f"indices must have one dimension, not shape {text(indices.dims)}")
+            expected = None if dims is None else ((indices.dims or (None,))[0], *dims[1:])
+        if not compatible(grad.dims, expected):
+            raise ValueError(f"the gradient has shape {text(grad.dims)}, where {text(expected)} is needed")
+        for name in (*rule.before, *rule.after):
+            expect_type(given[name], dtype, name)
+            if not compatible(given[name].dims, ()):
+                raise ValueError(f"{name} must be a scalar, not of shape {text(given[name].dims)}")
+        return [(dtype.ref, dims)] if is_ref else []
+
+    return infer
+
+
+def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[..., Any]:
+    names = _layout(rule, is_sparse)
+    places = 1 + len(rule.slots)
+
+    def reference(context: Context, *inputs: Any, **flags: bool) -> Any:
+        states: Sequence[VariableState] = inputs[:places]
+        given = dict(zip(names[places:], inputs[places:], strict=True))
+        grad = np.asarray(given.pop(rule.gradient))
+        indices = np.asarray(given.pop("indices")) if is_sparse else None
+
+        def change(*old: Array) -> Sequence[Array]:
+            _check_shapes(context.node_name, states, old, grad, indices)
+            if indices is None:
+                return rule.step(*old, grad, **given, **flags)
+            dense = np.zeros_like(old[0])
+            np.add.at(dense, indices, grad)
+            return rule.step(*old, dense, **given, **flags)
+
+        if indices is not None and not rule.decays:
+            _check_different(context.node_name, states)
+            with changing(states) as held:
+                _check_shapes(context.node_name, states, held, grad, indices)
+                rows, group = np.unique(indices, return_inverse=True)
+                summed = np.zeros((len(rows), *grad.shape[1:]), grad.dtype)
+                np.add.at(summed, group.reshape(-1), grad)
+                for value, new in zip(held, rule.step(*[v[rows] for v in held], summed, **given, **flags), strict=True):
+                    value[rows] = new
+            return states[0] if is_ref else ()
+        update_together(states, change)
+        return states[0] if is_ref else ()
+
+    return reference
+
+
+def _check_different(node: str, states: Sequence[VariableState]) -> None:
+    """InvalidArgumentError unless the variable and its slots are places of their own."""
+    if len(set(states)) < len(states):
+        names = ", ".join(f"'{s.name}'" for s in states)
+        raise InvalidArgumentError(
+            node, None, f"'{node}': a variable and its slots must be different places, not {names}"
+        )
+
+
+def _check_shapes(
+    node: str, states: Sequence[VariableState], old: Sequence[Array], grad: Array, indices: Array | None
+) -> None:
+    """InvalidArgumentError unless slots and gradient fit the variable as it is now."""
+    shape = old[0].shape
+    for state, value in zip(states, old, strict=True):
+        if value.shape != shape:
+            raise InvalidArgumentError(
+                node,
+                None,
+                f"'{node}': slot '{state.name}' has shape {text(value.shape)}, "
+                f"variable '{states[0].name}' {text(shape)}",
+            )
+    if indices is not None:
+        what = f"variable '{states[0].name}'"
+        check_bounds(indices, row_count(old[0], node, what), node, what)
+        shape = (*indices.shape, *shape[1:])
+    if grad.shape != shape:
+        raise InvalidArgumentError(
+            node, None, f"'{node}': the gradient has shape {text(grad.shape)}, where {text(shape)} is needed"
+        )
+
+
+def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:
+    def cost(node: Node) -> Cost:
+        dtype, dims = place_of(node.inputs[0])
+        held = int(np.prod([d or 1 for d in dims or ()]))
+        grad = node.inputs[_layout(rule, is_sparse).index(rule.gradient)]
+        touched = nbytes(grad) / dtype.size if is_sparse and not rule.decays else held
+        return Cost(rule.flops * touched, 2 * touched * dtype.size * (1 + len(rule.slots)) + nbytes(grad))
+
+    return cost
+
+
+for _rule in RULES.values():
+    for _is_sparse in (False, True):
+        for _is_ref in (False, True):
+            define(
+                f"{'' if _is_ref else 'Resource'}{'Sparse' if _is_sparse else ''}Apply{_rule.name}",
+                infer=_infer(_rule, _is_sparse, _is_ref),
+                reference=_reference(_rule, _is_sparse, _is_ref),
+                cost=_cost(_rule, _is_sparse),
+                traits=Trait.STATEFUL,
+                ref_inputs=tuple(range(1 + len(_rule.slots))) if _is_ref else (),
+            )
+
+
+def apply_update(
+    rule: str,
+    places: Sequence[Any],
+    gradient: TensorLike,
+    scalars: dict[str, TensorLike],
+    *,
+    indices: TensorLike | None = None,
+    flags: dict[str, bool] | None = None,
+    name: str | None = None,
+) -> Node:
+    """Add the op that changes a variable by a rule.
+
+    Args:
+        rule: a key of `RULES`.
+        places: the variable and its slots, in the rule's order.
+        gradient: dense, of the variable's shape; or rows of it, with `indices`.
+        scalars: the rule's scalars by name; plain numbers become Consts of the variable's type.
+        indices: the rows that a sparse gradient holds, one dimension.
+        flags: attrs that differ from the rule's defaults.
+        name: the node's name; None: the op's.
+    """
+    found = RULES[rule]
+    held = [as_place(p) for p in places]
+    dtype, _ = place_of(held[0])
+    is_ref = held[0].dtype is not resource
+    op = f"{'' if is_ref else 'Resource'}{'' if indices is None else 'Sparse'}Apply{rule}"
+    with held[0].graph.op_scope(name or op) as scope:
+        given = {n: convert(v, dtype, name=n) for n, v in scalars.items()}
+        given[found.gradient] = convert(gradient, dtype, name=found.gradient)
+        if indices is not None:
+            given["indices"] = convert(indices, name="indices")
+        rest = [given[n] for n in _layout(found, indices is not None)[len(held) :]]
+    return make(op, [*held, *rest], {**found.flags, **(flags or {})}, scope)

@@ -1,0 +1,468 @@
+"""Variables as the graph sees them: places where a value lives from step to step, and the ops that read and
+change it.
+
+TensorFlow 1 has two kinds of place, and a graph may mix them:
+
+- a *reference* variable (`VariableV2`) gives out its place with a reference type. An op that changes it names
+  that input in `ref_inputs`, gets the place, and gives the place out again, so that changes can be chained;
+  every other op gets the value.
+- a *resource* variable (`VarHandleOp`) gives out a handle, an ordinary scalar of type `resource`;
+  `ReadVariableOp` turns it
+  into the value. Reads are nodes, so control edges can order them against changes.
+
+At run time both places are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is
+accepted because old programs pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, graph_of, make
+from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
+from ...core.errors import InvalidArgumentError, OutOfRangeError
+from ...core.node import Node, Tensor
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ...core.shape import Dims, as_dims, compatible, merge, text
+from ...resources.resource_manager import Context, VariableState
+
+Array = np.ndarray[Any, Any]
+
+
+# --- rules that the ops share -------------------------------------------------------------------------------
+
+
+_HANDS_ON_HANDLES = frozenset({"Identity", "Switch", "Enter", "Merge", "Exit", "NextIteration"})
+
+
+def place_of(tensor: Tensor) -> tuple[DType, Dims]:
+    """The value type and static shape of the variable whose place a reference or handle gives out.
+
+    Raises:
+        TypeError: the tensor is neither.
+    """
+    if tensor.dtype.is_ref:
+        return tensor.dtype.base, tensor.dims
+    if tensor.dtype is resource:
+        node = tensor.op
+        while node.type in _HANDS_ON_HANDLES:
+            node = node.inputs[0].op
+        if node.type == "VarHandleOp":
+            return node.attrs["dtype"], node.attrs["shape"]
+        raise TypeError(f"{tensor.name} is a handle of unknown kind; a variable's handle comes from a VarHandleOp")
+    raise TypeError(f"input 0 must be a variable (a reference or a handle), not a value of type {tensor.dtype.name}")
+
+
+def expect_type(tensor: Tensor, dtype: DType, what: str) -> None:
+    """TypeError unless the tensor holds values of the variable's type."""
+    if tensor.dtype.base is not dtype:
+        raise TypeError(f"the variable holds {dtype.name}, the {what} is {tensor.dtype.base.name}; use dt.cast")
+
+
+def expect_index(tensor: Tensor) -> None:
+    """TypeError unless the tensor holds indices."""
+    if tensor.dtype.base not in (int32, int64):
+        raise TypeError(f"indices must be int32 or int64, not {tensor.dtype.base.name}")
+
+
+def flag(attrs: Attrs, name: str) -> bool:
+    """A bool attr; TypeError when it is anything else."""
+    value = attrs.get(name)
+    if not isinstance(value, bool):
+        raise TypeError(f"attribute {name} must be True or False, not {value!r}")
+    return value
+
+
+def _holder(attrs: Attrs) -> tuple[DType, Dims]:
+    """Checked `dtype` and `shape` of an op that makes a variable."""
+    dtype = attrs.get("dtype")
+    if not isinstance(dtype, DType) or dtype.is_ref or dtype is resource:
+        raise TypeError(f"attribute dtype must be an element type of values, not {dtype!r}")
+    if not isinstance(attrs.get("shared_name"), str):
+        raise TypeError(f"attribute shared_name must be text, not {attrs.get('shared_name')!r}")
+    return dtype, as_dims(attrs.get("shape"))
+
+
+def one_pass(node: Node) -> Cost:
+    """Read the variable and the operand, write the variable."""
+    dtype, dims = place_of(node.inputs[0])
+    held = (size(node.inputs[-1]) if dims is None else max(1, int(np.prod([d or 1 for d in dims])))) * dtype.size
+    return Cost(held / dtype.size, 2 * held + sum(nbytes(t) for t in node.inputs[1:]))
+
+
+def _free(node: Node) -> Cost:
+    """Giving out a place moves nothing."""
+    return Cost(0.0, 0.0)
+
+
+# --- places -------------------------------------------------------------------------------------------------
+
+
+def _infer_variable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype, dims = _holder(attrs)
+    return [(dtype.ref, dims)]
+
+
+def _infer_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _holder(attrs)
+    return [(resource, ())]
+
+
+def _find_state(context: Context, *, dtype: DType, shared_name: str) -> VariableState:
+    name = shared_name or context.node_name
+    found = context.resources.find(context.container, name)
+    if type(found) is VariableState and found.dtype is dtype:  # no lock for what is there
+        return found
+    state = context.resources.get_or_create(context.container, name, VariableState, lambda: VariableState(name, dtype))
+    if state.dtype is not dtype:
+        raise InvalidArgumentError(
+            context.node_name, None,
+            f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as "
+            f"{state.dtype.name}: use another name, another container, or the same type",
+        )  # fmt: skip
+    return state
+
+
+define(
+    "VariableV2",
+    infer=_infer_variable,
+    reference=_find_state,
+    cost=_free,
+    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
+    internal_attrs=("shape",),
+)
+define(
+    "VarHandleOp",
+    infer=_infer_handle,
+    reference=_find_state,
+    cost=_free,
+    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
+    internal_attrs=("shape",),
+)
+
+
+def variable_op_v2(shape: Any, dtype: Any, name: str = "Variable", shared_name: str = "") -> Tensor:
+    """The bare node of a reference variable: its place, of type `<dtype>_ref`. Users make a `dt.Variable`."""
+    attrs = {"shape": as_dims(shape), "dtype": as_dtype(dtype).base, "shared_name": shared_name}
+    return apply("VariableV2", (), attrs, name)
+
+
+def var_handle_op(shape: Any, dtype: Any, shared_name: str = "", name: str = "VarHandleOp") -> Tensor:
+    """The bare node of a resource variable: its handle. Users make `dt.Variable(..., use_resource=True)`."""
+    attrs = {"shape": as_dims(shape), "dtype": as_dtype(dtype).base, "shared_name": shared_name}
+    return apply("VarHandleOp", (), attrs, name)
+
+
+# --- whole-value changes ------------------------------------------------------------------------------------
+
+
+def _assigned_dims(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[DType, Dims]:
+    place, value = inputs
+    dtype, dims = place_of(place)
+    expect_type(value, dtype, "value")
+    if flag(attrs, "validate_shape"):
+        if not compatible(dims, value.dims):
+            raise ValueError(f"the variable has shape {text(dims)}, the value {text(value.dims)}; they must be equal")
+        return dtype, merge(dims, value.dims)
+    return dtype, value.dims
+
+
+def _infer_assign(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype, dims = _assigned_dims(inputs, attrs)
+    return [(dtype.ref, dims)]
+
+
+def _infer_assign_resource(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    _assigned_dims(inputs, attrs)
+    as_dims(attrs.get("shape"))
+    return []
+
+
+def _store(state: VariableState, value: Array, dims: Dims) -> None:
+    # The value that is there says more than the static shape: another graph, or an assignment without
+    # validation, may have given it another one.
+    state.assign(value, state.read().shape if state.is_initialized else dims)
+
+
+def _assign(context: Context, state: VariableState, value: Array, *, validate_shape: bool) -> VariableState:
+    if validate_shape:
+        _store(state, value, context.output_dims[0])
+    else:
+        state.assign(value)
+    return state
+
+
+def _assign_resource(
+    context: Context, state: VariableState, value: Array, *, validate_shape: bool, shape: Dims = None
+) -> tuple[()]:
+    # The op has no output whose shape could tell; so the node carries the shape that a value must have.
+    if validate_shape:
+        _store(state, value, shape)
+    else:
+        state.assign(value)
+    return ()
+
+
+define("Assign", infer=_infer_assign, reference=_assign, cost=one_pass, traits=Trait.STATEFUL, ref_inputs=(0,))
+define(
+    "AssignVariableOp",
+    infer=_infer_assign_resource,
+    reference=_assign_resource,
+    cost=one_pass,
+    traits=Trait.STATEFUL,
+)
+
+
+def _infer_accumulate(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    place, delta = inputs
+    dtype, dims = place_of(place)
+    expect_type(delta, dtype, "value")
+    if not compatible(dims, delta.dims):
+        raise ValueError(f"the variable has shape {text(dims)}, the value {text(delta.dims)}; they must be equal")
+    return [(dtype.ref, dims)] if place.dtype.is_ref else []
+
+
+def _accumulate(combine: Callable[[Array, Array], Any], is_ref: bool) -> Callable[..., Any]:
+    def reference(context: Context, state: VariableState, delta: Array) -> Any:
+        def change(old: Array) -> Any:
+            if old.shape != delta.shape:
+                raise InvalidArgumentError(
+                    context.node_name, None,
+                    f"Variable '{state.name}' has shape {text(old.shape)}, the value {text(delta.shape)}: "
+                    "they must be equal",
+                )  # fmt: skip
+            return combine(old, delta)
+
+        state.update(change)
+        return state if is_ref else ()
+
+    return reference
+
+
+for _name, _combine in {"Add": np.add, "Sub": np.subtract}.items():
+    define(
+        f"Assign{_name}",
+        infer=_infer_accumulate,
+        reference=_accumulate(_combine, True),
+        cost=one_pass,
+        traits=Trait.STATEFUL,
+        ref_inputs=(0,),
+    )
+    define(
+        f"Assign{_name}VariableOp",
+        infer=_infer_accumulate,
+        reference=_accumulate(_combine, False),
+        cost=one_pass,
+        traits=Trait.STATEFUL,
+    )
+
+
+def as_place(ref: Any) -> Tensor:
+    """The place of a variable, or of the result of an assignment; TypeError for anything else."""
+    place = ref if isinstance(ref, Tensor) else getattr(ref, "_place", lambda: None)()
+    if not isinstance(place, Tensor) or not (place.dtype.is_ref or place.dtype is resource):
+        raise TypeError(f"Expected a variable, which can be changed, not {ref!r}")
+    return place
+
+
+def _change(op: str, ref: Any, value: TensorLike, attrs: dict[str, Any] | None, name: str | None) -> Tensor:
+    """Add a node that changes a reference variable; a value that is no tensor becomes `<name>/value`."""
+    place = as_place(ref)
+    if not isinstance(value, Tensor):
+        with place.graph.op_scope(name or op) as name:
+            value = convert(value, place.dtype.base, name="value")
+    return apply(op, (place, value), attrs, name)
+
+
+def assign(
+    ref: Any,
+    value: TensorLike,
+    validate_shape: bool | None = None,
+    use_locking: bool | None = None,
+    name: str | None = None,
+) -> Any:
+    """Store `value` in a variable.
+
+    Args:
+        ref: a variable, or the result of another assignment.
+        value: of the variable's element type, and of its shape unless `validate_shape` is False.
+
+    Returns:
+        The variable's place as a tensor, so that assignments can be chained: fetching it gives the new value.
+
+    Raises:
+        TypeError, ValueError: the value does not fit the variable.
+
+    >>> step = dt.assign(v, v * 2)
+    """
+    if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+        return ref.assign(value, name=name)
+    return _change("Assign", ref, value, {"validate_shape": validate_shape is not False}, name)
+
+
+def assign_add(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Add `value` to a variable of the same shape, atomically. Result as of `assign`."""
+    if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+        return ref.assign_add(value)
+    return _change("AssignAdd", ref, value, None, name)
+
+
+def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Subtract `value` from a variable of the same shape, atomically. Result as of `assign`."""
+    if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+        return ref.assign_sub(value)
+    return _change("AssignSub", ref, value, None, name)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def _infer_read(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (handle,) = inputs
+    if handle.dtype is not resource:
+        raise TypeError(f"input 0 must be a variable's handle, not a value of type {handle.dtype.name}")
+    return [place_of(handle)]
+
+
+def _infer_is_initialized(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    place_of(inputs[0])
+    return [(bool_, ())]
+
+
+def _is_initialized(context: Context, state: VariableState) -> Any:
+    return np.asarray(state.is_initialized)
+
+
+define(
+    "ReadVariableOp",
+    infer=_infer_read,
+    reference=lambda context, state: state.read(),
+    gradient=lambda node, grad: (grad,),
+    cost=lambda node: Cost(0.0, nbytes(node.outputs[0])),
+    traits=Trait.STATEFUL,
+)
+define(
+    "IsVariableInitialized",
+    infer=_infer_is_initialized,
+    reference=_is_initialized,
+    cost=_free,
+    traits=Trait.STATEFUL,
+    ref_inputs=(0,),
+)
+define(
+    "VarIsInitializedOp",
+    infer=_infer_is_initialized,
+    reference=_is_initialized,
+    cost=_free,
+    traits=Trait.STATEFUL,
+)
+
+
+def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
+    """Scalar bool: whether the variable has a value."""
+    place = as_place(variable)
+    return apply("VarIsInitializedOp" if place.dtype is resource else "IsVariableInitialized", (place,), None, name)
+
+
+def _infer_initialized_value(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    place, initial = inputs
+    dtype, dims = place_of(place)
+    expect_type(initial, dtype, "initial value")
+    return [(dtype, dims if compatible(dims, initial.dims) else None)]
+
+
+define(
+    "InitializedValue",
+    infer=_infer_initialized_value,
+    reference=lambda context, state, initial: state.read() if state.is_initialized else initial,
+    cost=_free,
+    traits=Trait.STATEFUL,
+    ref_inputs=(0,),
+)
+
+
+def _infer_uninitialized(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    names = attrs.get("names")
+    if not isinstance(names, (tuple, list)) or not all(isinstance(n, str) for n in names) or len(names) != len(inputs):
+        raise ValueError("attribute names must hold one name per input")
+    for t in inputs:
+        if t.dtype.base is not bool_ or t.dims != ():
+            raise TypeError(f"inputs must be scalars of type bool, not {t.dtype.name} {text(t.dims)}")
+    return [(as_dtype("string"), (None,))]
+
+
+def _uninitialized(*flags: Array, names: Sequence[str]) -> Array:
+    missing = [n.encode() for n, known in zip(names, flags, strict=True) if not known]
+    out = np.empty(len(missing), object)
+    out[:] = missing
+    return out
+
+
+define("UninitializedNames", infer=_infer_uninitialized, reference=_uninitialized, device_types=("CPU",))
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """The names of the variables that have no value yet, as a string vector: empty means ready.
+
+    Args:
+        var_list: variables to ask; None: all global and local ones.
+    """
+    if var_list is None:
+        from ...variables.collections import global_variables, local_variables
+
+        var_list = [*global_variables(), *local_variables()]
+    with graph_of(*[as_place(v) for v in var_list]).name_scope(name):
+        flags = [is_variable_initialized(v) for v in var_list]
+        # The names leave as text, which only CPUs hold.
+        with graph_of(*flags).device("/cpu:0"):
+            return apply("UninitializedNames", flags, {"names": tuple([v.op.name for v in var_list])})
+
+
+def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    dtype, dims = place_of(inputs[0])
+    if dtype not in (int32, int64) or not compatible(dims, ()):
+        raise TypeError(f"only a scalar variable of type int32 or int64 can count, not {dtype.name} {text(dims)}")
+    if isinstance(attrs.get("limit"), bool) or not isinstance(attrs.get("limit"), int):
+        raise TypeError(f"attribute limit must be an int, not {attrs.get('limit')!r}")
+    return [(dtype, ())]
+
+
+def _count_up_to(context: Context, state: VariableState, *, limit: int) -> Array:
+    def change(old: Array) -> Any:
+        if old >= limit:
+            raise OutOfRangeError(context.node_name, None, f"Reached limit of {limit}")
+        return old + 1
+
+    counted: Array = state.update(change) - np.asarray(1, state.dtype.np)
+    return counted
+
+
+define("CountUpTo", infer=_infer_count, reference=_count_up_to, traits=Trait.STATEFUL, ref_inputs=(0,))
+
+
+def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
+    """Give a counter's value and add one to it; OutOfRangeError in the step that finds it at `limit`."""
+    return apply("CountUpTo", (as_place(ref),), {"limit": limit}, name)
+
+
+def read_variable(handle: Tensor, name: str | None = None) -> Tensor:
+    """The value behind a resource variable's handle, when this node runs."""
+    return apply("ReadVariableOp", (handle,), None, name)
+
+
+def change_resource(op: str, handle: Tensor, value: TensorLike, name: str | None, validate_shape: bool = True) -> Node:
+    """Add a node that changes a resource variable by one value of its type and shape."""
+    dtype, dims = place_of(handle)
+    with handle.graph.as_default():
+        value = convert(value, dtype)
+    return make(
+        op,
+        (handle, value),
+        {"validate_shape": validate_shape, "shape": dims} if op == "AssignVariableOp" else None,
+        name,
+    )

@@ -1,0 +1,174 @@
+"""Ids of texts and numbers: by their place in a vocabulary, and of combinations."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, make
+from ...core.dtypes import INTEGERS, int32, int64, string
+from ...core.farmhash import fingerprint, joined
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ..math.static_operands import as_bytes
+
+Array = np.ndarray[Any, Any]
+HASH_KEY = 0xDECAFCAFFE
+"""What combinations begin with, unless said otherwise (TensorFlow's)."""
+
+
+_fingerprint = functools.lru_cache(1 << 16)(fingerprint)
+
+
+def _mapped(x: Array, function: Any) -> Array:
+    """A function of each element, in an array of int64."""
+    return np.fromiter(map(function, x.reshape(-1).tolist()), np.int64, x.size).reshape(x.shape)
+
+
+# --- vocabularies -----------------------------------------------------------------------------------------------------
+
+
+def _index_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    entries = attrs["vocabulary"]
+    if not isinstance(entries, tuple) or not entries:
+        raise ValueError("needs a vocabulary")
+    if len(set(entries)) != len(entries):
+        raise ValueError("an entry is in the vocabulary twice")
+    kind = bytes if x.dtype.base is string else int
+    if not all(type(e) is kind for e in entries) or x.dtype.base not in (string, *INTEGERS):
+        raise TypeError(f"a value of type {x.dtype.base.name} is in no vocabulary of {type(entries[0]).__name__}")
+    if not isinstance(attrs["default_value"], int) or not isinstance(attrs["num_oov_buckets"], int):
+        raise TypeError("default_value and num_oov_buckets must be whole numbers")
+    if attrs["num_oov_buckets"] < 0:
+        raise ValueError("num_oov_buckets must not be negative")
+    return [(int64, x.dims)]
+
+
+_known: OrderedDict[int, tuple[tuple[Any, ...], dict[Any, int]]] = (
+    OrderedDict()
+)  # by identity: comparing long ones takes long
+_MOST_KNOWN = 64
+
+
+def _places(vocabulary: tuple[Any, ...]) -> dict[Any, int]:
+    found = _known.get(id(vocabulary))
+    if found is None:
+        found = _known[id(vocabulary)] = vocabulary, {entry: i for i, entry in enumerate(vocabulary)}
+        while len(_known) > _MOST_KNOWN:
+            with contextlib.suppress(KeyError):  # another thread was quicker
+                _known.popitem(last=False)
+    return found[1]
+
+
+def _index(x: Array, vocabulary: tuple[Any, ...], default_value: int, num_oov_buckets: int) -> Array:
+    places, size = _places(vocabulary), len(vocabulary)
+
+    def place(value: Any) -> int:
+        entry = as_bytes(value) if x.dtype == object else value
+        found = places.get(entry)
+        if found is not None:
+            return found
+        # Numbers are hashed as texts, as TensorFlow's tables do.
+        return size + _fingerprint(as_bytes(value)) % num_oov_buckets if num_oov_buckets else default_value
+
+    return _mapped(x, place)
+
+
+define("VocabularyIndex", infer=_index_rule, reference=_index, device_types=("CPU",))
+
+
+def vocabulary_index(
+    x: TensorLike,
+    vocabulary: Sequence[Any],
+    default_value: int = -1,
+    num_oov_buckets: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """The place of each value in a vocabulary.
+
+    Args:
+        x: text or whole numbers. vocabulary: the same, each entry once.
+        default_value: for what is not there. num_oov_buckets: or so many numbers behind the vocabulary, by hash.
+
+    >>> vocabulary_index(["b", "c"], ["a", "b"])   # evaluates to [1, -1]
+    """
+    entries = tuple(int(e) if isinstance(e, (int, np.integer)) else as_bytes(e) for e in vocabulary)
+    attrs = {
+        "vocabulary": entries,
+        "default_value": int(default_value),
+        "num_oov_buckets": int(num_oov_buckets),
+    }
+    return apply("VocabularyIndex", (convert(x),), attrs, name)
+
+
+# --- combinations -----------------------------------------------------------------------------------------------------
+
+
+def _cross_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    if len(inputs) < 2:
+        raise ValueError("needs at least two values to combine")
+    for x in inputs:
+        if x.dtype.base not in (string, int32, int64):
+            raise TypeError(f"values of type {x.dtype.base.name} cannot be combined; cast them to int64")
+        if x.dims is not None and len(x.dims) != 2:
+            raise ValueError("each value must be [examples, values of an example]")
+    if not isinstance(attrs["num_buckets"], int) or attrs["num_buckets"] < 1:
+        raise ValueError("num_buckets must be at least 1")
+    if not isinstance(attrs["hash_key"], int) or not 0 <= attrs["hash_key"] < 1 << 63:
+        raise ValueError("hash_key must be in [0, 2 ** 63)")
+    rows = next((x.dims[0] for x in inputs if x.dims is not None and x.dims[0] is not None), None)
+    count: int | None = 1
+    for x in inputs:
+        size = None if x.dims is None else x.dims[1]
+        count = None if size is None or count is None else count * size
+    return [(int64, (rows, count))]
+
+
+def _cross(*values: Array, num_buckets: int, hash_key: int) -> Array:
+    marks = [
+        [[_fingerprint(as_bytes(e)) if as_bytes(e) else None for e in row] for row in x.tolist()]
+        if x.dtype == object
+        else [[e & (1 << 64) - 1 if e >= 0 else None for e in row] for row in x.tolist()]
+        for x in values
+    ]
+
+    def cross(parts: Sequence[int | None]) -> int:
+        found = hash_key
+        for part in parts:
+            if part is None:
+                return -1
+            found = joined(found, part)
+        return found % num_buckets
+
+    rows = [[cross(parts) for parts in itertools.product(*row)] for row in zip(*marks, strict=True)]
+    width = int(np.prod([x.shape[1] for x in values]))
+    return np.array(rows, np.int64).reshape(len(values[0]), width)
+
+
+define("CrossHashed", infer=_cross_rule, reference=_cross, device_types=("CPU",))
+
+
+def cross_hashed(
+    inputs: Sequence[TensorLike], num_buckets: int, hash_key: int | None = None, name: str | None = None
+) -> Tensor:
+    """Numbers below `num_buckets` of all combinations of an example's values, as TensorFlow's `sparse.cross_hashed` makes them.
+
+    Args:
+        inputs: text or whole numbers, `[examples, values]` each; '' and negative numbers stand for no value.
+        hash_key: another one spreads them otherwise.
+
+    Returns:
+        `[examples, combinations]`; -1 where a value is missing.
+    """
+    attrs = {"num_buckets": int(num_buckets), "hash_key": HASH_KEY if hash_key is None else int(hash_key)}
+    return make("CrossHashed", [convert(x) for x in inputs], attrs, name).outputs[0]
+
+
+__all__ = ["HASH_KEY", "cross_hashed", "vocabulary_index"]

@@ -1,0 +1,164 @@
+"""Regular expressions over text, by RE2: as TensorFlow has them, and in time that is linear in the text, whatever the pattern.
+
+A pattern may be given when the graph is built (`Static...`), or as a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import bool_, string
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ..math.static_operands import as_bytes, invalid
+from ..state.queues import need_scalar, need_text
+from .strings import each, need_text_in
+
+if TYPE_CHECKING:
+    from re2 import _Regexp
+
+Array = np.ndarray[Any, Any]
+
+
+@lru_cache(256)
+def _compiled(pattern: bytes) -> _Regexp:
+    import re2  # only graphs with patterns need it
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as e:
+        why = e.args[0]
+        why = why.decode(errors="replace") if isinstance(why, bytes) else why
+        raise invalid(f"Invalid pattern: {pattern.decode(errors='replace')}, error: {why}") from None
+
+
+@lru_cache(256)
+def _rewriter(rewrite: bytes, groups: int) -> Callable[[Any], bytes]:
+    r"""What makes the text in the place of a match: `\0` is the match, `\1` to `\9` are its groups, `\\` is a backslash."""
+    parts: list[bytes | int] = []
+    for i, piece in enumerate(rewrite.split(b"\\\\")):
+        parts += [b"\\"] if i else []
+        first, *others = piece.split(b"\\")
+        parts.append(first)
+        for other in others:
+            if not other[:1].isdigit() or int(other[:1]) > groups:
+                text = f"Invalid rewrite: {rewrite.decode(errors='replace')}, error: "
+                raise invalid(
+                    f"{text}a backslash stands before a group of the pattern, which has {groups}, or another one"
+                )
+            parts += [int(other[:1]), other[1:]]
+    return lambda match: b"".join([part if isinstance(part, bytes) else match.group(part) or b"" for part in parts])
+
+
+def _replacer(pattern: bytes, rewrite: bytes, replace_global: bool) -> Callable[[bytes], bytes]:
+    compiled = _compiled(pattern)
+    written = _rewriter(rewrite, compiled.groups)
+
+    def replace(text: bytes) -> bytes:
+        found: list[bytes] = []
+        at, last = 0, -1
+        for match in compiled.finditer(text):
+            begin, end = match.span()
+            if begin == end and (end == last or text[end : end + 1] and text[end] & 0xC0 == 0x80):
+                continue  # right behind a match, or within a character
+            found += [text[at:begin], written(match)]
+            at = last = end
+            if not replace_global:
+                break
+        return b"".join([*found, text[at:]]) if found else text
+
+    return replace
+
+
+def _matcher(pattern: bytes) -> Callable[[bytes], bool]:
+    compiled = _compiled(pattern)
+    return lambda text: compiled.fullmatch(text) is not None
+
+
+def _infer(result: Any, *texts: str) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
+    """The rule of an op: patterns are scalars, or these attributes."""
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        need_text_in(inputs[0])
+        for tensor in inputs[1:]:
+            need_scalar(tensor, (string,), "the pattern and its rewrite")
+        for name in texts:
+            need_text(attrs, name)
+        return [(result, inputs[0].dims)]
+
+    return infer
+
+
+def _replaced(x: Array, pattern: Any, rewrite: Any, *, replace_global: bool) -> Array:
+    return each(x, _replacer(_text(pattern), _text(rewrite), replace_global))
+
+
+def _matched(x: Array, pattern: Any) -> Array:
+    return each(x, _matcher(_text(pattern)), np.bool_)
+
+
+def _replaced_by_attrs(x: Array, *, pattern: str, rewrite: str, replace_global: bool) -> Array:
+    return _replaced(x, pattern, rewrite, replace_global=replace_global)
+
+
+def _matched_by_attrs(x: Array, *, pattern: str) -> Array:
+    return _matched(x, pattern)
+
+
+def _text(scalar: Any) -> bytes:
+    return scalar.encode() if isinstance(scalar, str) else as_bytes(np.asarray(scalar, object)[()])
+
+
+define("RegexReplace", infer=_infer(string), reference=_replaced, device_types=("CPU",))
+define(
+    "StaticRegexReplace",
+    infer=_infer(string, "pattern", "rewrite"),
+    reference=_replaced_by_attrs,
+    device_types=("CPU",),
+)
+define("RegexFullMatch", infer=_infer(bool_), reference=_matched, device_types=("CPU",))
+define("StaticRegexFullMatch", infer=_infer(bool_, "pattern"), reference=_matched_by_attrs, device_types=("CPU",))
+
+
+def regex_replace(
+    input: TensorLike, pattern: TensorLike, rewrite: TensorLike, replace_global: bool = True, name: str | None = None
+) -> Tensor:
+    r"""What matches a pattern of [RE2](https://github.com/google/re2/wiki/Syntax) replaced by `rewrite`; all that match, or the first.
+
+    Args:
+        pattern, rewrite: text, or scalar tensors of text; of `rewrite`, `\0` stands for the match, `\1` for its first group.
+
+    Raises:
+        InvalidArgumentError: in a step: no pattern, or no rewrite.
+    """
+    x, attrs = convert(input, string, name="input"), {"replace_global": bool(replace_global)}
+    if isinstance(pattern, str | bytes) and isinstance(rewrite, str | bytes):
+        return apply("StaticRegexReplace", (x,), {"pattern": _str(pattern), "rewrite": _str(rewrite), **attrs}, name)
+    others = convert(pattern, string, name="pattern"), convert(rewrite, string, name="rewrite")
+    return apply("RegexReplace", (x, *others), attrs, name)
+
+
+def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
+    """Whether the whole of each text matches a pattern of RE2, bool. The pattern is text, or a scalar tensor of text.
+
+    Raises:
+        InvalidArgumentError: in a step: no pattern.
+    """
+    x = convert(input, string, name="input")
+    if isinstance(pattern, str | bytes):
+        return apply("StaticRegexFullMatch", (x,), {"pattern": _str(pattern)}, name)
+    return apply("RegexFullMatch", (x, convert(pattern, string, name="pattern")), None, name)
+
+
+def _str(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text
+
+
+__all__ = ["regex_full_match", "regex_replace"]

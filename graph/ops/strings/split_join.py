@@ -1,0 +1,235 @@
+"""Text that is cut, split and joined."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert, make
+from ...core.constant_value import static_value
+from ...core.dtypes import int32, int64, string
+from ...core.node import Tensor
+from ...core.opdef import Attrs, Output, define
+from ...core.shape import Dims, broadcast, merge
+from ...tensors.sparse_tensor import SparseTensor
+from ..math.static_operands import as_bytes, dims_of, index_operand, invalid, need_rank, normal_axis
+from ..state.queues import need_text
+from .strings import Array, check_unit, need_text_in
+
+
+def _infer_substr(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, *numbers = inputs
+    need_text_in(x)
+    for t in numbers:
+        if t.dtype.base not in (int32, int64):
+            raise TypeError(f"pos and len are int32 or int64, not {t.dtype.base.name}")
+    check_unit(attrs)
+    return [(string, broadcast(x.dims, merge(*(t.dims for t in numbers))))]
+
+
+def _substr(x: Array, pos: Array, length: Array, *, unit: str) -> Array:
+    x, pos, length = np.broadcast_arrays(x, pos, length)
+    out = np.empty(x.shape, object)
+    for at, item in np.ndenumerate(x):
+        text: Any = as_bytes(item) if unit == "BYTE" else as_bytes(item).decode(errors="replace")
+        begin = int(pos[at])
+        if not -len(text) <= begin <= len(text):
+            raise invalid(
+                f"pos {begin} out of range for string '{as_bytes(item).decode(errors='replace')}' at index {at}"
+            )
+        begin += len(text) if begin < 0 else 0
+        out[at] = as_bytes(text[begin : begin + max(0, int(length[at]))])
+    return out
+
+
+define("Substr", infer=_infer_substr, reference=_substr, device_types=("CPU",))
+
+
+def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
+    """`len` bytes (or characters) from `pos` on, which counts from the end where it is negative; the three broadcast.
+
+    Raises:
+        InvalidArgumentError: in a step: `pos` is outside.
+    """
+    operands = convert(input, string, name="input"), convert(pos, name="pos"), convert(len, name="len")
+    return apply("Substr", operands, {"unit": unit}, name)
+
+
+def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    need_text(attrs, "separator")
+    if not inputs:
+        raise ValueError("there is nothing to join")
+    dims: Dims = ()
+    for t in inputs:
+        need_text_in(t)
+        if t.dims != ():
+            dims = t.dims if dims == () else merge(dims, t.dims)
+    return [(string, dims if None not in (t.dims for t in inputs) else None)]
+
+
+def _join(*parts: Array, separator: str) -> Array:
+    several = np.broadcast_arrays(*parts)
+    out = np.empty(several[0].shape, object)
+    for at in np.ndindex(out.shape):
+        out[at] = separator.encode().join(as_bytes(p[at]) for p in several)
+    return out
+
+
+define("StringJoin", infer=_infer_join, reference=_join, device_types=("CPU",))
+
+
+def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
+    """Texts of several tensors joined, element by element; scalars serve all.
+
+    >>> string_join([["a", "b"], "!"])   # evaluates to [b"a!", b"b!"]
+    """
+    operands = [convert(x, string, name="inputs") for x in inputs]
+    return make("StringJoin", operands, {"separator": separator}, name).outputs[0]
+
+
+def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    need_text_in(x)
+    need_text(attrs, "separator")
+    axes = attrs.get("axes")
+    if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
+        raise TypeError("attribute axes must be whole numbers")
+    if x.dims is None:
+        return [(string, () if axes is None and not attrs["keep_dims"] else None)]
+    gone = range(len(x.dims)) if axes is None else [normal_axis(a, len(x.dims)) for a in axes]
+    if attrs["keep_dims"]:
+        return [(string, tuple(1 if i in gone else d for i, d in enumerate(x.dims)))]
+    return [(string, tuple(d for i, d in enumerate(x.dims) if i not in gone))]
+
+
+def _reduce_join(x: Array, *, axes: tuple[int, ...] | None, keep_dims: bool, separator: str) -> Array:
+    if axes is not None and any(not -x.ndim <= a < x.ndim for a in axes):
+        raise invalid(f"Invalid reduction dimension: axes {list(axes)} of an input with {x.ndim} dimensions")
+    gone = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
+    kept = [a for a in range(x.ndim) if a not in gone]
+    turned = x.transpose([*kept, *gone[::-1]])
+    outer = turned.shape[: len(kept)]
+    out = np.empty(outer, object)
+    for at in np.ndindex(outer):
+        out[at] = separator.encode().join(as_bytes(item) for item in turned[(*at, ...)].reshape(-1))
+    return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
+
+
+define("ReduceJoin", infer=_infer_reduce_join, reference=_reduce_join, device_types=("CPU",))
+
+
+def reduce_join(
+    inputs: TensorLike,
+    axis: Any = None,
+    keep_dims: bool = False,
+    separator: str = "",
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keepdims: bool | None = None,
+) -> Tensor:
+    """Texts along axes joined, axis by axis in the order in which they are given; None: all, the last one first.
+
+    >>> reduce_join([["a", "b"], ["c", "d"]], axis=0)   # evaluates to [b"ac", b"bd"]
+    """
+    given = axis if axis is not None else reduction_indices
+    if given is not None:
+        given = static_value(index_operand(given, "axis"))
+        if given is None:
+            raise ValueError("reduce_join needs to know its axes when the graph is built")
+    attrs = {
+        "axes": None if given is None else tuple(dims_of(given)), "keep_dims": bool(keep_dims if keepdims is None else keepdims),
+        "separator": separator,
+    }  # fmt: skip
+    return apply("ReduceJoin", (convert(inputs, string, name="inputs"),), attrs, name)
+
+
+def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    for t in inputs:
+        need_text_in(t)
+    x, *ends = inputs
+    if x.dims is not None and len(x.dims) != 1:
+        raise ValueError(f"a vector of texts is split, not shape {x.shape}")
+    for t in ends:
+        need_rank(t.dims, 0, "delimiter")
+    need_text(attrs, "delimiter")
+    return [(int64, (None, 2)), (string, (None,)), (int64, (2,))]
+
+
+def _split(
+    x: Array, given: Array | None = None, *, delimiter: str, skip_empty: bool, whole: bool, most: int
+) -> tuple[Array, Array, Array]:
+    rows: list[list[bytes]] = []
+    if given is not None and given.ndim:
+        raise invalid(f"delimiter must be a scalar, not of shape {list(given.shape)}")
+    ends = delimiter.encode() if given is None else as_bytes(given[()])
+    for item in x:
+        text = as_bytes(item)
+        if whole:
+            parts = text.split(ends or None, most)
+        elif ends:
+            parts = re.split(b"[" + re.escape(ends) + b"]", text)
+        else:
+            parts = [text[i : i + 1] for i in range(len(text))]
+        rows.append([p for p in parts if p] if skip_empty else parts)
+    count = sum(len(r) for r in rows)
+    indices = np.array([(i, j) for i, row in enumerate(rows) for j in range(len(row))], np.int64).reshape(count, 2)
+    values = np.empty(count, object)
+    values[:] = [part for row in rows for part in row]
+    return indices, values, np.array([len(rows), max((len(r) for r in rows), default=0)], np.int64)
+
+
+define("StringSplit", infer=_infer_split, reference=_split, device_types=("CPU",))
+
+
+def string_split(
+    source: TensorLike = None,
+    sep: TensorLike = None,
+    skip_empty: bool = True,
+    delimiter: TensorLike = None,
+    name: str | None = None,
+    result_type: str = "SparseTensor",
+) -> SparseTensor:
+    """Each text of a vector split into words: a `SparseTensor`, one row per text.
+
+    Args:
+        sep (`delimiter`): a scalar, each of whose characters ends a word; None: a blank; "": each byte is a word.
+        skip_empty: leave out empty words. result_type: only "SparseTensor".
+
+    >>> string_split(["hello world", "a b c"]).values   # evaluates to [b"hello", b"world", b"a", b"b", b"c"]
+    """
+    ends = sep if sep is not None else delimiter
+    return _splitted(source, " " if ends is None else ends, skip_empty, False, -1, name, result_type)
+
+
+def string_split_v2(
+    input: TensorLike = None,
+    sep: TensorLike = None,
+    maxsplit: int = -1,
+    result_type: str = "SparseTensor",
+    source: TensorLike = None,
+    name: str | None = None,
+) -> SparseTensor:
+    """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits."""
+    return _splitted(
+        input if input is not None else source, "" if sep is None else sep, False, True, maxsplit, name, result_type
+    )
+
+
+def _splitted(
+    source: TensorLike, ends: TensorLike, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
+) -> SparseTensor:
+    if result_type != "SparseTensor":
+        raise ValueError(f"result_type must be 'SparseTensor', not {result_type!r}: there are no ragged tensors")
+    fixed = isinstance(ends, (str, bytes))
+    delimiter = "" if not fixed else ends if isinstance(ends, str) else ends.decode()
+    attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty), "whole": whole, "most": int(most)}
+    operands = [convert(source, string, name="source"), *([] if fixed else [convert(ends, string, name="delimiter")])]
+    return SparseTensor(*make("StringSplit", operands, attrs, name).outputs)
+
+
+__all__ = [
+    "reduce_join", "string_join", "string_split", "string_split_v2", "substr",
+]  # fmt: skip

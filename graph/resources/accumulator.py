@@ -1,0 +1,384 @@
+"""The rules of accumulators: gradients come in from many steps, and one takes their mean or sum.
+
+An accumulator has a global step. A gradient that was computed for an older one is stale, and dropped without a word. A take
+waits until enough gradients have come, gets what has come so far (which may be more), clears it, and advances the global step
+by one. Takes are served in the order of arrival.
+
+Where others add to a dense one, too, its state is kept by a `SharedSum`; those who take stand in line in its own task still.
+
+The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that had it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import DType
+from ..core.errors import InvalidArgumentError, OpError, UnavailableError
+from ..core.shape import Dims, compatible, text
+from .async_request import Desk, Request, check_room
+from .shared_accumulator import SharedSum, bytes_of, state_of
+from .shared_storage import OpenedSum, Post, Postable
+
+logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorKind:
+    """What two programs must agree on to share an accumulator."""
+
+    sparse: bool
+    dtype: DType
+    shape: Dims
+    reduction: str  # "MEAN" or "SUM"
+
+    def check_same(self, other: AccumulatorKind, name: str) -> None:
+        """InvalidArgumentError naming the first thing in which another program's accumulator of that name differs."""
+        if self == other:
+            return
+        for field in ("sparse", "dtype", "shape", "reduction"):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs:
+                raise InvalidArgumentError(
+                    None, None, f"Shared accumulator '{name}' has {field} {mine} but requested {field} was {theirs}"
+                )
+
+
+class TakeGradient(Request):
+    """A take that needs `count` gradients."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, what: str, count: int) -> None:
+        super().__init__(what)
+        self.count = count
+
+
+class Accumulator(Desk[TakeGradient]):
+    """What both kinds share.
+
+    Attributes:
+        count: gradients since the last take. global_step: gradients of older steps are dropped.
+    """
+
+    def __init__(self, name: str, kind: AccumulatorKind) -> None:
+        super().__init__()
+        self.name = name
+        self.kind = kind
+        self.count = 0
+        self.global_step = 0
+        self._takes: deque[TakeGradient] = deque()
+
+    def __str__(self) -> str:
+        return f"accumulator '{self.name}'"
+
+    def take(self, count: int) -> Any:
+        """The mean or sum, once there are `count` gradients. InvalidArgumentError when `count` is below 1."""
+        if count < 1:
+            raise InvalidArgumentError(None, None, f"Argument num_required must be >= 1, is {count}: {self}")
+        return self.ask(TakeGradient(f"{count} gradients in {self}", count))
+
+    def counted(self) -> int:
+        """How many gradients have come since the last take."""
+        return self.count
+
+    def set_global_step(self, step: int) -> None:
+        """Drop gradients older than `step` from now on."""
+        with self._lock:
+            self._set(step)
+
+    def _set(self, step: int) -> None:
+        if step < self.global_step:
+            logger.warning("%s: the global step goes back from %d to %d", self, self.global_step, step)
+        self.global_step = step
+
+    def _mismatch(self, shape: tuple[int, ...], expected: Any) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            None, None, f"Shape mismatch at {self}: expected {text(expected)}, got a gradient of shape {text(shape)}"
+        )
+
+    def _total(self) -> Any:
+        """What has been summed up, reduced; and forget it."""
+        raise NotImplementedError
+
+    # --- the rules -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: TakeGradient) -> None:
+        check_room(self._takes, request.what)
+        self._takes.append(request)
+
+    def _serve(self) -> None:
+        while self._takes and self.count >= self._takes[0].count:
+            request = self._takes.popleft()
+            total = self._total()
+            self.count = 0
+            self.global_step += 1
+            request.answer(total)
+
+    def _withdraw(self, request: TakeGradient) -> None:
+        self._takes.remove(request)
+
+    def _waiting(self) -> Iterator[TakeGradient]:
+        yield from self._takes
+
+
+class DenseAccumulator(Accumulator, Postable):
+    """Sums arrays of one shape.
+
+    A first gradient that nobody can change, as those that come in messages, is kept as it is until there is another one.
+    """
+
+    def __init__(self, name: str, kind: AccumulatorKind) -> None:
+        super().__init__(name, kind)
+        self._sum: Array | None = None
+        self._is_own = True  # whether the sum may be written into
+        self._post: Post | None = None
+        self._shared: SharedSum | None = None  # while others reach it: then it has what is summed and counted
+
+    def apply(self, gradient: Array, local_step: int) -> None:
+        """Add a gradient, unless it is stale.
+
+        Raises:
+            InvalidArgumentError: its shape does not fit. UnavailableError: somebody else who adds does not let go of it.
+        """
+        self._check(gradient)
+
+        def event() -> None:
+            if self._shared is None:
+                if local_step < self.global_step:
+                    return
+                self._add(gradient)
+            else:
+                with self._shared as shared:
+                    if not shared.add(gradient, local_step):
+                        return
+            self._serve()
+
+        self._do(event)
+
+    def counted(self) -> int:
+        """As `Accumulator.counted`."""
+        with self._lock:
+            if self._shared is None:
+                return self.count
+            with self._shared as shared:
+                return shared.count
+
+    def set_global_step(self, step: int) -> None:
+        """As `Accumulator.set_global_step`."""
+        with self._lock:
+            if self._shared is None:
+                self._set(step)
+                return
+            with self._shared as shared:
+                self.global_step = shared.step
+                self._set(step)
+                shared.step = step
+
+    def ask(self, request: TakeGradient) -> Any:
+        """As `Desk.ask`; who could not even look does not wait."""
+        try:
+            return super().ask(request)
+        except OpError:
+            with self._lock, contextlib.suppress(ValueError):
+                self._takes.remove(request)
+            raise
+
+    def _check(self, gradient: Array) -> None:
+        if not compatible(gradient.shape, self.kind.shape):
+            raise self._mismatch(gradient.shape, self.kind.shape)
+
+    def _add(self, gradient: Array) -> None:
+        total = self._sum
+        if total is None:
+            self._is_own = bool(gradient.flags.writeable)
+            self._sum = np.array(gradient) if self._is_own else np.asarray(gradient)
+        elif total.shape != gradient.shape:
+            raise self._mismatch(gradient.shape, total.shape)
+        else:
+            out = total if self._is_own else np.empty_like(total)
+            self._sum, self._is_own = np.add(total, gradient, out=out), True
+        self.count += 1
+
+    def _total(self) -> Array:
+        total, self._sum = self._sum, None
+        assert total is not None
+        if self.kind.reduction == "MEAN":
+            out = total if self._is_own else np.empty_like(total)
+            np.true_divide(total, np.asarray(self.count).astype(total.dtype), out=out)
+            return out
+        return total
+
+    def _serve(self) -> None:
+        shared, takes = self._shared, self._takes
+        if shared is None:
+            super()._serve()
+            return
+        shared.opened.wanted = takes[0].count if takes else 0  # before it looks: who adds from now on rings
+        if not takes:
+            return
+        with shared:
+            while takes and shared.count >= takes[0].count:
+                request = takes.popleft()
+                shared.opened.wanted = takes[0].count if takes else 0
+                request.answer(shared.take(self.kind.reduction == "MEAN"))
+
+    def _cancel(self, request: TakeGradient) -> None:
+        with contextlib.suppress(UnavailableError):  # whom nobody could look for now is looked for later
+            super()._cancel(request)
+
+    # --- where others add to it, too ---------------------------------------------------------------------------------
+
+    def post(self, post: Post | None) -> None:
+        """Have this post when it is opened; None: nobody else reaches it any more."""
+        with self._lock:
+            shared = self._shared
+            if shared is not None:
+                self.count, self.global_step, self._sum = shared.close()
+                self._is_own, self._shared = True, None
+            if self._post is not None:
+                self._post.show(None)
+            self._post = post
+            if shared is not None:
+                shared.opened.closed()
+
+    def open(self, opened: Callable[[Array], OpenedSum | None], bell: tuple[int, int]) -> bool:
+        """Let others add to it: in the place that is made of its state, if one is. `bell`: what they ring. Whether they can now."""
+        dtype, dims = self.kind.dtype.np, self.kind.shape
+        with self._lock:
+            if self._shared is None and bytes_of(dims, dtype) is not None:
+                shape = tuple(int(n or 0) for n in dims or ())
+                found = opened(state_of(self._sum, shape, dtype, self.count, self.global_step, *bell))
+                if found is not None:
+                    self._shared, self._sum = SharedSum(found, shape, dtype), None
+                    found.wanted = self._takes[0].count if self._takes else 0
+            return self._shared is not None
+
+    def look(self) -> None:
+        """Serve those who wait for what others have added. If that cannot be had, their waits end with the error that says why."""
+        shared = self._shared
+        if shared is None or not shared.is_full():
+            return
+        try:
+            self._do(self._serve)
+        except UnavailableError as error:
+            self._do(partial(self._refuse, error))
+
+    def _refuse(self, error: OpError) -> None:
+        while self._takes:
+            self._takes.popleft().refuse(error)
+
+
+class ReachedAccumulator(DenseAccumulator):
+    """An accumulator of another process, which waits for nothing here."""
+
+    def __init__(self, name: str, kind: AccumulatorKind, opened: OpenedSum) -> None:
+        super().__init__(name, kind)
+        self._reached = SharedSum(opened, tuple(int(n or 0) for n in kind.shape or ()), kind.dtype.np)
+
+    def apply(self, gradient: Array, local_step: int) -> None:
+        """As `DenseAccumulator.apply`, and wake its task where that waits for it."""
+        if self.add(gradient, local_step):
+            self.ring()
+
+    def add(self, gradient: Array, local_step: int) -> bool:
+        """Add a gradient, unless it is stale. Whether its task is to be told (`ring`)."""
+        self._check(gradient)
+        with self._lock, self._reached as shared:
+            if not shared.add(gradient, local_step):
+                return False
+        return self._reached.is_full()
+
+    def ring(self) -> None:
+        """Wake its task, for this accumulator and all others of it."""
+        self._reached.ring()
+
+
+class SparseAccumulator(Accumulator):
+    """Sums rows by their index."""
+
+    def __init__(self, name: str, kind: AccumulatorKind) -> None:
+        super().__init__(name, kind)
+        self._parts: list[tuple[Array, Array]] = []  # (sorted unique indices, rows) per gradient
+        self._rows: Dims = None  # shape of a row, which the first gradient since the last take has set
+
+    def apply(self, indices: Array, values: Array, shape: Array, local_step: int) -> None:
+        """Add a gradient's rows, unless it is stale.
+
+        Args:
+            indices: int64 [n], in any order, repeats allowed. values: [n, ...]. shape: of the whole; empty when unknown.
+
+        Raises:
+            InvalidArgumentError: they do not fit each other, or what came before.
+        """
+        if indices.ndim != 1 or values.ndim < 1 or len(indices) != len(values):
+            raise InvalidArgumentError(
+                None,
+                None,
+                f"{self}: indices of shape {text(indices.shape)} do not fit values of shape {text(values.shape)}",
+            )
+        given: Dims = tuple(int(n) for n in shape) if shape.size else (None, *values.shape[1:])
+        if not compatible(given, (None, *values.shape[1:])):
+            raise self._mismatch(values.shape, given)
+        assert given is not None
+        if given[0] is not None and indices.size and not (indices.min() >= 0 and indices.max() < given[0]):
+            raise InvalidArgumentError(None, None, f"{self}: an index is outside [0, {given[0]})")
+        wanted = self.kind.shape or ()  # of the first axes: a gradient may have more
+        if len(given) < len(wanted) or not compatible(given[: len(wanted)], wanted):
+            raise self._mismatch(tuple(-1 if d is None else d for d in given), wanted)
+        if wanted and wanted[0] is not None and indices.size and indices.max() >= wanted[0]:
+            raise InvalidArgumentError(
+                None,
+                None,
+                f"Shape mismatch at {self}: an index exceeded limits of shape: {indices.max()} exceeded {wanted[0]}",
+            )
+        unique, places = np.unique(indices, return_inverse=True)
+        rows = np.zeros((len(unique), *values.shape[1:]), values.dtype)
+        np.add.at(rows, places, values)
+
+        def add() -> None:
+            if local_step < self.global_step:
+                return
+            if not compatible(rows.shape[1:], self._rows):
+                raise self._mismatch((-1, *rows.shape[1:]), (None, *(self._rows or ())))
+            self._rows = rows.shape[1:]
+            self._parts.append((unique, rows))
+            self.count += 1
+            self._serve()
+
+        self._do(add)
+
+    def _total(self) -> tuple[Array, Array, Array]:
+        parts, self._parts = self._parts, []
+        self._rows = None
+        indices, places, counts = np.unique(
+            np.concatenate([p[0] for p in parts]), return_inverse=True, return_counts=True
+        )
+        all_rows = np.concatenate([p[1] for p in parts])
+        rows = np.zeros((len(indices), *all_rows.shape[1:]), all_rows.dtype)
+        np.add.at(rows, places, all_rows)
+        if self.kind.reduction == "MEAN":
+            rows /= counts.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
+        length = self.kind.shape[0] if self.kind.shape else None
+        shape = np.array([-1 if length is None else length, *rows.shape[1:]], np.int64)
+        return indices.astype(np.int64), rows, shape
+
+
+__all__ = [
+    "Accumulator",
+    "AccumulatorKind",
+    "DenseAccumulator",
+    "ReachedAccumulator",
+    "SparseAccumulator",
+    "TakeGradient",
+]

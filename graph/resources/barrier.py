@@ -1,0 +1,176 @@
+"""The rules of barriers: elements that are put together from parts, by key, and taken once they are whole.
+
+Each `insert_many` brings one component of some keys. A key that has all its components is ready; ready elements are taken in the
+order in which their keys came first. A take waits for as many as it wants; takes are served in the order of arrival.
+
+After a close only keys that are begun can be completed, and takes that can never be filled fail; with
+`cancel_pending_enqueues` nothing more comes in at all, and what is incomplete is dropped.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import DType
+from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
+from ..core.shape import Dims, compatible, text
+from .async_request import Desk, Request, check_room
+
+Array = np.ndarray[Any, Any]
+Ready = tuple[int, bytes, tuple[Array, ...]]  # index, key, components
+
+_FIRST_INDEX = -(2**63)  # TensorFlow's: indices say nothing but the order
+
+
+class TakeMany(Request):
+    """A take of `count` whole elements; with `small`, of what is left at the end."""
+
+    __slots__ = ("barrier", "count", "small")
+
+    def __init__(self, barrier: Barrier, count: int, small: bool) -> None:
+        super().__init__(f"{count} elements of {barrier}")
+        self.barrier, self.count, self.small = barrier, count, small
+
+    def finished(self, value: list[Ready]) -> tuple[Array, ...]:
+        """(indices, keys, components...), stacked."""
+        keys = np.empty(len(value), object)
+        keys[:] = [k for _, k, _ in value]
+        columns = []
+        for i, (dtype, dims) in enumerate(zip(self.barrier.dtypes, self.barrier.shapes, strict=True)):
+            parts = [c[i] for _, _, c in value]
+            empty = np.zeros((0, *(d or 0 for d in dims or ())), dtype.np)
+            columns.append(np.stack(parts) if parts else empty)
+        return np.array([i for i, _, _ in value], np.int64), keys, *columns
+
+
+class Barrier(Desk[TakeMany]):
+    """Elements by key, and the takes that wait."""
+
+    def __init__(self, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...]) -> None:
+        super().__init__()
+        self.name, self.dtypes, self.shapes = name, dtypes, shapes
+        self.is_closed = False
+        self._is_cancelled = False
+        self._partial: dict[bytes, tuple[int, list[Array | None]]] = {}
+        self._ready: list[Ready] = []
+        self._next = _FIRST_INDEX
+        self._takes: deque[TakeMany] = deque()
+
+    def __str__(self) -> str:
+        return f"Barrier '{self.name}'"
+
+    @property
+    def ready_size(self) -> int:
+        """How many elements are whole."""
+        return len(self._ready)
+
+    @property
+    def incomplete_size(self) -> int:
+        """How many lack a component."""
+        return len(self._partial)
+
+    def insert_many(self, component: int, keys: Sequence[bytes], values: Array) -> None:
+        """Add one component of each key.
+
+        Raises:
+            InvalidArgumentError: a key has it already, or a value does not fit. CancelledError: it is closed. Nothing has
+                changed then.
+        """
+        if not 0 <= component < len(self.dtypes):
+            raise InvalidArgumentError(None, None, f"{self} has {len(self.dtypes)} components, there is no {component}")
+        if len(values) != len(keys):
+            raise InvalidArgumentError(None, None, f"{self}: {len(keys)} keys, but {len(values)} values")
+        if not compatible(values.shape[1:], self.shapes[component]):
+            raise InvalidArgumentError(
+                None, None,
+                f"Shape mismatch in component {component} of {self}. "
+                f"Expected {text(self.shapes[component])}, got {text(values.shape[1:])}",
+            )  # fmt: skip
+        self._do(lambda: self._insert(component, keys, values))
+
+    def _insert(self, component: int, keys: Sequence[bytes], values: Array) -> None:
+        if self._is_cancelled:
+            raise CancelledError(None, None, f"{self} is closed.")
+        if len(set(keys)) != len(keys):
+            raise InvalidArgumentError(None, None, f"{self}: a key is given twice")
+        for key in keys:
+            found = self._partial.get(key)
+            if found is None and self.is_closed:
+                raise CancelledError(None, None, f"{self} is closed, and key {key!r} is new")
+            if found is not None and found[1][component] is not None:
+                raise InvalidArgumentError(
+                    None, None, f"{self}: key {key!r} already has a value for component {component}"
+                )
+        for row, key in enumerate(keys):
+            if key not in self._partial:
+                self._partial[key] = self._next, [None] * len(self.dtypes)
+                self._next += 1
+            number, parts = self._partial[key]
+            parts[component] = values[row, ...]
+            whole = [p for p in parts if p is not None]
+            if len(whole) == len(parts):
+                del self._partial[key]
+                heapq.heappush(self._ready, (number, key, tuple(whole)))
+        self._serve()
+
+    def take_many(self, count: int, allow_small_batch: bool) -> Any:
+        """`count` whole elements: (indices, keys, components...). OutOfRangeError when there will never be so many."""
+        if count < 1:
+            raise InvalidArgumentError(None, None, f"{self}: the number of elements must be positive, is {count}")
+        return self.ask(TakeMany(self, count, allow_small_batch))
+
+    def close(self, cancel_pending_enqueues: bool) -> None:
+        """Let no new keys in; with `cancel_pending_enqueues`, nothing at all."""
+
+        def event() -> None:
+            self.is_closed = True
+            if cancel_pending_enqueues:
+                self._is_cancelled = True
+                self._partial.clear()
+            self._serve()
+
+        self._do(event)
+
+    # --- the rules -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: TakeMany) -> None:
+        check_room(self._takes, request.what)
+        self._takes.append(request)
+
+    def _serve(self) -> None:
+        while self._takes:
+            head = self._takes[0]
+            no_more = self.is_closed and not self._partial
+            if len(self._ready) >= head.count or (no_more and head.small and self._ready):
+                count = min(head.count, len(self._ready))
+                self._takes.popleft()
+                head.answer([heapq.heappop(self._ready) for _ in range(count)])
+            elif self.is_closed and len(self._ready) + len(self._partial) < (1 if head.small else head.count):
+                self._takes.popleft()
+                head.refuse(
+                    OutOfRangeError(
+                        None, None,
+                        f"{self} is closed and has insufficient elements "
+                        f"(requested {head.count}, total size {len(self._ready) + len(self._partial)})",
+                    )
+                )  # fmt: skip
+            else:
+                break
+
+    def _withdraw(self, request: TakeMany) -> None:
+        self._takes.remove(request)
+
+    def _take_back(self, request: TakeMany, value: list[Ready]) -> None:
+        for element in value:
+            heapq.heappush(self._ready, element)
+
+    def _waiting(self) -> Iterator[TakeMany]:
+        yield from self._takes
+
+
+__all__ = ["Barrier", "TakeMany"]

@@ -1,0 +1,422 @@
+"""The rules of queues: who gets which element when.
+
+Two lines wait at a queue: those that give (enqueues and closes) and those that take. Each is served in the order of arrival,
+one element at a time, as far as room and elements allow; so an `enqueue_many` of more than fits goes in as room appears, and a
+`dequeue_many` holds what it has until it has all. Elements are numbered when they go in. What a take gives back, because its
+step ended, goes to where its numbers belong, so the order is as if the take had never been.
+
+A close stands in the line of givers: enqueues before it still finish, those behind it fail. Once it is through, takes get what
+is left, and fail when too few are left.
+
+The kinds differ in which element comes next: `_Fifo`, `_Shuffled`, `_ByPriority`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..core.dtypes import DType
+from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from ..core.settings import setting
+from ..core.shape import Dims, compatible, text
+from .async_request import Desk, Request, check_room
+
+Array = np.ndarray[Any, Any]
+Tuple = tuple[Array, ...]
+
+UNBOUNDED = 2**31 - 1  # what a capacity below 1 means, as in TensorFlow
+
+
+class Element(NamedTuple):
+    """What a queue holds: the number that it got when it went in, and its components."""
+
+    number: int
+    components: Tuple
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKind:
+    """What two programs must agree on to share a queue.
+
+    Attributes:
+        op: the op that makes it, such as "FIFOQueueV2".
+        capacity: how many elements it may hold.
+        dtypes: element type per component.
+        shapes: shape per component; None: components of any shape.
+        min_after_dequeue: what a RandomShuffleQueue keeps back to shuffle among.
+        seed: two numbers; (0, 0): a random one.
+    """
+
+    op: str
+    capacity: int
+    dtypes: tuple[DType, ...]
+    shapes: tuple[Dims, ...] | None
+    min_after_dequeue: int = 0
+    seed: tuple[int, int] = (0, 0)
+
+    @property
+    def label(self) -> str:
+        """`FIFOQueue`, for messages."""
+        return self.op.removesuffix("V2")
+
+    def check_same(self, other: QueueKind, name: str) -> None:
+        """InvalidArgumentError naming the first thing in which another program's queue of that name differs."""
+        for field, what in (
+            ("op", "type"),
+            ("capacity", "capacity"),
+            ("dtypes", "component types"),
+            ("shapes", "component shapes"),
+            ("min_after_dequeue", "min_after_dequeue"),
+            ("seed", "random seeds"),
+        ):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs and not (field == "seed" and theirs == (0, 0)):  # which is any seed
+                raise InvalidArgumentError(
+                    None, None,
+                    f"Shared queue '{name}' has {what} {_words(mine)} but requested {what} was {_words(theirs)}",
+                )  # fmt: skip
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_words(v) for v in value) + "]"
+    return value.name if isinstance(value, DType) else str(value)
+
+
+# --- which element comes next ----------------------------------------------------------------------------------------
+
+
+class _Store(Protocol):
+    def add(self, element: Element) -> None: ...
+    def pop(self) -> Element: ...
+    def put_back(self, elements: Sequence[Element]) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class _Fifo:
+    """The oldest first."""
+
+    def __init__(self) -> None:
+        self._elements: deque[Element] = deque()
+
+    def add(self, element: Element) -> None:
+        self._elements.append(element)
+
+    def pop(self) -> Element:
+        return self._elements.popleft()
+
+    def put_back(self, elements: Sequence[Element]) -> None:
+        for e in reversed(elements):
+            if not self._elements or e.number < self._elements[0].number:
+                self._elements.appendleft(e)
+            else:
+                self._elements.insert(bisect.bisect(self._elements, e.number, key=lambda x: x.number), e)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+
+class _Shuffled:
+    """A random one."""
+
+    def __init__(self, seed: tuple[int, int]) -> None:
+        self._random = random.Random(f"{seed[0]},{seed[1]}") if any(seed) else random.Random()
+        self._elements: list[Element] = []
+
+    def add(self, element: Element) -> None:
+        self._elements.append(element)
+
+    def pop(self) -> Element:
+        elements = self._elements
+        at = self._random.randrange(len(elements))
+        elements[at], elements[-1] = elements[-1], elements[at]
+        return elements.pop()
+
+    def put_back(self, elements: Sequence[Element]) -> None:
+        self._elements.extend(elements)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+
+class _ByPriority:
+    """The one with the lowest first component; of equal ones the oldest."""
+
+    def __init__(self) -> None:
+        self._elements: list[tuple[int, int, Element]] = []
+
+    def add(self, element: Element) -> None:
+        heapq.heappush(self._elements, (int(element.components[0]), element.number, element))
+
+    def pop(self) -> Element:
+        return heapq.heappop(self._elements)[2]
+
+    def put_back(self, elements: Sequence[Element]) -> None:
+        for e in elements:
+            self.add(e)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+class Give(Request):
+    """An enqueue: what is left to put in, oldest first."""
+
+    __slots__ = ("bytes", "left")
+
+    def __init__(self, what: str, components: Iterable[Tuple]) -> None:
+        super().__init__(what)
+        self.left = deque(components)
+        self.bytes = sum(_size(e) for e in self.left)
+
+
+class Close(Request):
+    """A close, in the line of givers."""
+
+    __slots__ = ()
+
+
+class Take(Request):
+    """A dequeue of `count` elements, and those that it has already."""
+
+    __slots__ = ("count", "dtypes", "fewer", "held", "many", "pads", "shapes")
+
+    def __init__(self, queue: Queue, count: int, *, many: bool, fewer: bool = False) -> None:
+        super().__init__(f"{count} element{'s' * (count != 1)} of {queue}")
+        self.count, self.many, self.fewer = count, many, fewer
+        self.dtypes, self.shapes = queue.kind.dtypes, queue.kind.shapes
+        self.pads = queue.kind.label == "PaddingFIFOQueue"
+        self.held: list[Element] = []
+
+    def finished(self, value: list[Element]) -> Any:
+        """The components, stacked when several elements were asked for; a bare array when there is one."""
+        if not self.many:
+            arrays: Sequence[Array] = value[0].components
+        else:
+            arrays = [self._stacked(i, [e.components[i] for e in value]) for i in range(len(self.dtypes))]
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+    def _stacked(self, component: int, arrays: list[Array]) -> Array:
+        assert self.shapes is not None
+        dims = self.shapes[component]
+        if not arrays:
+            return np.zeros((0, *(d or 0 for d in dims or ())), self.dtypes[component].np)
+        if self.pads and any(a.shape != arrays[0].shape for a in arrays):
+            shape = tuple(max(a.shape[axis] for a in arrays) for axis in range(arrays[0].ndim))
+            out = np.zeros((len(arrays), *shape), arrays[0].dtype)
+            if out.dtype == object:
+                out.fill(b"")
+            for row, a in zip(out, arrays, strict=True):
+                row[tuple(slice(0, n) for n in a.shape)] = a
+            return out
+        return np.stack(arrays)
+
+
+# --- the queue -------------------------------------------------------------------------------------------------------
+
+
+class Queue(Desk[Any]):
+    """A queue: elements, and the two lines that wait."""
+
+    def __init__(self, name: str, kind: QueueKind) -> None:
+        super().__init__()
+        self.name = name
+        self.kind = kind
+        self.is_closed = False
+        self._store: _Store = (
+            _Shuffled(kind.seed)
+            if kind.label == "RandomShuffleQueue"
+            else _ByPriority()
+            if kind.label == "PriorityQueue"
+            else _Fifo()
+        )
+        self._capacity = kind.capacity if kind.capacity > 0 else UNBOUNDED
+        self._gives: deque[Give | Close] = deque()
+        self._takes: deque[Take] = deque()
+        self._count = 0
+        self._bytes = 0
+        self._limit = int(setting("DOVETAIL_QUEUE_MB")) << 20
+
+    def __str__(self) -> str:
+        return f"{self.kind.label} '{self.name}'"
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    # --- what kernels ask ------------------------------------------------------------------------------------------
+
+    def enqueue(self, elements: Sequence[Sequence[Array]]) -> Any:
+        """Put elements in, in order, as room appears.
+
+        Raises:
+            InvalidArgumentError: components of the wrong number, type or shape. CancelledError: it is closed.
+            ResourceExhaustedError: it would hold more bytes than DOVETAIL_QUEUE_MB allows.
+        """
+        for e in elements:
+            self._check(e)
+        return self.ask(Give(f"room in {self}", [tuple(e) for e in elements]))
+
+    def dequeue(self) -> Any:
+        """One element."""
+        return self.ask(Take(self, 1, many=False))
+
+    def dequeue_many(self, count: int, *, fewer: bool = False) -> Any:
+        """`count` elements, stacked; with `fewer`, what is left when it is closed.
+
+        Raises:
+            InvalidArgumentError: `count` is negative, or elements have no shape. OutOfRangeError: closed, and too few are left.
+        """
+        if count < 0:
+            raise InvalidArgumentError(None, None, f"{self}: the number of elements must not be negative, is {count}")
+        if self.kind.shapes is None:
+            raise InvalidArgumentError(
+                None, None, f"{self} was made without shapes, so only single elements can be taken"
+            )
+        return self.ask(Take(self, count, many=True, fewer=fewer))
+
+    def close(self, cancel_pending_enqueues: bool = False) -> Any:
+        """Let no more in: behind the enqueues that wait, or in their place."""
+        if cancel_pending_enqueues:
+
+            def event() -> None:
+                for request in list(self._gives):
+                    self._withdraw(request)
+                    if isinstance(request, Close):
+                        request.answer()
+                    else:
+                        request.refuse(CancelledError(None, None, "Enqueue operation was cancelled"))
+                self.is_closed = True
+                self._serve()
+
+            self._do(event)
+            return ()
+        return self.ask(Close(f"the enqueues that wait for room in {self}"))
+
+    def _check(self, components: Sequence[Array]) -> None:
+        dtypes = tuple(np.asarray(c).dtype for c in components)
+        if dtypes != tuple(d.np for d in self.kind.dtypes):
+            raise InvalidArgumentError(
+                None, None,
+                f"{self} holds elements of types {_words(self.kind.dtypes)}, "
+                f"not [{', '.join(str(d) for d in dtypes)}]",
+            )  # fmt: skip
+        for i, (c, dims) in enumerate(zip(components, self.kind.shapes or (), strict=False)):
+            if not compatible(c.shape, dims):
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"Shape mismatch in tuple component {i} of {self}. Expected {text(dims)}, got {text(c.shape)}",
+                )
+
+    # --- the rules -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: Give | Close | Take) -> None:
+        if isinstance(request, Take):
+            check_room(self._takes, request.what)
+            self._takes.append(request)
+            return
+        check_room(self._gives, request.what)
+        if isinstance(request, Give):
+            if self._limit and self._bytes + request.bytes > self._limit:
+                raise ResourceExhaustedError(
+                    None, None,
+                    f"{self} holds {self._bytes >> 20} MiB in {len(self._store)} elements, and {request.bytes >> 10} KiB more "
+                    f"pass its limit of {self._limit >> 20} MiB (DOVETAIL_QUEUE_MB): give it a smaller capacity, or "
+                    "take elements out faster",
+                )  # fmt: skip
+            self._bytes += request.bytes
+        self._gives.append(request)
+
+    def _serve(self) -> None:
+        while self._serve_gives() or self._serve_takes():
+            pass
+
+    def _serve_gives(self) -> bool:
+        """Whether anything changed that takers may care about."""
+        changed = False
+        while self._gives:
+            head = self._gives[0]
+            if isinstance(head, Close):
+                self.is_closed = changed = True
+                head.answer()
+            elif self.is_closed:
+                self._bytes -= head.bytes
+                head.refuse(CancelledError(None, None, f"{self} is closed."))
+            else:
+                while head.left and len(self._store) < self._capacity:
+                    components = head.left.popleft()
+                    head.bytes -= _size(components)
+                    self._store.add(Element(self._count, components))
+                    self._count += 1
+                    changed = True
+                if head.left:
+                    break
+                head.answer()
+            self._gives.popleft()
+        return changed
+
+    def _serve_takes(self) -> bool:
+        """Whether anything changed that givers may care about."""
+        changed = False
+        while self._takes:
+            head = self._takes[0]
+            kept = 0 if self.is_closed else self.kind.min_after_dequeue
+            while len(head.held) < head.count and len(self._store) > kept:
+                element = self._store.pop()
+                self._bytes -= _size(element.components)
+                head.held.append(element)
+                changed = True
+            if len(head.held) == head.count or (self.is_closed and head.fewer and head.held):
+                head.answer(head.held)
+            elif self.is_closed:
+                self._put_back(head.held)
+                size = len(self._store)
+                head.refuse(
+                    OutOfRangeError(
+                        None, None,
+                        f"{self} is closed and has insufficient elements (requested {head.count}, current size {size})",
+                    )
+                )  # fmt: skip
+            else:
+                break
+            self._takes.popleft()
+        return changed
+
+    def _withdraw(self, request: Give | Close | Take) -> None:
+        if isinstance(request, Take):
+            self._takes.remove(request)
+            self._put_back(request.held)
+            return
+        self._gives.remove(request)
+        if isinstance(request, Give):
+            self._bytes -= request.bytes
+
+    def _take_back(self, request: Give | Close | Take, value: Any) -> None:
+        if isinstance(request, Take):
+            self._put_back(value)
+
+    def _put_back(self, elements: list[Element]) -> None:
+        self._store.put_back(elements)
+        self._bytes += sum(_size(e.components) for e in elements)
+
+    def _waiting(self) -> Iterator[Any]:
+        yield from self._gives
+        yield from self._takes
+
+
+def _size(components: Tuple) -> int:
+    return sum(c.nbytes for c in components)
+
+
+__all__ = ["Close", "Element", "Give", "Queue", "QueueKind", "Take"]

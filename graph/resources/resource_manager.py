@@ -1,0 +1,173 @@
+"""State that outlives a step, and how the kernel of a stateful op reaches it.
+
+The reference of a stateful op is called as `reference(context, *inputs, **attrs)`. The `Context` belongs to one node in one
+session: it names the node, gives out resources (variables, queues) by container and name, and counts how often the node has
+run, which is what a counter-based random generator needs. The reference evaluator and the runtime's workers both use it, so
+an op's definition says once what the op does to state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..collectives.coordinator import Collectives
+from ..core.errors import InvalidArgumentError
+from ..core.shape import Dims
+from .async_request import Desk
+from .shared_storage import Post, Postable
+from .variable import VariableState, changing, update_together
+
+Array = np.ndarray[Any, Any]
+R = TypeVar("R")
+
+
+class _Dead:
+    """The type of `DEAD`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<dead>"
+
+
+DEAD: Any = _Dead()
+"""Stands where a tensor has no value, because the branch that it is in was not taken."""
+
+
+def frozen(value: Array) -> Array:
+    """The value as an array that nobody will change: itself when that is sure, else a copy."""
+    value = np.asarray(value)
+    if value.flags.writeable or value.base is not None:  # a fed array, or a view of a message
+        value = value.copy()
+        value.flags.writeable = False
+    return value
+
+
+class Resources:
+    """All state of one task (or of one isolated session): container -> name -> resource.
+
+    Attributes:
+        collectives: where the task's collective ops meet those of others.
+        default_container: where state lives that names no container.
+        together: what somebody has found, and finds again as long as no container is cleared: by whom.
+        version: how often a container was cleared.
+        data_folders: where files lie that data sets of other processes may use; None: anywhere.
+        functions: what was compiled of functions that use the state, by function.
+        inner: what runs functions for kernels of the task: it is told to `cancel` them when the task ends.
+    """
+
+    def __init__(self, collectives: Collectives | None = None, default_container: str = "") -> None:
+        self.default_container = default_container
+        self.collectives = Collectives() if collectives is None else collectives
+        self._containers: dict[str, dict[str, Any]] = {}
+        self.data_folders: tuple[str, ...] | None = ()
+        self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.version = 0
+        self._posts: dict[tuple[str, str], Post] = {}  # of resources that are there, and of some that are to come
+        self._lock = threading.Lock()
+
+    def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
+        """The resource of that name, made if there is none.
+
+        Raises:
+            InvalidArgumentError: the name is taken by a resource of another kind.
+        """
+        with self._lock:
+            found = self._containers.setdefault(container, {})
+            if name not in found:
+                made = found[name] = make()
+                if isinstance(made, Postable) and (container, name) in self._posts:
+                    made.post(self._posts[container, name])
+            resource = found[name]
+        if not isinstance(resource, kind):
+            raise InvalidArgumentError(
+                None, None, f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}"
+            )
+        return resource
+
+    def find(self, container: str, name: str) -> Any:
+        """The resource of that name, or None."""
+        return self._containers.get(container, {}).get(name)
+
+    def keep_together(self, whom: object, found: Any, version: int) -> None:
+        """Keep what somebody has found since a version, if no container was cleared meanwhile."""
+        with self._lock:
+            if version == self.version:
+                self.together[whom] = found
+
+    def clear(self, container: str) -> bool:
+        """Drop a container with all that is in it; whether it existed."""
+        with self._lock:
+            lost = self._containers.pop(container, None)
+            self.version += 1
+            self.together.clear()
+            for resource in (lost or {}).values():
+                if isinstance(resource, Postable):
+                    resource.post(None)
+        for resource in (lost or {}).values():
+            if isinstance(resource, Desk):
+                resource.drop()
+        return lost is not None
+
+    def post(self, container: str, name: str, post: Post | None) -> None:
+        """Give the resource of that name a post, as soon as there is one that can have it; None: take it away."""
+        with self._lock:
+            if post is None:
+                self._posts.pop((container, name), None)
+            else:
+                self._posts[container, name] = post
+            resource = self.find(container, name)
+            if isinstance(resource, Postable):
+                resource.post(post)
+
+    def __iter__(self) -> Iterator[tuple[str, str, Any]]:
+        with self._lock:
+            return iter([(c, n, r) for c, found in self._containers.items() for n, r in found.items()])
+
+
+class SessionState:
+    """What a session keeps between steps on one task: how often each node has run, and the seed of unseeded random ops."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed
+        self._runs: dict[str, itertools.count[int]] = {}
+
+    def count(self, node_name: str) -> int:
+        """0 at the node's first run in this session, then 1, 2, ...: atomic, because both calls are single C operations."""
+        return next(self._runs.setdefault(node_name, itertools.count()))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the kernel of a stateful op sees besides its inputs.
+
+    Attributes:
+        node_name: the node's name, for errors and as the default name of its state.
+        container: where its state lives ('' is resolved to the task's default before).
+        resources: the state of the task.
+        session: what the session keeps between steps.
+        output_dims: the node's static output shapes.
+    """
+
+    node_name: str
+    container: str
+    resources: Resources
+    session: SessionState
+    output_dims: tuple[Dims, ...] = ()
+
+    def run_number(self) -> int:
+        """How often this node has run in this session before now."""
+        return self.session.count(self.node_name)
+
+
+__all__ = ["DEAD", "Context", "Resources", "SessionState", "VariableState", "changing", "frozen", "update_together"]

@@ -1,0 +1,330 @@
+"""What a node of TensorFlow's is here: which op, with which attributes. `import_graph_def` asks it of every node.
+
+Nearly all are the op of the same name. Older ops are newer ones by another name; a few, such as `ResizeBilinear`, are functions here
+that make several nodes; and some are told more here than there, which follows from where their inputs come from.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.constant_value import static_value
+from ..core.node import Tensor
+from ..core.opdef import OpDef, registered
+from ..io.record_format import unpacked
+from .export_graph_def import EXTRA, OTHERWISE, OWN
+from .protos import message
+from .signatures import REQUIRED, MisfitError, signatures
+from .values import default_of, read_attr
+
+NEWER = {
+    "Add": "AddV2", "BatchMatMul": "BatchMatMulV2", "FusedBatchNorm": "FusedBatchNormV3", "FusedBatchNormV2": "FusedBatchNormV3",
+    "Inv": "Reciprocal", "Variable": "VariableV2",
+}  # fmt: skip
+"""Older ops that are newer ones, but for their names."""
+
+_HARMLESS = frozenset(("use_cudnn_on_gpu", "validate_indices", "allowed_devices", "incompatible_shape_error", "debug_name",
+                       "grad_a", "grad_b", "grad_x", "grad_y", "experimental_debug_info", "use_locking", "Truncate", "bad_color",
+                       "index_type", "use_inter_op_parallelism", "swap_memory", "TI", "container"))  # fmt: skip
+"""Attributes that do not change what a node computes here, whatever they say."""
+
+Inputs = Sequence[Tensor]
+
+
+class UnsupportedError(ValueError):
+    """A node that has no counterpart here."""
+
+
+def op_of(proto: Any) -> str:
+    """The name of the op that a node is here; of a function that makes several (`COMPOSED`), its own. UnsupportedError: none."""
+    op: str = proto.op
+    known = registered()
+    if op.startswith(OWN) and op.removeprefix(OWN) in known:
+        return op.removeprefix(OWN)
+    op = NEWER.get(op, op)
+    if op not in COMPOSED and (op not in known or op in OTHERWISE):
+        raise UnsupportedError(op)
+    return op
+
+
+def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
+    """What a node is told. MisfitError: an attribute is missing, or says what there is not here."""
+    extra = _own_attrs(proto)
+    if proto.op.startswith(OWN):
+        return extra
+    signature = signatures().get(proto.op) or signatures()[definition.name]
+    takes = accepted(definition)
+    attrs = {}
+    for name, (kind, default) in signature.attrs.items():
+        wanted = takes is None or name in takes
+        if not wanted and (name in signature.told or name in _HARMLESS):
+            continue
+        if takes is None and (
+            name in _HARMLESS or (name in signature.told and kind in ("int", "type") and name in "TNU")
+        ):
+            continue
+        if name in proto.attr:
+            value = read_attr(proto.attr[name], kind)
+        elif default is not REQUIRED:
+            value = default_of(kind, default)
+        else:
+            raise MisfitError(f"attribute {name} is missing")
+        if wanted:
+            attrs[name] = value
+        elif default is REQUIRED or value != default_of(kind, default):
+            raise MisfitError(f"attribute {name}={value!r} is not supported")
+    attrs |= extra
+    for name in (takes or frozenset()) - attrs.keys():
+        if name not in DERIVED:
+            raise MisfitError(f"TensorFlow's {proto.op} does not tell {name}")
+        attrs[name] = DERIVED[name](inputs)
+    return attrs
+
+
+def told_node(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The op here that one of TensorFlow's is, and what it is told by `AttrValue`s. ValueError: it has no counterpart, or is many."""
+    proto = message("NodeDef")(op=op)
+    for name, value in attrs.items():
+        proto.attr[name].ParseFromString(value.SerializeToString())
+    try:
+        found = op_of(proto)
+    except UnsupportedError:
+        found = op
+    if found in COMPOSED or found not in registered():
+        raise ValueError(f"Op type not registered '{op}': there is no such op")
+    return found, attrs_of(proto, registered()[found], inputs)
+
+
+@functools.cache
+def accepted(definition: OpDef) -> frozenset[str] | None:
+    """The names of the attributes that an op is told; None: those of TensorFlow's."""
+    names = set(definition.internal_attrs)
+    if definition.reference is not None:
+        for p in inspect.signature(definition.reference).parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                return None
+            if p.kind is p.KEYWORD_ONLY:
+                names.add(p.name)
+    return frozenset(names)
+
+
+def _own_attrs(proto: Any) -> dict[str, Any]:
+    """What is told in an attribute of our own."""
+    if EXTRA not in proto.attr:
+        return {}
+    try:
+        found = unpacked(proto.attr[EXTRA].s)
+    except Exception as e:  # what a message holds may surprise msgpack in any way
+        raise MisfitError(f"attribute {EXTRA} is malformed: {e}") from None
+    if not isinstance(found, dict):
+        raise MisfitError(f"attribute {EXTRA} is malformed")
+    return found
+
+
+# --- what follows from where inputs come from -------------------------------------------------------------------------
+
+
+def _made_by(inputs: Inputs, op: str) -> Mapping[str, Any]:
+    """The attributes of the node that made the first input, past identities and loops' entries."""
+    node = inputs[0].op
+    while node.type in ("Identity", "Enter", "Switch", "Merge") and node.inputs:
+        node = node.inputs[0].op
+    if not node.type.startswith(op):
+        raise MisfitError(f"it is not told which {op} '{inputs[0].name}' comes from")
+    return node.attrs
+
+
+def _shape_of_state(inputs: Inputs) -> Any:
+    if not inputs:
+        raise MisfitError("attribute shape is missing")
+    node = inputs[0].op
+    return node.attrs.get("shape") if node.type in ("VarHandleOp", "VariableV2") else None
+
+
+DERIVED: dict[str, Callable[[Inputs], Any]] = {
+    "shape": _shape_of_state,  # AssignVariableOp's is its variable's; a loop's entry and a stack have none
+    "shapes": lambda inputs: _made_by(inputs, "")["shapes"],  # of a queue's elements
+    "element_shape": lambda inputs: _made_by(inputs, "TensorArray").get("element_shape"),
+    "key_dtype": lambda inputs: _made_by(inputs, "HashTable")["key_dtype"],
+    "value_dtype": lambda inputs: _made_by(inputs, "HashTable")["value_dtype"],
+    "min_after_dequeue": lambda inputs: 0,
+    "seed": lambda inputs: 0,
+    "seed2": lambda inputs: 0,
+}
+
+
+# --- nodes that are several here --------------------------------------------------------------------------------------
+
+
+def _static(tensor: Tensor, what: str) -> Any:
+    value = static_value(tensor)
+    if value is None:
+        raise MisfitError(f"{what} must be a constant")
+    return value
+
+
+def _text(tensor: Tensor, what: str) -> str:
+    value = np.asarray(_static(tensor, what)).item()
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _texts(tensor: Tensor, what: str) -> tuple[str, ...]:
+    return tuple(v.decode() if isinstance(v, bytes) else str(v) for v in np.asarray(_static(tensor, what)).ravel())
+
+
+def _div(a: dict[str, Any], x: Tensor, y: Tensor) -> Any:
+    from ..ops.math import arithmetic
+
+    return arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.real_divide(x, y)
+
+
+def _gather(a: dict[str, Any], params: Tensor, indices: Tensor) -> Any:
+    from ..ops.array.gather import gather
+
+    return gather(params, indices)
+
+
+def _shape_n(a: dict[str, Any], *tensors: Tensor) -> Any:
+    from ..ops.array.shapes import shape
+
+    return [shape(t, out_type=a["out_type"]) for t in tensors]
+
+
+def _resize(function: str) -> Callable[..., Any]:
+    def resize(a: dict[str, Any], image: Tensor, size: Tensor) -> Any:
+        from ..ops.image import geometry
+
+        if a["half_pixel_centers"]:
+            raise MisfitError("half_pixel_centers=True is not supported")
+        return getattr(geometry, function)(image, size, a["align_corners"])
+
+    return resize
+
+
+def _blocks(function: str) -> Callable[..., Any]:
+    def rearrange(a: dict[str, Any], image: Tensor) -> Any:
+        from ..ops.array import space_depth
+
+        return getattr(space_depth, function)(image, a["block_size"], data_format=a["data_format"])
+
+    return rearrange
+
+
+def _batch_blocks(function: str) -> Callable[..., Any]:
+    def rearrange(a: dict[str, Any], x: Tensor, block: Tensor, edges: Tensor) -> Any:
+        from ..ops.array import space_depth
+
+        return getattr(space_depth, function)(x, _static(block, "the block's shape"), _static(edges, "the edges"))
+
+    return rearrange
+
+
+def _lrn(a: dict[str, Any], x: Tensor) -> Any:
+    from ..ops.nn.response_normalization import local_response_normalization
+
+    return local_response_normalization(x, a["depth_radius"], a["bias"], a["alpha"], a["beta"])
+
+
+def _restore(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor) -> Any:
+    from ..core.build import make
+
+    told = _texts(names, "names of tensors")
+    attrs = {
+        "tensor_names": told,
+        "shape_and_slices": _texts(slices, "slices"),
+        "dtypes": a["dtypes"],
+        "shapes": (None,) * len(told),
+    }
+    return list(make("RestoreV2", [prefix], attrs).outputs)
+
+
+def _save(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor, *tensors: Tensor) -> Any:
+    from ..core.build import make
+
+    attrs = {
+        "tensor_names": _texts(names, "names of tensors"), "shape_and_slices": _texts(slices, "slices"), "shard": 0, "num_shards": 1,
+    }  # fmt: skip
+    described = make("SaveV2", [prefix, *tensors], attrs).outputs[0]
+    return make("MergeV2Checkpoints", [prefix, described])
+
+
+def _summary(op: str) -> Callable[..., Any]:
+    def summary(a: dict[str, Any], tag: Tensor, value: Tensor) -> Any:
+        from ..core.build import make
+
+        kept = {k: v for k, v in a.items() if k in (accepted(registered()[op]) or ())}
+        return make(op, [value], kept | {"tag": _text(tag, "the tag")}).outputs[0]
+
+    return summary
+
+
+def _diagonal(function: str, edges: int) -> Callable[..., Any]:
+    """`MatrixDiagV3` and its kin, for one diagonal: the main one."""
+
+    def diagonal(a: dict[str, Any], *tensors: Tensor) -> Any:
+        from ..ops.array import diagonal as ops
+
+        k = np.asarray(_static(tensors[edges], "k"))
+        others = [np.asarray(_static(t, "sizes and padding")).item() for t in tensors[edges + 1 :]]
+        if k.any() or others not in ([], [0], [0.0], [-1, -1, 0], [-1, -1, 0.0]):
+            raise MisfitError("only whole main diagonals are supported")
+        return getattr(ops, function)(*tensors[:edges])
+
+    return diagonal
+
+
+COMPOSED: dict[str, Callable[..., Any]] = {
+    "BatchToSpaceND": _batch_blocks("batch_to_space_nd"),
+    "DepthToSpace": _blocks("depth_to_space"),
+    "Div": _div,
+    "Gather": _gather,
+    "HistogramSummary": _summary("HistogramSummary"),
+    "ImageSummary": _summary("ImageSummary"),
+    "LRN": _lrn,
+    "MatrixDiagPartV2": _diagonal("matrix_diag_part", 1),
+    "MatrixDiagPartV3": _diagonal("matrix_diag_part", 1),
+    "MatrixDiagV2": _diagonal("matrix_diag", 1),
+    "MatrixDiagV3": _diagonal("matrix_diag", 1),
+    "MatrixSetDiagV2": _diagonal("matrix_set_diag", 2),
+    "MatrixSetDiagV3": _diagonal("matrix_set_diag", 2),
+    "ReciprocalGrad": lambda a, y, dy: -dy * y * y,
+    "ResizeBilinear": _resize("resize_bilinear"),
+    "ResizeNearestNeighbor": _resize("resize_nearest_neighbor"),
+    "RestoreV2": _restore,
+    "SaveV2": _save,
+    "ScalarSummary": _summary("ScalarSummary"),
+    "RsqrtGrad": lambda a, y, dy: dy * -0.5 * y * y * y,
+    "ShapeN": _shape_n,
+    "SigmoidGrad": lambda a, y, dy: dy * y * (1.0 - y),
+    "SpaceToBatchND": _batch_blocks("space_to_batch_nd"),
+    "SpaceToDepth": _blocks("space_to_depth"),
+    "SqrtGrad": lambda a, y, dy: dy * 0.5 / y,
+    "TanhGrad": lambda a, y, dy: dy * (1.0 - y * y),
+}
+"""TensorFlow's op -> a function of its attributes and inputs that gives an output, several, or a node."""
+
+
+def composed_attrs(proto: Any) -> dict[str, Any]:
+    """All that TensorFlow tells a node that is several here."""
+    return {
+        name: read_attr(proto.attr[name], kind) if name in proto.attr else default_of(kind, default)
+        for name, (kind, default) in signatures()[proto.op].attrs.items()
+        if name in proto.attr or default is not REQUIRED
+    }
+
+
+__all__ = [
+    "COMPOSED",
+    "NEWER",
+    "UnsupportedError",
+    "accepted",
+    "attrs_of",
+    "composed_attrs",
+    "op_of",
+    "told_node",
+]

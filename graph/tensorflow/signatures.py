@@ -1,0 +1,130 @@
+"""What TensorFlow's ops take, give and are told: the signatures that its graphs on disk are written by.
+
+`signatures.jsonl` has one op a line, for the ops that both systems have and older ones that are read as these. An argument is
+`x: T` (a tensor whose type the attribute T tells), `x: float32`, `values: N*T` (N tensors), `data: *T` (a tensor for each type in the
+list T), with `&` for the place of a variable; an attribute is its kind and, if there is one, its default.
+`tests/graph/tensorflow_signatures.py` writes the file where TensorFlow is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from ..core.dtypes import DType
+
+REQUIRED = object()
+"""The default of an attribute that has none."""
+
+
+class MisfitError(ValueError):
+    """A node is not such as TensorFlow's signature says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One input or output.
+
+    Attributes:
+        name: its name. type: an element type's name, or the attribute that tells it.
+        number: the attribute that tells how many tensors it is, or ''. is_list: whether `type` tells a list of types.
+        is_ref: whether it is the place of a variable.
+    """
+
+    name: str
+    type: str
+    number: str
+    is_list: bool
+    is_ref: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Argument:
+        """From text such as `values: N*T`."""
+        name, kind = text.split(": ")
+        is_ref, kind = kind.startswith("&"), kind.removeprefix("&")
+        number, star, kind = kind.rpartition("*")
+        return cls(name, kind, number, bool(star) and not number, is_ref)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an op takes, gives and is told.
+
+    Attributes:
+        attrs: name -> (kind, default); kinds are TensorFlow's: `int`, `list(type)`, `shape` ...
+        told: names of the attributes that inputs and outputs tell.
+    """
+
+    op: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    attrs: Mapping[str, tuple[str, Any]]
+    told: frozenset[str]
+
+    def tell(self, inputs: Sequence[DType], outputs: Sequence[DType]) -> dict[str, Any]:
+        """The attributes that the types of inputs and outputs tell. MisfitError: they are not such as the signature says."""
+        found: dict[str, Any] = {}
+        for arguments, types in ((self.inputs, inputs), (self.outputs, outputs)):
+            self._tell(arguments, types, found)
+        return found
+
+    def _tell(self, arguments: Sequence[Argument], types: Sequence[DType], found: dict[str, Any]) -> None:
+        counts = _counts(arguments, len(types), found)
+        at = 0
+        for argument, count in zip(arguments, counts, strict=True):
+            mine = [t.base for t in types[at : at + count]]
+            at += count
+            if argument.is_list:
+                value: Any = tuple(mine)
+            elif any(t is not mine[0] for t in mine):
+                raise MisfitError(f"'{argument.name}' has several types")
+            else:
+                value = mine[0] if mine else None
+            if argument.type not in self.attrs:
+                if value is not None and value.name != argument.type:
+                    raise MisfitError(f"'{argument.name}' is {value.name}, not {argument.type}")
+            elif value is not None and found.setdefault(argument.type, value) != value:
+                raise MisfitError(f"attribute {argument.type} is {found[argument.type]} and {value}")
+            if argument.number:
+                found[argument.number] = count
+
+
+def _counts(arguments: Sequence[Argument], total: int, found: Mapping[str, Any]) -> list[int]:
+    """How many tensors each argument is, of so many."""
+    single = sum(not (a.number or a.is_list) for a in arguments)
+    many = [a for a in arguments if a.number or a.is_list]
+    rest = total - single
+    known = {}
+    for a in many:
+        if a.number in found:
+            known[a.name] = found[a.number]
+        elif a.is_list and a.type in found:
+            known[a.name] = len(found[a.type])
+    rest -= sum(known.values())
+    unknown = [a for a in many if a.name not in known]
+    share, left = divmod(rest, len(unknown)) if unknown else (0, rest)
+    if rest < 0 or left or len({a.number for a in unknown}) > 1:
+        raise MisfitError(f"{total} tensors for ({', '.join(a.name for a in arguments)})")
+    return [known.get(a.name, share) if a.number or a.is_list else 1 for a in arguments]
+
+
+@functools.cache
+def signatures() -> Mapping[str, Signature]:
+    """All signatures, by the op's name."""
+    text = resources.files(__package__).joinpath("signatures.jsonl").read_text(encoding="utf-8")
+    return {s.op: s for s in map(_signature, text.splitlines())}
+
+
+def _signature(line: str) -> Signature:
+    told = json.loads(line)
+    inputs, outputs = (tuple(map(Argument.parse, told[k])) for k in ("in", "out"))
+    attrs = {name: (kind, default[0] if default else REQUIRED) for name, (kind, *default) in told["attrs"].items()}
+    tell = frozenset(w for a in (*inputs, *outputs) for w in (a.type, a.number) if w in attrs)
+    return Signature(told["op"], inputs, outputs, attrs, tell)
+
+
+__all__ = ["REQUIRED", "Argument", "MisfitError", "Signature", "signatures"]

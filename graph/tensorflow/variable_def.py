@@ -1,0 +1,70 @@
+"""TensorFlow's `VariableDef`: which nodes a variable is made of, as meta graphs tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.errors import InvalidArgumentError
+from ..core.node import Tensor
+from ..io.meta_graph import Names, variable_of
+from ..variables.ref_and_resource import RefVariable, ResourceVariable
+from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
+from .protos import message
+
+
+def variable_from_def(told: Any, names: Names) -> Variable:
+    """The variable that a `VariableDef` tells of. InvalidArgumentError: it has nodes that there are not."""
+    try:
+        initializer = names.node(told.initializer_name)
+        initial = told.initial_value_name or initializer.inputs[1].name.removeprefix(names.prefix)
+        parts: dict[str, Any] = {
+            "place": told.variable_name, "initial_value": initial, "initializer": told.initializer_name, "starts_by": None,
+            "trainable": told.trainable, "slice": None, "read": told.snapshot_name,
+            "synchronization": VariableSynchronization(told.synchronization).name,
+            "aggregation": VariableAggregation(told.aggregation).name,
+        }  # fmt: skip
+        if told.HasField("save_slice_info_def"):
+            part = told.save_slice_info_def
+            parts["slice"] = (part.full_name, list(part.full_shape), list(part.var_offset), list(part.var_shape))
+        if told.is_resource:
+            parts |= {"is_initialized": _is_initialized(names.tensor(told.variable_name), names), "cached": None}
+        return variable_of(parts, names)
+    except (KeyError, ValueError, IndexError) as e:
+        raise InvalidArgumentError(
+            None, None, f"Variable '{told.variable_name}' of this MetaGraphDef does not fit its graph: {e}"
+        ) from None
+
+
+def _is_initialized(handle: Tensor, names: Names) -> str:
+    """The name of a tensor that tells whether a variable has a value; made if there is none."""
+    for node in names.nodes.values():
+        if node.type == "VarIsInitializedOp" and node.inputs[0] is handle:
+            return node.outputs[0].name.removeprefix(names.prefix)
+    made = handle.graph.create("VarIsInitializedOp", [handle], None, f"{handle.op.name}/IsInitialized/")
+    assert isinstance(names.nodes, dict)
+    names.nodes[made.name] = made
+    return made.outputs[0].name.removeprefix(names.prefix)
+
+
+def variable_def(v: RefVariable | ResourceVariable) -> Any:
+    """The `VariableDef` of a variable."""
+    found = message("VariableDef")(
+        variable_name=v._handle.name,
+        initializer_name=v._initializer.name,
+        snapshot_name=(v._element if isinstance(v, ResourceVariable) else v._snapshot).name,
+        initial_value_name=v._initial_value.name,
+        is_resource=isinstance(v, ResourceVariable),
+        trainable=bool(v._trainable),
+        synchronization=v.synchronization.value,
+        aggregation=v.aggregation.value,
+    )
+    part = v.save_slice_info
+    if part is not None:
+        told = found.save_slice_info_def
+        told.full_name = part.full_name
+        for name in ("full_shape", "var_offset", "var_shape"):
+            getattr(told, name).extend(getattr(part, name))
+    return found
+
+
+__all__ = ["variable_def", "variable_from_def"]

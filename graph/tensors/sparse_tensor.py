@@ -1,0 +1,257 @@
+"""`SparseTensor`: the elements of a tensor that are not zero, and where each of them is.
+
+Three tensors stand for one. What is done with it (`ops/sparse_*.py`) is made of the ops that dense tensors have, so it is placed,
+fused, differentiated and sent as everything else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.build import convert, placeholder
+from ..core.constant_value import static_dims
+from ..core.dtypes import DType, int64
+from ..core.graph import Graph
+from ..core.nest import flatten
+from ..core.node import Node, Tensor
+from ..core.shape import Dims, TensorShape, as_dims, is_static, merge
+
+
+class SparseTensorValue(NamedTuple):
+    """What a session gives for a `SparseTensor`, and takes for one: arrays in place of its tensors.
+
+    Attributes:
+        indices: coordinates, int64 `[n, rank]`. values: the elements, `[n]`. dense_shape: shape of the whole, int64 `[rank]`.
+
+    >>> session.run(y, {x: SparseTensorValue([[0, 2], [1, 0]], [1.0, 2.0], [2, 3])})
+    """
+
+    indices: Any
+    values: Any
+    dense_shape: Any
+
+
+class SparseTensor:
+    """A tensor that is zero (or empty) but for some elements.
+
+    Args:
+        indices: where they are, int64 `[n, rank]`: row-major order, no coordinates twice, unless an op says otherwise.
+        values: what they are, `[n]`, any type.
+        dense_shape: shape of the whole, int64 `[rank]`.
+
+    Raises:
+        ValueError: the three shapes contradict each other. TypeError: coordinates that are not integers.
+
+    >>> SparseTensor(indices=[[0, 0], [1, 2]], values=[1.0, 2.0], dense_shape=[3, 4])
+    """
+
+    __slots__ = ("_dense_shape", "_indices", "_values")
+
+    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+        self._indices = _coordinates(indices, "indices")
+        self._values: Tensor = convert(values, name="values")
+        self._dense_shape = _coordinates(dense_shape, "dense_shape")
+        _check(self._indices.dims, self._values.dims, self._dense_shape.dims)
+
+    @classmethod
+    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+        """The `SparseTensor` of a `SparseTensorValue`; a `SparseTensor` is given back as it is."""
+        if isinstance(sparse_tensor_value, SparseTensor):
+            return sparse_tensor_value
+        if not isinstance(sparse_tensor_value, SparseTensorValue):
+            raise TypeError(f"Neither a SparseTensor nor SparseTensorValue: {sparse_tensor_value!r}.")
+        return cls(*sparse_tensor_value)
+
+    @property
+    def indices(self) -> Tensor:
+        """Coordinates, int64 `[n, rank]`."""
+        return self._indices
+
+    @property
+    def values(self) -> Tensor:
+        """The elements, `[n]`."""
+        return self._values
+
+    @property
+    def dense_shape(self) -> Tensor:
+        """Shape of the whole, int64 `[rank]`."""
+        return self._dense_shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._values.dtype
+
+    @property
+    def op(self) -> Node:
+        """The node that makes the elements."""
+        return self._values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it belongs to."""
+        return self._values.graph
+
+    @property
+    def shape(self) -> TensorShape:
+        """Shape of the whole, as far as it is known."""
+        known = static_dims(self._dense_shape)
+        return TensorShape(known if known is not None else (None,) * r if (r := self.rank) is not None else None)
+
+    def get_shape(self) -> TensorShape:
+        """Shape of the whole (TF1's spelling)."""
+        return self.shape
+
+    @property
+    def rank(self) -> int | None:
+        """How many coordinates an element has; None: unknown."""
+        across = self._indices.dims[1] if self._indices.dims is not None else None
+        along = self._dense_shape.dims[0] if self._dense_shape.dims is not None else None
+        return across if across is not None else along
+
+    def consumers(self) -> list[Node]:
+        """The nodes that take one of the three tensors."""
+        return list(dict.fromkeys(n for t in self._tensors() for n in t.consumers()))
+
+    def eval(self, feed_dict: Any = None, session: Any = None) -> SparseTensorValue:
+        """Its value, by the default session or this one. ValueError: there is none."""
+        run = session.run if session is not None else None
+        if run is None:
+            values = [t.eval(feed_dict) for t in self._tensors()]
+            return SparseTensorValue(*values)
+        value: SparseTensorValue = run(self, feed_dict)
+        return value
+
+    # --- arithmetic with dense tensors ------------------------------------------------------------------------------
+
+    def __mul__(self, other: Any) -> SparseTensor:
+        from ..ops.math.arithmetic import multiply
+        from ..ops.sparse.math import with_dense
+
+        return with_dense(self, other, multiply)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> SparseTensor:
+        from ..ops.math.arithmetic import divide
+        from ..ops.sparse.math import with_dense
+
+        return with_dense(self, other, divide)
+
+    __div__ = __truediv__
+
+    # --- as a part of structures: see `graph.structure`, `runtime.fetches` ----------------------------------------------
+
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._indices, self._values, self._dense_shape
+
+    _flow_parts = _tensors
+
+    def _from_flow_parts(self, parts: Sequence[Tensor]) -> SparseTensor:
+        return SparseTensor(*parts)
+
+    def _flow_dims(self, shape: TensorShape | None) -> tuple[Any, ...]:
+        """What holds of the parts in all iterations of a loop, where `shape` holds of `dense_shape`: its own, if it is not told."""
+        of_shape = self._dense_shape.shape if shape is None else shape
+        rank = of_shape.as_list()[0] if of_shape.ndims == 1 else None
+        return TensorShape([None, rank]), TensorShape([None]), TensorShape([rank])
+
+    def _value(self, *arrays: Any) -> SparseTensorValue:
+        return SparseTensorValue(*arrays)
+
+    def _mapped(self, f: Callable[[Tensor], Tensor]) -> SparseTensor:
+        return SparseTensor(self._indices, f(self._values), self._dense_shape)
+
+    def __repr__(self) -> str:
+        return (
+            f"SparseTensor(indices={self._indices.name}, values={self._values!r}, dense_shape={self._dense_shape.name})"
+        )
+
+
+def _coordinates(value: Any, name: str) -> Tensor:
+    if isinstance(value, TensorShape):
+        value = value.as_list()
+    has_tensors = any(isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in flatten(value))
+    if not has_tensors:
+        array = np.asarray(value)
+        if array.size == 0 and array.dtype.kind == "f":
+            value = array.astype(np.int64)  # an empty list
+        elif array.dtype.kind not in "iuO":
+            raise TypeError(f"{name} of a SparseTensor must be integers, not {array.dtype.name}")
+    return convert(value, int64, name=name)
+
+
+def _check(indices: Dims, values: Dims, shape: Dims) -> None:
+    try:
+        for dims, wanted in ((indices, (None, None)), (values, (None,)), (shape, (None,))):
+            merge(dims, wanted)
+        count = indices[0] if indices is not None else None
+        merge((count,), values)
+        rank = indices[1] if indices is not None else None
+        merge((rank,), shape)
+    except ValueError as e:
+        raise ValueError(
+            f"A SparseTensor needs indices [n, rank], values [n] and dense_shape [rank], not {indices}, {values} and {shape}: {e}"
+        ) from None
+
+
+def is_sparse(value: Any) -> bool:
+    """Whether something is a `SparseTensor`, or the value of one."""
+    return isinstance(value, (SparseTensor, SparseTensorValue))
+
+
+def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+    """A `SparseTensor` that must be fed in every step that needs it, with a `SparseTensorValue` or a tuple of its three parts.
+
+    Args:
+        dtype: element type. shape: of the whole, complete, and then not fed where only indices and values are; or None: fed.
+        name: the placeholders are called `name/indices`, `name/values`, `name/shape`.
+
+    >>> x = sparse_placeholder(dt.float32)
+    >>> session.run(sparse_reduce_sum(x), {x: SparseTensorValue([[3, 2, 0]], [1.5], [7, 9, 2])})
+    """
+    under = f"{name}/" if name else ""
+    dims = as_dims(shape)
+    rank = None if dims is None else len(dims)
+    if dims is not None and not is_static(dims):
+        from ..ops.array.identity_and_placeholders import placeholder_with_default
+
+        sizes = np.array([-1 if d is None else d for d in dims], np.int64)
+        whole = placeholder_with_default(sizes, [rank], name=f"{under}shape" if under else None)
+    elif dims is not None:
+        whole = convert(np.array(dims, np.int64), name=f"{under}shape" if under else None)
+    else:
+        whole = placeholder(int64, [None], name=f"{under}shape" if under else None)
+    return SparseTensor(
+        indices=placeholder(int64, [None, rank], name=f"{under}indices" if under else None),
+        values=placeholder(dtype, [None], name=f"{under}values" if under else None),
+        dense_shape=whole,
+    )
+
+
+def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor | SparseTensor:
+    """A `SparseTensor` for one, or for a `SparseTensorValue`; a tensor for anything else.
+
+    Raises:
+        RuntimeError: a sparse one has another element type than asked for.
+    """
+    if not is_sparse(value):
+        return convert(value, dtype, name)
+    sparse = SparseTensor.from_value(value)
+    from ..core.dtypes import as_dtype
+
+    if dtype is not None and as_dtype(dtype).base is not sparse.dtype.base:
+        raise RuntimeError(f"Sparse dtype: requested = {as_dtype(dtype).name}, actual = {sparse.dtype.name}")
+    return sparse
+
+
+__all__ = [
+    "SparseTensor",
+    "SparseTensorValue",
+    "convert_to_tensor_or_sparse_tensor",
+    "is_sparse",
+    "sparse_placeholder",
+]

@@ -1,0 +1,517 @@
+"""How the copies of a variable are kept, where a distribution strategy makes several: words that variables and strategies share.
+
+How variables are made: of which kind where the program does not say, and by whom, in a `variable_creator_scope`.
+
+Variables: values that live from step to step, as users hold them.
+
+`Variable` is what the kinds have in common; `variable_kinds` has what each is made of, `variable_creation` who makes it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from ..core.build import TensorLike, apply
+from ..core.default_graph import GraphKeys, get_default_graph
+from ..core.dtypes import DType, as_dtype
+from ..core.graph import Graph
+from ..core.node import Node, Tensor, TensorOperators
+from ..core.shape import TensorShape, as_dims, compatible, is_static, text
+from ..ops.array.gather import gather_nd
+from ..ops.state import scatter_nd_state, scatter_state, variables
+from .partitioned import SaveSliceInfo as _SaveSliceInfo
+
+__all__ = ["VariableAggregation", "VariableSynchronization"]
+
+
+class VariableSynchronization(enum.Enum):
+    """When the copies of a variable are made equal."""
+
+    AUTO = 0
+    """As the strategy sees fit: on write."""
+    NONE = 1
+    """Never: there is one copy."""
+    ON_WRITE = 2
+    """With each change: all copies are equal at all times."""
+    ON_READ = 3
+    """Each replica changes its own copy; who reads the variable outside the replicas gets them aggregated."""
+
+
+class VariableAggregation(enum.Enum):
+    """What becomes of values that the replicas assign to a variable."""
+
+    NONE = 0
+    """It is an error that replicas assign to it."""
+    SUM = 1
+    """Their sum is assigned."""
+    MEAN = 2
+    """Their mean is assigned."""
+    ONLY_FIRST_REPLICA = 3
+    """The first replica's is assigned."""
+
+
+_resource_by_default = [False]  # what `use_resource=None` means; in a list so that it can be switched
+
+
+def enable_resource_variables() -> None:
+    """Make variables resource variables from now on, where `use_resource` is not given."""
+    _resource_by_default[0] = True
+
+
+def disable_resource_variables() -> None:
+    """Make variables reference variables from now on, where `use_resource` is not given (TF1's default)."""
+    _resource_by_default[0] = False
+
+
+def resource_variables_enabled() -> bool:
+    """Whether variables are resource variables where `use_resource` is not given."""
+    return _resource_by_default[0]
+
+
+class Creation(type):
+    """The metaclass of `Variable`. `Variable(...)` asks the functions of the open `variable_creator_scope` blocks, innermost first."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(cls.__base__, Creation):  # a kind of variable, which the program names itself: nobody is asked
+            return super().__call__(*args, **kwargs)
+        graph = get_default_graph()
+        if graph.outermost is not graph:  # a variable that a function makes belongs to the graph around it
+            with graph.outermost.as_default():
+                return cls(*args, **kwargs)
+        wanted = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        creators = graph.scopes.creators
+        create = partial(_create, partial(super().__call__))
+        for creator in creators:
+            create = partial(creator, create)
+        return create(**wanted)
+
+
+_ARGUMENTS = (
+    "initial_value", "trainable", "collections", "validate_shape", "caching_device", "name", "variable_def", "dtype",
+    "expected_shape", "import_scope", "constraint", "use_resource", "synchronization", "aggregation", "shape",
+)  # fmt: skip
+
+
+def _create(make: Callable[..., Any], **kwargs: Any) -> Any:
+    """The innermost creator: a variable. How its copies are kept equal is of interest only where there are copies."""
+    synchronization = VariableSynchronization(kwargs.pop("synchronization", None) or VariableSynchronization.AUTO)
+    aggregation = VariableAggregation(kwargs.pop("aggregation", None) or VariableAggregation.NONE)
+    if kwargs.get("trainable") is None and synchronization is VariableSynchronization.ON_READ:
+        kwargs["trainable"] = False
+    variable = make(**kwargs)
+    if kwargs.get("variable_def") is not None:
+        return variable
+    variable.synchronization, variable.aggregation = synchronization, aggregation
+    return variable
+
+
+@contextmanager
+def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
+    """A block in which `variable_creator(next_creator, **kwargs)` makes the variables.
+
+    `kwargs` are `Variable`'s arguments by name; `next_creator(**kwargs)` makes the variable as it would be made otherwise. The
+    innermost block is asked first.
+
+    >>> def on_ps(next_creator, **kwargs):
+    ...     with dt.device("/job:ps"):
+    ...         return next_creator(**kwargs)
+    >>> with variable_creator_scope(on_ps):
+    ...     v = Variable(1.0)
+    """
+    scopes = get_default_graph().scopes
+    saved, scopes.creators = scopes.creators, (*scopes.creators, variable_creator)
+    try:
+        yield
+    finally:
+        scopes.creators = saved
+
+
+@contextmanager
+def without_creators(which: Callable[[Any], bool] = lambda creator: True) -> Iterator[None]:
+    """A block in which those functions of `variable_creator_scope` blocks that `which` chooses make no variables."""
+    scopes = get_default_graph().scopes
+    saved, scopes.creators = scopes.creators, tuple(c for c in scopes.creators if not which(c))
+    try:
+        yield
+    finally:
+        scopes.creators = saved
+
+
+def _defined(variable_def: Any, import_scope: str | None) -> Variable:
+    """The variable of the default graph that a `VariableDef` tells of."""
+    from ..io.meta_graph import Names
+    from ..tensorflow.variable_def import variable_from_def
+
+    nodes = {node.name: node for node in get_default_graph().nodes}
+    return variable_from_def(variable_def, Names(nodes, f"{import_scope.strip('/')}/" if import_scope else ""))
+
+
+class Variable(TensorOperators, metaclass=Creation):
+    """A value that lives from step to step, on one device. It stands for its value wherever a tensor may
+    stand.
+
+    Args:
+        initial_value: what the initializer assigns: anything that stands for a tensor, or a function that
+            makes it. Its static shape must be complete unless `validate_shape` is False.
+        trainable: whether optimizers change it by default (None: yes).
+        collections: collections that it joins; None: the global variables.
+        validate_shape: whether its shape is fixed to the initial value's.
+        caching_device: a device that keeps the value read in a step, for all readers of the step.
+        name: name of its node (None: `Variable`), made unique.
+        variable_def: instead of all else, what `to_proto` gave: the variable of nodes that are there already.
+        dtype: element type; None: the initial value's.
+        expected_shape: a shape that the initial value must fit.
+        import_scope: for `variable_def`: the scope that the nodes were imported into.
+        constraint: function that optimizers apply to the value after each update.
+        use_resource: whether it is a resource variable; None: see `enable_resource_variables`.
+        synchronization, aggregation: how its copies are kept, where a distribution strategy makes several.
+        shape: what is known of the shape of all its values; None: the initial value's. `TensorShape(None)` lets it change.
+
+    Raises:
+        ValueError: no initial value, one of unknown shape, or a wrong argument.
+
+    >>> w = Variable([[1.0, 2.0]], name="w")
+    >>> y = w * 2.0
+    """
+
+    SaveSliceInfo = _SaveSliceInfo
+    """Which slice of a partitioned variable a part is."""
+
+    synchronization = VariableSynchronization.AUTO
+    """When copies of it, where there are any, are made equal."""
+
+    aggregation = VariableAggregation.NONE
+    """What becomes of values that several replicas assign to it."""
+
+    save_slice_info: _SaveSliceInfo | None = None
+    """For a part of a partitioned variable: which slice of it this is."""
+
+    _initial_value: Tensor
+    _initializer: Node
+    _starts_by: Node | None = None
+    _handle: Tensor
+    _constraint: Callable[[Any], Any] | None
+    _trainable: bool
+    _given_shape: TensorShape | None = None
+
+    def __new__(cls, *args: Any, use_resource: bool | None = None, variable_def: Any = None, **kwargs: Any) -> Variable:
+        if cls is Variable:  # arguments have names here: `Creation` has seen to that
+            from .ref_and_resource import RefVariable, ResourceVariable
+
+            is_resource = resource_variables_enabled() if use_resource is None else use_resource
+            if variable_def is not None:
+                is_resource = variable_def.is_resource
+            cls = ResourceVariable if is_resource else RefVariable
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: Sequence[str] | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        use_resource: bool | None = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
+        shape: Any = None,
+    ) -> None:
+        if variable_def is not None:
+            if initial_value is not None:
+                raise ValueError("variable_def and initial_value are mutually exclusive.")
+            self.__dict__.update(_defined(variable_def, import_scope).__dict__)
+            return
+        if initial_value is None:
+            raise ValueError("initial_value must be specified.")
+        if collections is not None and not isinstance(collections, (list, tuple, set)):
+            raise ValueError(
+                "collections argument to Variable constructor must be a list, tuple, or set. "
+                f"Got {collections!r} of type {type(collections).__name__}"
+            )
+        if constraint is not None and not callable(constraint):
+            raise ValueError("The `constraint` argument must be a callable.")
+        self._trainable = trainable is not False
+        self._constraint = constraint
+        self._given_shape = None if shape is None else TensorShape(shape)
+        graph = get_default_graph()
+        with graph.init_scope(), graph.name_scope(name or "Variable") as scope:
+            wanted = None if dtype is None else as_dtype(dtype).base
+            expected = as_dims(expected_shape)
+            self._build(graph, scope, initial_value, wanted, validate_shape, caching_device, expected)
+        names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+        if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
+            names.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(names, self)
+
+    def _build(
+        self,
+        graph: Graph,
+        scope: str,
+        initial_value: Any,
+        dtype: DType | None,
+        validate_shape: bool,
+        caching_device: Any,
+        expected: Any,
+    ) -> None:
+        raise NotImplementedError
+
+    def _checked_initial(self, value: Tensor, validate_shape: bool, expected: Any, scope: str) -> Any:
+        """The shape that the variable gets: the initial value's, complete if it is validated."""
+        if not compatible(value.dims, expected):
+            raise ValueError(
+                f"Variable '{scope[:-1]}': the initial value has shape {text(value.dims)}, "
+                f"expected_shape is {text(expected)}"
+            )
+        if self._given_shape is not None:
+            if not compatible(value.dims, self._given_shape.dims_tuple):
+                raise ValueError(
+                    f"Variable '{scope[:-1]}': the initial value's shape {text(value.dims)} is not compatible with the explicitly "
+                    f"supplied `shape` argument {text(self._given_shape.dims_tuple)}"
+                )
+            return self._given_shape.dims_tuple
+        if not validate_shape:
+            return None
+        if not is_static(value.dims):
+            raise ValueError(
+                f"initial_value must have a shape specified: {value!r}. "
+                "Give a value of known shape, or validate_shape=False for a variable of any shape."
+            )
+        return value.dims
+
+    # --- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> Tensor:
+        """The tensor that gives out its place."""
+        return self._handle
+
+    @property
+    def op(self) -> Node:
+        """The node that holds its place."""
+        return self._handle.op
+
+    @property
+    def name(self) -> str:
+        """`<node>:0`, such as `w:0`."""
+        return self._handle.name
+
+    @property
+    def _shared_name(self) -> str:
+        return self._handle.op.name
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type; a reference type for a reference variable, as in TensorFlow 1."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape of its value."""
+        return TensorShape(variables.place_of(self._handle)[1])
+
+    def get_shape(self) -> TensorShape:
+        """The static shape of its value (TF1's spelling)."""
+        return self.shape
+
+    @property
+    def device(self) -> str:
+        """What its node asks for: a canonical, possibly partial device name, or ''."""
+        return self._handle.device
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self._handle.graph
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers change it by default."""
+        return self._trainable
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        """The function that optimizers apply to its value after each update."""
+        return self._constraint
+
+    @property
+    def initializer(self) -> Node:
+        """The node that gives it its initial value."""
+        return self._initializer if self._starts_by is None else self._starts_by
+
+    def initialize_by(self, node: Node, value: Tensor) -> None:
+        """Let `initializer` be another node, which gives the variable this first value: one from a checkpoint."""
+        self._starts_by, self._initial_value = node, value
+
+    @property
+    def initial_value(self) -> Tensor:
+        """What the initializer assigns."""
+        return self._initial_value
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """Its nodes' names as TensorFlow's `VariableDef`. None: it is not in `export_scope`."""
+        from ..tensorflow.variable_def import variable_def
+
+        one: Any = self._single()  # of a kind that has a definition
+        found = variable_def(one)
+        scope = f"{export_scope.strip('/')}/" if export_scope else ""
+        if not found.variable_name.startswith(scope):
+            return None
+        for name in ("variable_name", "initializer_name", "snapshot_name", "initial_value_name"):
+            setattr(found, name, getattr(found, name).removeprefix(scope))
+        return found
+
+    @classmethod
+    def from_proto(cls, variable_def: Any, import_scope: str | None = None) -> Variable:
+        """The variable of the default graph that a `VariableDef` tells of."""
+        return _defined(variable_def, import_scope)
+
+    def _set_save_slice_info(self, save_slice_info: _SaveSliceInfo) -> None:
+        self.save_slice_info = save_slice_info
+
+    def _get_save_slice_info(self) -> _SaveSliceInfo | None:
+        return self.save_slice_info
+
+    # --- what the graph asks of it --------------------------------------------------------------------------
+
+    def _place(self) -> Tensor:
+        return self._handle
+
+    def _ref(self) -> Tensor:
+        return self._handle
+
+    def _as_tensor(self) -> Tensor:
+        return self.value()
+
+    def _as_graph_element(self) -> Tensor:
+        return self._handle
+
+    def _colocation_node(self) -> Node:
+        return self._handle.op
+
+    def _single(self) -> Variable:
+        """The variable of its own nodes that it is, or stands for."""
+        return self
+
+    def _control_element(self) -> Node:
+        return self.op
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def value(self) -> Tensor:
+        """Its value as a tensor."""
+        raise NotImplementedError
+
+    def read_value(self) -> Tensor:
+        """A new node that reads its value; under `control_dependencies`, after those."""
+        raise NotImplementedError
+
+    def initialized_value(self) -> Tensor:
+        """Its value, or its initial value where it has none yet: for initializers that build on others."""
+        with self.graph.control_dependencies(None), self.graph.colocate_with(self.op):
+            return apply(
+                "InitializedValue",
+                (self._handle, self._initializer.inputs[1] if self._starts_by is None else self._initial_value),
+                None,
+                f"{self.op.name}/initialized_value",
+            )
+
+    def eval(self, session: Any = None) -> Any:
+        """Run the default (or given) session for its value."""
+        return self.graph.session_for(session, "eval").run(self)
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Give it a value now, in the default (or given) session, without adding a node."""
+        self.graph.session_for(session, "load").run(self._initializer, {self._initializer.inputs[1]: value})
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    def assign(
+        self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """A node that stores `value`: with `read_value` what stands for the value after it, else the node itself."""
+        return self._change("Assign", value, name, read_value)
+
+    def assign_add(
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """A node that adds `delta`, atomically; result as of `assign`."""
+        return self._change("AssignAdd", delta, name, read_value)
+
+    def assign_sub(
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """A node that subtracts `delta`, atomically; result as of `assign`."""
+        return self._change("AssignSub", delta, name, read_value)
+
+    @property
+    def _may_change_shape(self) -> bool:
+        return self._given_shape is not None and not self._given_shape.is_fully_defined()
+
+    def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
+        raise NotImplementedError
+
+    def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Add `IndexedSlices` to rows; each occurrence of an index counts."""
+        return scatter_state.scatter_add(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Subtract `IndexedSlices` from rows; each occurrence of an index counts."""
+        return scatter_state.scatter_sub(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Set rows to `IndexedSlices`."""
+        return scatter_state.scatter_update(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_mul(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Multiply rows by `IndexedSlices`; each occurrence of an index counts."""
+        return scatter_state.scatter_mul(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_div(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Divide rows by `IndexedSlices`; each occurrence of an index counts."""
+        return scatter_state.scatter_div(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Keep the smaller of rows and `IndexedSlices`."""
+        return scatter_state.scatter_min(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Keep the larger of rows and `IndexedSlices`."""
+        return scatter_state.scatter_max(self, sparse_delta.indices, sparse_delta.values, name=name)
+
+    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
+        """See `dt.scatter_nd_update`."""
+        return scatter_nd_state.scatter_nd_update(self, indices, updates, name=name)
+
+    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
+        """See `dt.scatter_nd_add`."""
+        return scatter_nd_state.scatter_nd_add(self, indices, updates, name=name)
+
+    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
+        """See `dt.scatter_nd_sub`."""
+        return scatter_nd_state.scatter_nd_sub(self, indices, updates, name=name)
+
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Elements or slices of its value, by coordinates; see `dt.gather_nd`."""
+        return gather_nd(self, indices, name)
+
+    def count_up_to(self, limit: int) -> Tensor:
+        """See `dt.count_up_to`."""
+        return variables.count_up_to(self, limit)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(
+            "'Variable' object is not iterable; iterate over variable.value() where its first size is known"
+        )
+
+    def __repr__(self) -> str:
+        return f"<dt.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
