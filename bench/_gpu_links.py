@@ -28,8 +28,8 @@ def links(quick: bool) -> Iterator[tuple[str, Callable[[], Iterator[Row]]]]:
 
 def between_processes(size: int) -> Iterator[Row]:
     """GB/s of a copy from another process's memory, beside the way through the host's memory (without what messages cost)."""
-    from dovetail.codegen.cuda.device import device
-    from dovetail.codegen.cuda.ipc import handle_of
+    from dovetail.codegen.gpu.driver.device import device
+    from dovetail.codegen.gpu.driver.ipc import handle_of
 
     gpu = device(0)
     tensor = gpu.from_host(np.arange(size, dtype=np.uint8))
@@ -52,8 +52,8 @@ def in_another_process(handle: str, whole: int, size: int) -> float:
 
 def taken_from(handle: str, whole: int, size: int) -> float:
     """Seconds of a copy out of another process's block, which is opened and checked before."""
-    from dovetail.codegen.cuda.device import device
-    from dovetail.codegen.cuda.ipc import Incoming, closed, opened
+    from dovetail.codegen.gpu.driver.device import device
+    from dovetail.codegen.gpu.driver.ipc import Incoming, closed, opened
 
     gpu = device(0)
     pointer = opened(gpu, bytes.fromhex(handle), whole)
@@ -68,9 +68,9 @@ def taken_from(handle: str, whole: int, size: int) -> float:
 
 def reduced(size: int) -> Iterator[Row]:
     """GB/s of an all_reduce over all GPUs: the bus's bandwidth, as NCCL's own tests reckon it."""
-    from dovetail.codegen.cuda import nccl
-    from dovetail.codegen.cuda.device import device
-    from dovetail.codegen.cuda.driver import gpu_count
+    from dovetail.codegen.gpu.driver import nccl
+    from dovetail.codegen.gpu.driver.api import gpu_count
+    from dovetail.codegen.gpu.driver.device import device
 
     count = gpu_count()
     if count < 2 or not nccl.bindings():

@@ -92,7 +92,7 @@ def loss_of(m: Any, model: str, p: dict[str, Any], given: tuple[Any, ...], batch
 def dovetail(model: str, batch: int) -> Step:
     """In a session of this process."""
     import dovetail as dt
-    from dovetail.codegen.cuda.device import device
+    from dovetail.codegen.gpu.driver.device import device
 
     class Math(_Math):
         relu, gelu, matmul = dt.nn.relu, dt.nn.gelu, dt.matmul

@@ -46,10 +46,10 @@ def launches(quick: bool) -> Iterator[Case]:
 
 
 def _launches() -> Iterator[Row]:
-    from dovetail.codegen import triton_compile
-    from dovetail.codegen.cuda.graphs import capture
-    from dovetail.codegen.cuda.kernels import KernelOnDevice, RoutineOnDevice
-    from dovetail.codegen.gpu_kernel import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
+    from dovetail.codegen.gpu.driver.graphs import capture
+    from dovetail.codegen.gpu.driver.launch import KernelOnDevice, RoutineOnDevice
+    from dovetail.codegen.gpu.ir import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
+    from dovetail.codegen.gpu.toolchain import compile
 
     device = gpu()
     text = HEADER + (
@@ -60,7 +60,7 @@ def _launches() -> Iterator[Row]:
     parameters = (Parameter("in0", "*fp32", True), Parameter("out0", "*fp32", True), Parameter("n0", "i32"))
     kernel = TritonKernel("add_one", text, parameters, (("BLOCK", 1024),))
     routine = Routine((Launch(kernel, Grid((Count(("n0",), 1024),))),))
-    loaded = KernelOnDevice(device, triton_compile.compile_kernel(kernel, device.target))
+    loaded = KernelOnDevice(device, compile.compile_kernel(kernel, device.target))
     x, y = device.from_host(np.zeros(1024, np.float32)), device.empty((1024,), np.dtype(np.float32))
     run = RoutineOnDevice(device, routine, [loaded], 1, 1, {"n0": 1024})
     addresses = (x.pointer, y.pointer)
@@ -165,7 +165,7 @@ def products(quick: bool) -> Iterator[Case]:
 
 def _product(m: int, n: int, k: int) -> Iterator[Row]:
     import dovetail as dt
-    from dovetail.codegen.cuda.cublaslt import is_there
+    from dovetail.codegen.gpu.driver.cublaslt import is_there
 
     device = gpu()
     repeated = max(1, min(MOST_PRODUCTS, AT_ONCE // (m * n * k), MOST_BYTES // (2 * (m * k + k * n))))

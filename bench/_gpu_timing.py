@@ -43,7 +43,7 @@ def seconds_of(start: Callable[[], Any], wait: Callable[[], Any], *, least_s: fl
 
 def gpu() -> Any:
     """The first GPU."""
-    from dovetail.codegen.cuda.device import device
+    from dovetail.codegen.gpu.driver.device import device
 
     os.environ["DOVETAIL_BACKEND"] = "numpy"  # of what runs on CPUs: Numba need not be here
     return device(0)

@@ -9,7 +9,7 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from dovetail.codegen.gpu_kernel import Binary, Target, TritonKernel
+from dovetail.codegen.gpu.ir import Binary, Target, TritonKernel
 
 DONE = (0,)
 MEMORY = 80 << 30

@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> None:
     for path in (args.json, args.plot):
         if path is not None and not path.parent.is_dir():
             parser.error(f"{path}: there is no folder {path.parent}")  # before minutes are spent
-    from dovetail.codegen.cuda.driver import gpu_count
+    from dovetail.codegen.gpu.driver.api import gpu_count
 
     if not gpu_count():
         raise SystemExit(NO_GPU)
@@ -190,7 +190,7 @@ def every(args: argparse.Namespace) -> None:
 
 def gpu_name() -> str:
     """What the driver calls the first GPU; nothing is started on it."""
-    from dovetail.codegen.cuda.driver import bindings, check
+    from dovetail.codegen.gpu.driver.api import bindings, check
 
     name = check(bindings().cuDeviceGetName(256, check(bindings().cuDeviceGet(0))))
     return (name if isinstance(name, str) else bytes(name).split(b"\0")[0].decode()).strip()

@@ -20,13 +20,13 @@ HOST_US = "dovetail <= 30"  # what a step of the small model may cost, beside th
 
 def rows(quick: bool) -> Iterator[Row]:
     """Microseconds of the host for one step."""
-    from dovetail.codegen import triton_compile
-    from dovetail.codegen.cuda import driver
+    from dovetail.codegen.gpu.driver import api
+    from dovetail.codegen.gpu.toolchain import compile
 
     os.environ |= {"DOVETAIL_TUNE": "0", "DOVETAIL_BACKEND": "numpy"}
-    driver.use(NullDriver())
-    triton_compile.compile_kernel = compiled  # type: ignore[assignment]
-    triton_compile.compile_together = lambda kernels, target: None  # type: ignore[assignment]
+    api.use(NullDriver())
+    compile.compile_kernel = compiled  # type: ignore[assignment]
+    compile.compile_together = lambda kernels, target: None  # type: ignore[assignment]
     yield timed("empty step of a session in this process", empty(), quick)
     for name, (model, batch) in MODELS.items():
         if quick and name != "mlp, batch 64":

@@ -10,17 +10,17 @@ from html import escape
 from ..graph.core.dtypes import resource
 from ..graph.core.node import Node, Tensor
 from ..graph.core.opdef import nbytes
-from .axes import LOOKUPS
-from .cpu_fusion import fuse_for_cpu
-from .edged import EdgedNodes
-from .fuse import Fusion
-from .fused_nodes import FusedNodes, inputs_of, outputs_of
-from .gpu_fusion import fuse_for_gpu, gpu_rewrites
-from .memory import Arena, MemoryPlan, plan_memory
-from .overwriting import as_run
-from .program import Program
-from .rewrite import Fired, Rewrites, rewrite
-from .unit import Unit, UnitStep, node_of
+from .cpu.fusion_passes import fuse_for_cpu
+from .fusion.epilogue import EdgedNodes
+from .fusion.fuse import Fusion
+from .fusion.inplace import as_run
+from .gpu.fusion_passes import fuse_for_gpu, gpu_rewrites
+from .ir.fused_kernel import FusedNodes, inputs_of, outputs_of
+from .ir.index_maps import LOOKUPS
+from .ir.partition import Unit, UnitStep, node_of
+from .ir.program import Program
+from .memory.plan import Arena, MemoryPlan, plan_memory
+from .passes.rewrite import Fired, Rewrites, rewrite
 
 
 @dataclass(frozen=True)  # no slots: the source is written when asked for
@@ -78,14 +78,14 @@ class KernelInfo:
     def source(self) -> str:
         """Its source text, as it will be compiled. A GPU's depends on sizes; unknown ones are taken to be 1024."""
         if not self.on_gpu:
-            from .kernel_cache import source_of
+            from .cpu.jit import source_of
 
             return source_of(*as_run(self.group)).text
         if isinstance(self.group, EdgedNodes):
-            from .backends.edge_templates import likely_source
+            from .gpu.bind.gemm_epilogue import likely_source
 
             return likely_source(self.group)
-        from .triton_routines import fused
+        from .gpu.emit.schedules import fused
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
         joined = [_product(sizes[a] for a in part) for part in self.group.parts]
@@ -209,7 +209,7 @@ class DeviceKernels:
     def _stretches(self) -> tuple[tuple[StretchInfo, Arena | None], ...]:
         if self.program is None:
             return ()
-        from .backends.predicted_stretches import predicted
+        from .cpu.native.predicted_regions import predicted
 
         program, found = self.program(self.rewritten), []
         for run, arena in predicted(program.instructions, program.tensors or {}):
@@ -227,7 +227,7 @@ class DeviceKernels:
         """Compiled kernels that are not made by fusion, in the order in which they run; of GPUs they are not told."""
         if self.on_gpu:
             return ()
-        from .backends.own_kernels import own_kernels
+        from .cpu.predicted_kernels import own_kernels
 
         found = own_kernels(self.fusion.steps, [t for _, t in self.rewritten.fetches])
         return tuple(_own_info(k.nodes, k.source) for k in found)
@@ -238,7 +238,7 @@ class DeviceKernels:
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
         if self.on_gpu:
             return plan_memory(self.fusion.steps, feeds, fetches)
-        from .backends.own_kernels import joined_steps
+        from .cpu.predicted_kernels import joined_steps
 
         steps, unmade = joined_steps(self.fusion.steps, fetches)
         arenas = [arena for _, arena in self._stretches if arena is not None]
@@ -397,7 +397,7 @@ def explain(
     done = rewrite(unit, wanted)
     if on_gpu:
         left, fusion, fired = fuse_for_gpu(done.unit, wanted)
-        from .backends.joint_updates import planned_updates
+        from .gpu.horizontal_fusion import planned_updates
 
         return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu, planned_updates(unit))
     left, fusion, fired = fuse_for_cpu(done.unit, wanted, small=small)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields as fields_of
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .backends.base import Backend
-    from .backends.numpy import NumpyBackend
+    from .backend import Backend
+    from .reference import NumpyBackend
 
 BACKENDS = ("auto", "numba", "numpy")
 
@@ -26,7 +26,7 @@ class KernelOptions:
         check: 2: run every fused kernel beside the NumPy references.
         threads: most threads of one kernel; 0: one per core that the task may use.
         fold, merge, rewrite: what is done to graphs beforehand: compute what depends on constants only, let equal nodes become
-            one, apply the rule tables (codegen/rewrite.py).
+            one, apply the rule tables (codegen/passes/rewrite.py).
         fast_math: apply the rules too that change rounding, or what becomes of NaN and infinity.
         tf32: GPUs may make products of float32 from the first 10 bits of each factor's fraction.
 
@@ -77,7 +77,7 @@ class KernelOptions:
 
         `cold`: one that compiles nothing beforehand, whatever they say: of what it makes nothing is run.
         """
-        from .rewrite import Rewrites
+        from .passes.rewrite import Rewrites
 
         backend = self._backend(cold)
         backend.rewrites = Rewrites(self.fold, self.merge, self.rewrite, self.fast_math, backend.recognises)
@@ -85,10 +85,10 @@ class KernelOptions:
 
     def _backend(self, cold: bool) -> NumpyBackend:
         if self.backend == "numpy":
-            from .backends.numpy import NumpyBackend
+            from .reference import NumpyBackend
 
             return NumpyBackend()
-        from .backends.numba import NumbaBackend
+        from .cpu.backend import NumbaBackend
 
         everything = self.backend == "numba"
         first = (everything or self.warm or self.deterministic) and not cold

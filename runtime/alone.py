@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from ..codegen.program import Call
+from ..codegen.ir.program import Call
 from ..graph.core.errors import OpError
 from .execution import Execution
 from .loaded import Loaded, Stretch

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..codegen.cuda.driver import CudaError
-from ..codegen.cuda.ipc import Outgoing
+from ..codegen.gpu.driver.api import CudaError
+from ..codegen.gpu.driver.ipc import Outgoing
 from ..graph.core.errors import InternalError, OpError, UnavailableError
 from ..graph.resources.resource_manager import DEAD
 from .calls import Calls

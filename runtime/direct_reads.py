@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ..codegen.unit import Posted, RecvTensor
+from ..codegen.ir.partition import Posted, RecvTensor
 from ..graph.core.dtypes import DType, as_dtype
 from ..graph.core.errors import AbortedError, InvalidArgumentError, OpError, from_code
 from ..graph.core.node import Node

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ..codegen.ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
 from ..graph.core.errors import InternalError, InvalidArgumentError, OpError
 from ..graph.resources.async_request import Desk, Request
 from ..graph.resources.resource_manager import DEAD

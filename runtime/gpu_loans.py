@@ -2,7 +2,7 @@
 
 Theory of operation. It is done as with shared memory (`shared_memory.py`), and by its means. A process has a `Ledger`: a segment
 whose words stand for loans, and whose bytes tell of blocks. A tensor for a GPU of another task goes as a `gpu_loans` message: the
-handle of its block of GPU memory (`codegen/cuda/ipc.py`), where in it the tensor lies, and the loan's word. The receiver opens the
+handle of its block of GPU memory (`codegen/gpu/driver/ipc.py`), where in it the tensor lies, and the loan's word. The receiver opens the
 handle, once for each block, copies the tensor from GPU to GPU, and writes a zero into the word when that is over. A block that is
 open has a word, too, which is zero when it has been closed. What a process holds that has died is taken back.
 
@@ -27,8 +27,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..codegen.cuda.driver import CudaError
-from ..codegen.cuda.ipc import Incoming, Outgoing, closed, handle_of, opened
+from ..codegen.gpu.driver.api import CudaError
+from ..codegen.gpu.driver.ipc import Incoming, Outgoing, closed, handle_of, opened
 from ..graph.core import dtypes
 from ..graph.core.settings import setting
 from .borrowing import Borrower
@@ -293,7 +293,7 @@ class GpuLoans:
         return arrived
 
     def _incoming(self, loan: Sequence[Any]) -> Incoming:
-        from ..codegen.cuda.device import device
+        from ..codegen.gpu.driver.device import device
 
         _, gpu, name, shape, offset, handle, size, number, place, of_block = loan
         if gpu not in self.gpus:

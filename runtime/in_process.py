@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from ..codegen.cuda.driver import gpu_memory
+from ..codegen.gpu.driver.api import gpu_memory
 from ..graph.core.errors import DeadlineExceededError, InternalError, OpError
 from ..graph.core.graph import Graph
 from ..graph.core.settings import setting

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..codegen.backends.base import NodeError
-from ..codegen.cuda.driver import CudaError
-from ..codegen.program import Call, Guarded
+from ..codegen.backend import NodeError
+from ..codegen.gpu.driver.api import CudaError
+from ..codegen.ir.program import Call, Guarded
 from ..graph.core.errors import (
     InternalError,
     InvalidArgumentError,

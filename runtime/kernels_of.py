@@ -17,9 +17,9 @@ from .config import ConfigProto, check_config
 
 if TYPE_CHECKING:
     from ..codegen.explain import DeviceKernels
+    from ..codegen.ir.partition import Unit
+    from ..codegen.ir.program import Program
     from ..codegen.options import KernelOptions
-    from ..codegen.program import Program
-    from ..codegen.unit import Unit
 
 _FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small is not fused
 
@@ -49,7 +49,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
 
 def _program(options: KernelOptions, unit: Unit) -> Program:
     """A unit's program, of which nothing is compiled."""
-    from ..codegen.lower import lower
+    from ..codegen.lower.lower import lower
 
     backend = options.make_backend(cold=True)
     given = [n.outputs[0] for n in unit.steps if isinstance(n, Node) and n.type == "Placeholder"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..codegen.program import Program
+from ..codegen.ir.program import Program
 from .carried import Carry
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from ..codegen.buffers import buffers
+from ..codegen.memory.pool import buffers
 from ..graph.core.interpreter_state import process_id
 from .borrowing import Borrower, Unreadable
 from .records import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..codegen.unit import Posted, Unit
+from ..codegen.ir.partition import Posted, Unit
 from ..graph.core.errors import AbortedError, InvalidArgumentError, OpError
 from ..graph.core.graph import Graph
 from ..graph.core.interpreter_state import collector_paused

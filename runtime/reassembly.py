@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from ..codegen.buffers import buffers
+from ..codegen.memory.pool import buffers
 from ..graph.core.settings import setting
 from .kinds import WireError, numbers_of
 from .wire import MAX_HEADER, Frame

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 import numpy as np
 
-from ..codegen.program import Await, Begin, Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send, one_by_one
-from ..codegen.unit import RecvTensor
+from ..codegen.ir.partition import RecvTensor
+from ..codegen.ir.program import Await, Begin, Call, Guarded, Instruction, Kernel, Loop, Program, Read, Send, one_by_one
 from ..graph.core.errors import InternalError
 from ..graph.resources.async_request import Request
 from .begun import Begun

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..codegen.ir.partition import Unit
 from ..codegen.options import KernelOptions
-from ..codegen.unit import Unit
 from ..graph.core.errors import InvalidArgumentError
 from .quota import NAME_CHARS
 from .units import pack_units, unpack_units

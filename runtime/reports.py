@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..codegen.unit import SendTensor, Unit
+from ..codegen.ir.partition import SendTensor, Unit
 
 
 def must_report(units: Iterable[Unit]) -> bool:

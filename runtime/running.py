@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from ..codegen.unit import RecvTensor
+from ..codegen.ir.partition import RecvTensor
 from ..graph.core.errors import OpError
 from ..placer.partition.partitioned_graph import task_of
 from .carried import Carry

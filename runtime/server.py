@@ -24,7 +24,7 @@ from typing import Any
 
 import threadpoolctl
 
-from ..codegen.cuda.driver import gpu_memory
+from ..codegen.gpu.driver.api import gpu_memory
 from ..graph.collectives.coordinator import Collectives
 from ..graph.core.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from ..graph.core.interpreter_state import process_id

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from typing import Any
 
-from ..codegen.program import Call, Guarded, Instruction, Kernel, Loop, Program
+from ..codegen.ir.program import Call, Guarded, Instruction, Kernel, Loop, Program
 from ..graph.core.fault_injection import faults
 
 LEAST_S = 1e-4  # a shorter sleep lasts longer than it should: what is owed adds up first

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
-from ..codegen.program import Call, Program, Read, Recv
-from ..codegen.unit import RecvTensor
+from ..codegen.ir.partition import RecvTensor
+from ..codegen.ir.program import Call, Program, Read, Recv
 from ..graph.core.errors import OpError, from_code
 from ..graph.resources.async_request import Request
 from .begun import Begun

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgpack
 
-from ..codegen.unit import (
+from ..codegen.ir.partition import (
     AwaitNode,
     BeginLoop,
     EndLoop,

@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ..codegen.backends import numba as _numba  # noqa: F401  (what programs are made by is loaded with the worker, not in a first step)
-from ..codegen.gpus import gpu_backend
-from ..codegen.lower import lower
-from ..codegen.places import with_places
-from ..codegen.sent_results import with_sent_results
-from ..codegen.unit import RecvTensor, SendTensor
+from ..codegen.cpu import backend as _numba  # noqa: F401  (what programs are made by is loaded with the worker, not in a first step)
+from ..codegen.ir.partition import RecvTensor, SendTensor
+from ..codegen.lower.hoist_handles import with_places
+from ..codegen.lower.lower import lower
+from ..codegen.lower.send_buffers import with_sent_results
+from ..codegen.pipeline import gpu_backend
 from ..graph.collectives.coordinator import Collectives
 from ..graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ..graph.core.node import Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..codegen.unit import RecvTensor, SendTensor, Unit
+from ..codegen.ir.partition import RecvTensor, SendTensor, Unit
 from ..graph.core.errors import InvalidArgumentError
 from ..placer.partition.partitioned_graph import task_of
 from .calls import Calls

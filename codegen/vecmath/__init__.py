@@ -40,22 +40,8 @@ within the errors above, while the arithmetic that a user wrote is compiled as i
 
 from __future__ import annotations
 
-from .angles import (
-    acos32,
-    acos64,
-    asin32,
-    asin64,
-    atan32,
-    atan64,
-    cos32,
-    cosine_of_turn64,
-    sin32,
-    sine_of_turn64,
-    tan32,
-)
-from .elements import fetch, load, store
-from .exponentials import exp32, exp64, exp_below32, expm132, expm164, log1p32, log1p64, log32, log64, pow32
-from .gamma import erf32, erf64, erfc32, lgamma32
+from .exp_log import exp32, exp64, exp_below32, expm132, expm164, log1p32, log1p64, log32, log64, pow32
+from .half import from_bfloat16, from_float16, to_bfloat16, to_float16, towards_odd
 from .hyperbolic import (
     acosh32,
     acosh64,
@@ -70,7 +56,7 @@ from .hyperbolic import (
     tanh32,
     tanh64,
 )
-from .machine import (
+from .intrinsics import (
     WIDE,
     ceil,
     copysign,
@@ -89,8 +75,10 @@ from .machine import (
     trunc,
     wide_vectors,
 )
-from .narrow import from_bfloat16, from_float16, to_bfloat16, to_float16, towards_odd
-from .sums import accumulate, accumulate_product, part_of32, part_of64
+from .memory import fetch, load, store
+from .reduce import accumulate, accumulate_product, part_of32, part_of64
+from .special import erf32, erf64, erfc32, lgamma32
+from .trig import acos32, acos64, asin32, asin64, atan32, atan64, cos32, cosine_of_turn64, sin32, sine_of_turn64, tan32
 
 __all__ = [
     "WIDE",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .exponentials import exp64, expm164, log1p64, log64, mild_expm132
-from .machine import copysign, f32, f64, fabs, quotient32, select, sqrt, vectorisable
+from .exp_log import exp64, expm164, log1p64, log64, mild_expm132
+from .intrinsics import copysign, f32, f64, fabs, quotient32, select, sqrt, vectorisable
 
 
 @vectorisable

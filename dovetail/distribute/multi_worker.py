@@ -209,7 +209,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             return False
         if all(":CPU:" in d for d in self._devices):
             return True
-        from ..codegen.cuda import nccl
+        from ..codegen.gpu.driver import nccl
 
         ring = self._communication is CollectiveCommunication.RING
         return not ring and are_gpus(self._devices) and bool(nccl.bindings())

@@ -12,7 +12,7 @@ import pytest
 from fake_driver import FakeDriver, fake_gpus
 from gpu_programs import interpreted_gpus
 
-from dovetail.codegen.cuda.driver import gpu_count
+from dovetail.codegen.gpu.driver.api import gpu_count
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("gpu", "_gpu_parts", "_gpu_timing", "_gpu_numbers", "_gpu_links", "_gpu_models")
@@ -76,7 +76,7 @@ def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> Non
     from fake_nccl import FakeNccl
 
     import _gpu_links as parts_of_links
-    from dovetail.codegen.cuda import nccl
+    from dovetail.codegen.gpu.driver import nccl
 
     monkeypatch.setattr(parts_of_links, "MIB", {True: (1,)})
     monkeypatch.setattr(parts_of_links, "ROUNDS", 1)

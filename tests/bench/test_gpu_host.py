@@ -10,7 +10,7 @@ PROGRAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import gpu_host
-from dovetail.codegen.cuda.device import device
+from dovetail.codegen.gpu.driver.device import device
 
 def measured(step, rounds):
     before = sum(s.replays for s in device(0).graphs)

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from triton_interpreter import run_kernel
 
-from dovetail.codegen.cuda import driver
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.gpu_kernel import Binary, Parameter, Target, TritonKernel
+from dovetail.codegen.gpu.driver import api
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.ir import Binary, Parameter, Target, TritonKernel
 
 _UNPACK = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
            "fp16": "e", "fp32": "f", "fp64": "d"}  # fmt: skip
@@ -500,11 +500,11 @@ def arguments_at(address: int, parameters: Sequence[Parameter]) -> tuple[Any, ..
 def fake_gpus(gpus: int = 1, memory: int = 1 << 30) -> Iterator[FakeDriver]:
     """A machine with such GPUs, as long as this lasts."""
     fake = FakeDriver(gpus, memory)
-    before = driver.use(fake)
+    before = api.use(fake)
     device.cache_clear()
     try:
         yield fake
     finally:
         device.cache_clear()
         gc.collect()  # what still holds graphs and events lets them go while their driver is there
-        driver.use(before)
+        api.use(before)

@@ -10,18 +10,18 @@ import numpy as np
 from fake_driver import fake_gpus
 
 import dovetail as dt
-from dovetail.codegen.backends.base import ContextOf
-from dovetail.codegen.backends.cuda import CudaBackend
-from dovetail.codegen.backends.joint_updates import JointUpdate, with_joint_updates
-from dovetail.codegen.backends.on_device import OnDevice
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.fused_nodes import FusedNodes
-from dovetail.codegen.gpu_fusion import gpu_rewrites
-from dovetail.codegen.gpu_kernel import Routine
-from dovetail.codegen.lower import lower
+from dovetail.codegen.backend import ContextOf
+from dovetail.codegen.gpu.backend import CudaBackend
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.fusion_passes import gpu_rewrites
+from dovetail.codegen.gpu.horizontal_fusion import JointUpdate, with_joint_updates
+from dovetail.codegen.gpu.ir import Routine
+from dovetail.codegen.gpu.kernels import OnDevice
+from dovetail.codegen.gpu.templates.multi_tensor import several, sizes_of
+from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.program import Call, Instruction, Kernel, Loop
+from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.program import Call, Instruction, Kernel, Loop
-from dovetail.codegen.triton_ops.several import several, sizes_of
 from dovetail.graph.core.node import Node, Tensor
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from triton_interpreter import run_routine
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Routine, Target
-from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 
 TARGETS = (SM80, SM90, SM100, GFX942)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from dovetail.codegen.gpu_kernel import Binary
+from dovetail.codegen.gpu.ir import Binary
 from dovetail.graph.core.errors import FailedPreconditionError
 
 WARP = 32

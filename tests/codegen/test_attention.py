@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("numba")
 
 import dovetail as dt  # noqa: E402
-from dovetail.codegen.attention_kernels import attention_kernel  # noqa: E402
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.cpu.kernels.attention import attention_kernel  # noqa: E402
 from dovetail.graph.core.node import Node  # noqa: E402
 from dovetail.graph.core.opdef import opdef  # noqa: E402
 from dovetail.graph.ops.nn import attention as _attention  # noqa: E402, F401  the ops

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.backends.numba import NumbaBackend
+from dovetail.codegen.cpu.backend import NumbaBackend
 
 
 def kernel_of(result: dt.Tensor, threads: int = 2):

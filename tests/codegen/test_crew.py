@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.codegen import native_calls
-from dovetail.codegen.crew import Crew, crew
-from dovetail.codegen.threads import LINE
+from dovetail.codegen.cpu.native import vm
+from dovetail.codegen.cpu.native.worker_pool import Crew, crew
+from dovetail.codegen.cpu.thread_pool import LINE
 
 pytestmark = pytest.mark.skipif(
-    not native_calls.is_possible(), reason="arrays do not look as native calls take them to be"
+    not vm.is_possible(), reason="arrays do not look as native calls take them to be"
 )
 
 PATIENT = 60.0  # seconds for what ends with an event
@@ -62,11 +62,11 @@ well:
 
 @cache
 def _address(name: str) -> int:
-    return native_calls.compiled_functions(_KERNELS)(name)
+    return vm.compiled_functions(_KERNELS)(name)
 
 
 def _record(name: str, *arguments: int) -> Any:
-    return np.array(native_calls.record(_address(name), arguments), np.int64)
+    return np.array(vm.record(_address(name), arguments), np.int64)
 
 
 def _ranges(record: Any, ranges: list[tuple[int, int]], together: Crew, threads: int = 2) -> int | None:
@@ -103,7 +103,7 @@ def test_each_unit_is_done_once_in_many_launches_on_end(together: Crew) -> None:
     record = _record("take", numbers.ctypes.data, 0, 0, 0)
     done = 0
     for _ in range(2000):
-        status = together.launch_units(record.ctypes.data, len(record), native_calls.HEAD + 1, 64, 2)
+        status = together.launch_units(record.ctypes.data, len(record), vm.HEAD + 1, 64, 2)
         assert status in (0, None)
         done += status == 0
         assert (numbers == done).all()
@@ -119,7 +119,7 @@ def test_plans_that_follow_each_other_share_their_launches() -> None:
     for i in range(200):
         while not found.begin(2):
             assert time.monotonic() < until
-        status = found.launch_units(record.ctypes.data, len(record), native_calls.HEAD + 1, 64, 2)
+        status = found.launch_units(record.ctypes.data, len(record), vm.HEAD + 1, 64, 2)
         found.end(goes_on=i % 3 > 0)
         assert status in (0, None)
         done += status == 0
@@ -132,7 +132,7 @@ def test_launches_of_both_kinds_take_turns(together: Crew) -> None:
     units, ranges = _record("take", numbers.ctypes.data, 0, 0, 0), _record("add", others.ctypes.data, 0, 0)
     done = [0, 0]
     for _ in range(1000):
-        done[0] += together.launch_units(units.ctypes.data, len(units), native_calls.HEAD + 1, 64, 2) == 0
+        done[0] += together.launch_units(units.ctypes.data, len(units), vm.HEAD + 1, 64, 2) == 0
         done[1] += _ranges(ranges, [(0, 20), (20, 64)], together) == 0
     assert (numbers == done[0]).all() and (others == done[1]).all()
 

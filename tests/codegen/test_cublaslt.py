@@ -9,10 +9,11 @@ from fake_cublaslt import FakeCublasLt
 from fake_driver import fake_gpus
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
-from dovetail.codegen.cuda import cublaslt, tune
-from dovetail.codegen.cuda.cublaslt import Product, library_products
-from dovetail.codegen.cuda.device import device
+from dovetail.codegen.gpu import autotune
+from dovetail.codegen.gpu.driver import cublaslt
+from dovetail.codegen.gpu.driver.cublaslt import Product, library_products
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.toolchain import compile
 from dovetail.graph.core.dtypes import as_dtype, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64
 
 
@@ -154,10 +155,10 @@ def test_where_it_cannot_start_the_log_says_why(library, monkeypatch, caplog):
 @pytest.mark.parametrize("wins", [True, False])
 def test_it_competes_with_the_template_and_wins_where_it_is_faster(fake, library, monkeypatch, tmp_path, wins):
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton_compile, "compile_kernel", fake.compile_kernel)
-    monkeypatch.setattr(tune, "_chosen", {})
+    monkeypatch.setattr(compile, "compile_kernel", fake.compile_kernel)
+    monkeypatch.setattr(autotune, "_chosen", {})
     monkeypatch.setattr(
-        tune, "measure", lambda device, candidates: [1.0] * (len(candidates) - 1) + [0.5 if wins else 2.0]
+        autotune, "measure", lambda device, candidates: [1.0] * (len(candidates) - 1) + [0.5 if wins else 2.0]
     )
     x, w = np.ones((5, 8), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from fake_driver import FakeDriver, fake_gpus
 
-from dovetail.codegen.cuda import driver, tune
-from dovetail.codegen.cuda.array import DeviceArray, from_cuda_array, from_dlpack
-from dovetail.codegen.cuda.device import Device, NotCapturableError, device
-from dovetail.codegen.cuda.graphs import capture
-from dovetail.codegen.cuda.kernels import Arguments, KernelOnDevice, NotSuitableError, RoutineOnDevice
-from dovetail.codegen.cuda.memory import rounded
-from dovetail.codegen.cuda.transfers import PIECE
-from dovetail.codegen.gpu_kernel import (
+from dovetail.codegen.gpu import autotune
+from dovetail.codegen.gpu.driver import api
+from dovetail.codegen.gpu.driver.allocator import rounded
+from dovetail.codegen.gpu.driver.array import DeviceArray, from_cuda_array, from_dlpack
+from dovetail.codegen.gpu.driver.copies import PIECE
+from dovetail.codegen.gpu.driver.device import Device, NotCapturableError, device
+from dovetail.codegen.gpu.driver.graphs import capture
+from dovetail.codegen.gpu.driver.launch import Arguments, KernelOnDevice, NotSuitableError, RoutineOnDevice
+from dovetail.codegen.gpu.ir import (
     HEADER,
     SM90,
     Binary,
@@ -78,7 +79,7 @@ def add(fake: FakeDriver, a: DeviceArray, b: DeviceArray) -> DeviceArray:
 
 def test_what_a_device_says_of_itself(gpu):
     assert (gpu.name, gpu.target, gpu.multiprocessors, gpu.memory_bytes) == ("Fake GPU", SM90, 132, 1 << 30)
-    assert driver.gpu_count() == 2
+    assert api.gpu_count() == 2
     assert repr(gpu) == "<GPU:0 Fake GPU>"
     assert device(0) is gpu
     with pytest.raises(IndexError, match="GPU:2 is asked for, and this process sees 2"):
@@ -86,12 +87,12 @@ def test_what_a_device_says_of_itself(gpu):
 
 
 def test_without_a_driver_there_is_no_gpu_and_nothing_is_imported(monkeypatch):
-    monkeypatch.setattr(driver, "_SIGNS_OF_A_DRIVER", ("/nowhere",))
-    before = driver.use(None)
+    monkeypatch.setattr(api, "_SIGNS_OF_A_DRIVER", ("/nowhere",))
+    before = api.use(None)
     try:
-        assert driver.gpu_count() == 0
+        assert api.gpu_count() == 0
     finally:
-        driver.use(before)
+        api.use(before)
 
 
 def test_a_driver_that_fails_counts_as_none(caplog):
@@ -99,12 +100,12 @@ def test_a_driver_that_fails_counts_as_none(caplog):
         def cuDeviceGetCount(self):
             return 3, None
 
-    before = driver.use(Broken())
+    before = api.use(Broken())
     try:
-        assert driver.gpu_count() == 0
+        assert api.gpu_count() == 0
         assert "The GPU of this machine cannot be used: CUDA_ERROR_3: a fake error" in caplog.text
     finally:
-        driver.use(before)
+        api.use(before)
 
 
 def test_the_stand_in_has_the_bindings_functions_with_their_arguments():
@@ -123,9 +124,9 @@ def test_the_stand_in_has_the_bindings_functions_with_their_arguments():
 
 
 def test_a_process_that_was_forked_is_told_so(fake, monkeypatch):
-    assert "forked" not in str(driver.error(3)) and "any more" not in str(driver.error(2))
-    monkeypatch.setattr(driver, "_process", 1)
-    assert "was forked from process 1" in str(driver.error(3))
+    assert "forked" not in str(api.error(3)) and "any more" not in str(api.error(2))
+    monkeypatch.setattr(api, "_process", 1)
+    assert "was forked from process 1" in str(api.error(3))
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
@@ -390,7 +391,7 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was(fake, gpu):
 
 def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tune, "_chosen", {})
+    monkeypatch.setattr(autotune, "_chosen", {})
     runs = [0, 0, 0]
 
     def candidate(i: int, work: int):
@@ -403,18 +404,18 @@ def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
 
     target = gpu.empty((4,), np.dtype("float32"))
     candidates = [candidate(0, 3), candidate(1, 1), candidate(2, 2)]
-    assert tune.fastest(gpu, "key", candidates) == 1
+    assert autotune.fastest(gpu, "key", candidates) == 1
     assert all(r > 3 for r in runs)
     before = list(runs)
-    assert tune.fastest(gpu, "key", candidates) == 1
-    monkeypatch.setattr(tune, "_chosen", {})
-    assert tune.fastest(gpu, "key", candidates) == 1  # from the disk
+    assert autotune.fastest(gpu, "key", candidates) == 1
+    monkeypatch.setattr(autotune, "_chosen", {})
+    assert autotune.fastest(gpu, "key", candidates) == 1  # from the disk
     assert runs == before
-    assert tune.fastest(gpu, "another", candidates[:1]) == 0
+    assert autotune.fastest(gpu, "another", candidates[:1]) == 0
     (file,) = (tmp_path / "tuned").iterdir()
     file.write_text('{"best": 7}')
-    monkeypatch.setattr(tune, "_chosen", {})
-    assert tune.fastest(gpu, "key", candidates) == 1  # what is not right is measured again
+    monkeypatch.setattr(autotune, "_chosen", {})
+    assert autotune.fastest(gpu, "key", candidates) == 1  # what is not right is measured again
     assert runs != before
     told = json.loads(file.read_text())
     assert (told["gpu"], told["driver"], told["best"]) == (gpu.name, 13000, 1)
@@ -422,9 +423,9 @@ def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
 
 def test_of_equally_fast_candidates_the_likely_one_wins(monkeypatch, tmp_path, gpu):
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tune, "_chosen", {})
-    monkeypatch.setattr(tune, "measure", lambda device, candidates: [1.004, 1.0, 2.0])
-    assert tune.fastest(gpu, "key", [lambda: None] * 3) == 0
+    monkeypatch.setattr(autotune, "_chosen", {})
+    monkeypatch.setattr(autotune, "measure", lambda device, candidates: [1.004, 1.0, 2.0])
+    assert autotune.fastest(gpu, "key", [lambda: None] * 3) == 0
 
 
 def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu, monkeypatch):
@@ -442,9 +443,9 @@ def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu,
         return run
 
     with gpu.entered():
-        times = tune.measure(gpu, [candidate("slow", 60), candidate("fast", 2), candidate("near", 4)])
+        times = autotune.measure(gpu, [candidate("slow", 60), candidate("fast", 2), candidate("near", 4)])
     assert times[1] < times[2] < times[0]
-    assert order.count("slow") == 2 and order.count("fast") == order.count("near") >= 1 + tune.FEWEST_TURNS
+    assert order.count("slow") == 2 and order.count("fast") == order.count("near") >= 1 + autotune.FEWEST_TURNS
     before = [order[i - 1] for i, x in enumerate(order) if x in ("slow", "fast", "near")]
     assert before.count(gpu.l2_bytes) == len(before) - 3, "all but the first runs, which load and compile"
 
@@ -452,7 +453,7 @@ def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu,
 def test_measuring_goes_on_where_there_is_no_room_to_clear(gpu, monkeypatch):
     monkeypatch.setattr(gpu.pool, "limit", 1024)
     with gpu.entered():
-        assert len(tune.measure(gpu, [lambda: None, lambda: None])) == 2
+        assert len(autotune.measure(gpu, [lambda: None, lambda: None])) == 2
 
 
 # --- other libraries -------------------------------------------------------------------------------------------------

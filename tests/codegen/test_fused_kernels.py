@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.agreement import agree
-from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend, launch_of
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.fused_nodes import FusedNodes
-from dovetail.codegen.numba_source import PART
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.check import agree
+from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend, launch_of
+from dovetail.codegen.cpu.emit.nest import PART
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.partition import Unit
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.interpreter import Interpreter, execution_order
 from dovetail.graph.core.node import Node
@@ -259,7 +259,7 @@ def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
 
 
 def test_a_kernel_starts_on_numpy_and_is_swapped_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.codegen.backends.warming.COMPILE_AFTER_S", 1e-9)
+    monkeypatch.setattr("dovetail.codegen.cpu.tiering.COMPILE_AFTER_S", 1e-9)
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None])
         y = dt.exp(x * 0.125) + 3.25
@@ -291,7 +291,7 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
     def kernel(self: Any, node: Node, context: Any) -> Any:
         return (lambda x: np.exp(x) + 1) if node.name == "wrong" else node.opdef.reference
 
-    monkeypatch.setattr("dovetail.codegen.backends.numpy.NumpyBackend.kernel", kernel)
+    monkeypatch.setattr("dovetail.codegen.reference.NumpyBackend.kernel", kernel)
     with pytest.raises(InternalError, match="first in 'wrong'"):
         FusedKernel(group, compile_first=True, check=True)(np.ones((2, 4), np.float32))
 
@@ -384,13 +384,13 @@ def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
     program = """
 import numpy as np, time
 import dovetail as dt
-from dovetail.codegen import kernel_cache
-from dovetail.codegen.loops import LoopsBuilder
+from dovetail.codegen.cpu import jit
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
 from dovetail.graph.core.dtypes import float32
 b = LoopsBuilder([False])
 x = b.load(0, float32, [0])
 b.store(b.apply("exp", b.apply("mul", x, b.constant(0.75, float32))), [0])
-function = kernel_cache.compile_now(kernel_cache.source_of(b.finish()[0]).text)
+function = jit.compile_now(jit.source_of(b.finish()[0]).text)
 out = np.empty(3, np.float32)
 function(np.ones(3, np.float32), out, 3, 0, 3)
 assert np.allclose(out, np.exp(0.75))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dovetail as dt
-from dovetail.codegen.agreement import agree, scale_of
+from dovetail.codegen.check import agree, scale_of
 from dovetail.codegen.options import BACKENDS
 from dovetail.graph.core.interpreter import Interpreter
 

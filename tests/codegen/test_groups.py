@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.fuse import Fusion, fuse
-from dovetail.codegen.fused_nodes import FusedNodes
-from dovetail.codegen.group_walk import has_only_small
-from dovetail.codegen.kernel_cache import source_of
-from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.rewrite import Rewrites, rewrite
-from dovetail.codegen.unit import EndLoop, RecvTensor, Unit
+from dovetail.codegen.cpu.jit import source_of
+from dovetail.codegen.fusion.fuse import Fusion, fuse
+from dovetail.codegen.fusion.grouping import has_only_small
+from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
+from dovetail.codegen.ir.partition import EndLoop, RecvTensor, Unit
+from dovetail.codegen.passes.rewrite import Rewrites, rewrite
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.node import Node
 
@@ -106,7 +106,7 @@ def test_a_broadcast_to_a_computed_shape_is_compared_with_what_is_there() -> Non
 
 def kernels_in(build: Callable[[], tuple[Any, list[Any]]]) -> str:
     """The program of a step, as text."""
-    from dovetail.codegen import lower as lowering
+    from dovetail.codegen.lower import lower as lowering
 
     seen: list[str] = []
     original = lowering.lower

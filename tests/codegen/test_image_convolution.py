@@ -7,23 +7,28 @@ import numpy as np
 import pytest
 from image_windows import ONE_PIXEL, WINDOWS, Sizes, name_of, window_of
 
-from dovetail.codegen.doers import AT_ONCE
+from dovetail.codegen.cpu.native.recorder import AT_ONCE
 from dovetail.graph.ops.nn.conv_geometry import Window, overlay, patches
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.image_convolution import FUNCTIONS, Boxes, boxes_of, convolve  # noqa: E402
-from dovetail.codegen.image_kernels import ImageKernels  # noqa: E402
-from dovetail.codegen.image_phases import phases_of  # noqa: E402
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
-from dovetail.codegen.loop_text import source_of  # noqa: E402
-from dovetail.codegen.matrix_tile import NR  # noqa: E402
+from dovetail.codegen.cpu.emit.instantiate import source_of  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.cpu.kernels.conv import (  # noqa: E402
+    FUNCTIONS,
+    Boxes,
+    boxes_of,
+    convolve,
+    phases_of,  # noqa: E402
+)
+from dovetail.codegen.cpu.kernels.image import ImageKernels  # noqa: E402
+from dovetail.codegen.cpu.kernels.microkernel import NR  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def function(dtype: str) -> Any:
-    return compile_now(source_of("image_convolution_loops", {"convolve": FUNCTIONS["convolve"]}, dtype))
+    return compile_now(source_of("conv_source", {"convolve": FUNCTIONS["convolve"]}, dtype))
 
 
 def check(window: Window, sizes: Sizes, dtype: str = "float32") -> None:

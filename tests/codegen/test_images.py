@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.image_kernels import image_kernel
+from dovetail.codegen.cpu.kernels.image import image_kernel
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.interpreter import Interpreter
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -155,7 +155,7 @@ def image_kernel_of_a_convolution() -> Any:
 
 def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dovetail.codegen.image_kernels.ImageKernels.max_pool",
+        "dovetail.codegen.cpu.kernels.image.ImageKernels.max_pool",
         lambda self, attrs, x: np.full((1, 2, 2, 3), 7, np.float32),
     )
     with dt.Graph().as_default() as graph:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.loops import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
 from dovetail.graph.core.dtypes import float32, int32
 
 pytest.importorskip("numba")

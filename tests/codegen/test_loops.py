@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.loops import LoopsBuilder
-from dovetail.codegen.numba_source import numba_source
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.cpu.emit.nest import numba_source
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.partition import Unit
 from dovetail.graph.core.dtypes import float32, int8
 from dovetail.graph.core.interpreter import execution_order
 

@@ -6,8 +6,8 @@ import machine_code
 import pytest
 from machine_code import Code, Facts, facts_of_code, one_line, parsed
 
-from dovetail.codegen.gpu_kernel import GFX942, HEADER, SM90, Parameter, TritonKernel
-from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.gpu.ir import GFX942, HEADER, SM90, Parameter, TritonKernel
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.graph.core.errors import FailedPreconditionError
 
 pytest.importorskip("triton")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.matrix_kernels import matrix_kernel
+from dovetail.codegen.cpu.kernels.gemm import matrix_kernel
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

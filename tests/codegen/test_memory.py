@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.memory import MemoryPlan, plan_memory
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.memory.plan import MemoryPlan, plan_memory
 from dovetail.graph.core.interpreter import execution_order
 
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.agreement import agree
-from dovetail.codegen.backends.gathering import run_of
-from dovetail.codegen.backends.native_stretches import NativeStretch
-from dovetail.codegen.backends.numba import NumbaBackend
-from dovetail.codegen.loops import LoopsBuilder
-from dovetail.codegen.numba_source import as_passed
-from dovetail.codegen.program import Call
+from dovetail.codegen.check import agree
+from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.cpu.emit.nest import as_passed
+from dovetail.codegen.cpu.native.regions import NativeStretch
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.program import Call
+from dovetail.codegen.lower.region import run_of
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.core.interpreter import Interpreter
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import compile_now, source_of  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now, source_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.codegen import native_calls
-from dovetail.codegen.copies import copy_source
-from dovetail.codegen.kernel_cache import compile_now
+from dovetail.codegen.cpu.jit import compile_now
+from dovetail.codegen.cpu.kernels.copy import copy_source
+from dovetail.codegen.cpu.native import vm
 
 Array = np.ndarray[Any, Any]
 
@@ -25,34 +25,34 @@ class Table:
 
     def add(self, record: list[int], addresses: dict[int, tuple[int, int]]) -> None:
         """`addresses`: argument -> (array, bytes behind its begin)."""
-        at = len(self.words) + native_calls.HEAD
+        at = len(self.words) + vm.HEAD
         self.patches += [(at + i, *place) for i, place in addresses.items()]
         self.words += record
 
     def run(self, *arrays: Array) -> int:
         table = np.array(self.words, np.int64)
-        plan = native_calls.expected(self.expected, self.patches)
+        plan = vm.expected(self.expected, self.patches)
         first = len(self.arrays)
-        return native_calls.begin(table.ctypes.data, plan.ctypes.data, arrays or self.arrays, first, len(table))
+        return vm.begin(table.ctypes.data, plan.ctypes.data, arrays or self.arrays, first, len(table))
 
 
 def strided(x: Array, out: Array) -> Table:
     """out = x.T, by a kernel that takes two vectors, three tuples and two integers."""
     rows, columns = x.shape
     table = Table(x, out)
-    words = [*native_calls.vector(x.size, x.itemsize), *native_calls.vector(out.size, out.itemsize)]
-    words += native_calls.flat([(1, 1, 1, columns, rows), (0, 0, 0, 1, columns), (0, 0, 0, rows, 1), 0, 1])
+    words = [*vm.vector(x.size, x.itemsize), *vm.vector(out.size, out.itemsize)]
+    words += vm.flat([(1, 1, 1, columns, rows), (0, 0, 0, 1, columns), (0, 0, 0, rows, 1), 0, 1])
     function = compile_now(copy_source(x.itemsize))
-    address = native_calls.ADDRESS
+    address = vm.ADDRESS
     table.add(
-        native_calls.record(native_calls.address_of(function), words),
-        {address: (0, 0), native_calls.VECTOR + address: (1, 0)},
+        vm.record(vm.address_of(function), words),
+        {address: (0, 0), vm.VECTOR + address: (1, 0)},
     )
     return table
 
 
 def test_arrays_look_as_they_are_taken_to() -> None:
-    assert native_calls.is_possible()
+    assert vm.is_possible()
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.complex64])
@@ -100,8 +100,8 @@ def test_a_record_that_fails_stops_the_table() -> None:
     labels, out = np.array([0, 4, 9], np.int64), np.zeros(3, np.int64)
     for limit, stops in ((10, False), (9, True)):
         table = Table(labels, out)
-        table.add(native_calls.within(8, 3, limit), {0: (0, 0)})
-        table.add([*native_calls.fill(2), 7], {0: (1, 8)})
+        table.add(vm.within(8, 3, limit), {0: (0, 0)})
+        table.add([*vm.fill(2), 7], {0: (1, 8)})
         assert table.run() == (2 if stops else 0)
         assert out.tolist() == ([0, 0, 0] if stops else [0, 7, 7])
         out[:] = 0
@@ -112,18 +112,18 @@ def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
     for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False), ([], True)):
         x = np.array(values, dtype)
         table = Table(np.array([*values, 0], dtype))
-        table.add(native_calls.within(x.itemsize, x.size, 3), {0: (0, 0)})
+        table.add(vm.within(x.itemsize, x.size, 3), {0: (0, 0)})
         assert (table.run() == 0) is well
 
 
 def test_bytes_are_copied() -> None:
     x, out = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
     table = Table(x, out, loose=1)
-    table.add(native_calls.copy(10), {0: (1, 5), 1: (0, 20)})
+    table.add(vm.copy(10), {0: (1, 5), 1: (0, 20)})
     assert table.run() == 0
     assert out.tolist() == [0] * 5 + list(range(20, 30)) + [0] * 85
 
 
 def test_a_kernel_with_too_many_arguments_is_refused() -> None:
     with pytest.raises(ValueError, match="401 words of arguments"):
-        native_calls.record(0, [0] * 401)
+        vm.record(0, [0] * 401)

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dovetail as dt
-from dovetail.codegen.backends.base import NodeError
-from dovetail.codegen.backends.gathering import run_of
-from dovetail.codegen.backends.lone_kernels import LoneKernel
-from dovetail.codegen.backends.native_runs import ONE_BY_ONE, NativeRun
-from dovetail.codegen.backends.native_stretches import NativeStretch, with_native_stretches
-from dovetail.codegen.backends.native_updates import NativeUpdates
-from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
-from dovetail.codegen.backends.predicted_stretches import Predictor
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.lower import lower
-from dovetail.codegen.program import Call, Loop, Program, Send
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.backend import NodeError
+from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend
+from dovetail.codegen.cpu.native.predicted_regions import Predictor
+from dovetail.codegen.cpu.native.region import ONE_BY_ONE, NativeRun
+from dovetail.codegen.cpu.native.regions import NativeStretch, with_native_stretches
+from dovetail.codegen.cpu.native.update_regions import NativeUpdates
+from dovetail.codegen.cpu.region_only_kernels import LoneKernel
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
+from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.program import Call, Loop, Program, Send
+from dovetail.codegen.lower.lower import lower
+from dovetail.codegen.lower.region import run_of
 from dovetail.graph.core.build import make
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.source_location import caller

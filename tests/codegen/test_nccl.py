@@ -15,9 +15,9 @@ from fake_driver import fake_gpus
 from fake_nccl import FakeNccl
 
 import dovetail as dt
-from dovetail.codegen.cuda import nccl
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.cuda.nccl import NcclLink, link_of
+from dovetail.codegen.gpu.driver import nccl
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.driver.nccl import NcclLink, link_of
 from dovetail.graph.collectives.device_link import Card
 from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from dovetail.graph.ops.state import collectives as ops

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen import overwriting
-from dovetail.codegen.backends import numba as backend
-from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
-from dovetail.codegen.buffers import LARGE, buffers
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.lower import lower
-from dovetail.codegen.memory import plan_memory
-from dovetail.codegen.overwriting import with_overwriting
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.cpu import backend as backend
+from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend
+from dovetail.codegen.fusion import inplace
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.fusion.inplace import with_overwriting
+from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.lower.lower import lower
+from dovetail.codegen.memory.plan import plan_memory
+from dovetail.codegen.memory.pool import LARGE, buffers
 from dovetail.graph.core.interpreter import execution_order
 
 pytest.importorskip("numba")
@@ -120,7 +120,7 @@ def test_an_array_that_somebody_holds_is_copied(seen: list[bool], monkeypatch: p
 def test_references_are_counted(size: int) -> None:
     class Kernel:
         def __call__(self, *inputs: Any) -> bool:
-            return overwriting.is_held_once(inputs, 0)
+            return inplace.is_held_once(inputs, 0)
 
     kernel, which = Kernel(), (0,)
 

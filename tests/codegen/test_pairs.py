@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from triton_interpreter import run_routine
 
-from dovetail.codegen.loops import Loops, LoopsBuilder
-from dovetail.codegen.pairs import SOFTMAX, VARIANCE, pairs_of
-from dovetail.codegen.triton_routines import Specialisation, routines
+from dovetail.codegen.fusion.online_reductions import SOFTMAX, VARIANCE, pairs_of
+from dovetail.codegen.gpu.emit.schedules import Specialisation, routines
+from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder
 from dovetail.graph.core.dtypes import float32
 
 pytest.importorskip("triton")

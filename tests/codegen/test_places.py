@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.backends.numpy import NumpyBackend
-from dovetail.codegen.places import Places, with_places
-from dovetail.codegen.program import Call, Loop, Program
+from dovetail.codegen.ir.program import Call, Loop, Program
+from dovetail.codegen.lower.hoist_handles import Places, with_places
+from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.source_location import UNKNOWN
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 from dovetail.runtime.in_process import InProcess

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from machine_code import Code, disassembler, facts_of_code
 
-from dovetail.codegen.gpu_kernel import SM90, Routine
-from dovetail.codegen.triton_compile import compile_kernel
-from dovetail.codegen.triton_templates.attention import attention, attention_gradient
-from dovetail.codegen.triton_templates.convolution import convolution, input_gradient
-from dovetail.codegen.triton_templates.matmul import matmul
-from dovetail.codegen.triton_templates.matmul_tiles import Tile
+from dovetail.codegen.gpu.ir import SM90, Routine
+from dovetail.codegen.gpu.templates.attention import attention, attention_gradient
+from dovetail.codegen.gpu.templates.conv import convolution, input_gradient
+from dovetail.codegen.gpu.templates.gemm import matmul
+from dovetail.codegen.gpu.templates.gemm_tiles import Tile
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.graph.core.dtypes import DType, bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.drawing import with_streams
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.passes.rng import with_streams
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.philox import Stream
 

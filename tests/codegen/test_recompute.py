@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen import fuse as fusing
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.fused_nodes import FusedNodes
-from dovetail.codegen.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.fusion import fuse as fusing
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
+from dovetail.codegen.ir.partition import Unit
 from dovetail.graph.core.node import Tensor
 
 SHAPE = (200, 100)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.codegen.rewrite import NONE, Rewrites, rewrite
-from dovetail.codegen.rules.algebra import algebra_rules
-from dovetail.codegen.rules.arranging import arranging_rules
-from dovetail.codegen.rules.functions import function_rules
-from dovetail.codegen.rules.moving import moving_rules
-from dovetail.codegen.rules.shapes import shape_rules
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.passes.rewrite import NONE, Rewrites, rewrite
+from dovetail.codegen.passes.rules.algebra import algebra_rules
+from dovetail.codegen.passes.rules.idioms import function_rules
+from dovetail.codegen.passes.rules.layout import arranging_rules
+from dovetail.codegen.passes.rules.layout_motion import moving_rules
+from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.graph.core.build import apply, make
 from dovetail.graph.core.interpreter import Interpreter, execution_order
 

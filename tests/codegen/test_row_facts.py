@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
-from dovetail.codegen.loops import Loops, LoopsBuilder  # noqa: E402
-from dovetail.codegen.numba_source import numba_source  # noqa: E402
-from dovetail.codegen.numba_stretches import FETCHED, STRIP  # noqa: E402
-from dovetail.codegen.row_facts import is_below_zero, passes_over_nan  # noqa: E402
+from dovetail.codegen.cpu.emit.blocks import FETCHED, STRIP  # noqa: E402
+from dovetail.codegen.cpu.emit.nest import numba_source  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.fusion.range_analysis import is_below_zero, passes_over_nan  # noqa: E402
+from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder  # noqa: E402
 from dovetail.graph.core.dtypes import float32  # noqa: E402
 
 Made = Callable[[LoopsBuilder, int, int], int]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.row_kernels import row_kernel
+from dovetail.codegen.cpu.kernels.segment import row_kernel
 from dovetail.graph.core.interpreter import Interpreter
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -1,4 +1,4 @@
-"""Results that go to other tasks are written where those can read them: see `codegen/sent_results.py`."""
+"""Results that go to other tasks are written where those can read them: see `codegen/lower/send_buffers.py`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.codegen.backends.numba import NumbaBackend
-from dovetail.codegen.buffers import buffers
-from dovetail.codegen.lower import lower
-from dovetail.codegen.program import Call, Program, Send
-from dovetail.codegen.sent_results import Sending, with_sent_results
+from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.ir.program import Call, Program, Send
+from dovetail.codegen.lower.lower import lower
+from dovetail.codegen.lower.send_buffers import Sending, with_sent_results
+from dovetail.codegen.memory.pool import buffers
 from dovetail.graph.resources import shared_storage
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed

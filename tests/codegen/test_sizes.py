@@ -10,10 +10,10 @@ import pytest
 from test_rewrite_rules import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
-from dovetail.codegen.cpu_fusion import fuse_for_cpu
-from dovetail.codegen.fused_nodes import FusedNodes
-from dovetail.codegen.rewrite import rewrite
-from dovetail.codegen.sizes import Product, Sizes, product, quotient
+from dovetail.codegen.cpu.fusion_passes import fuse_for_cpu
+from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.symbolic_shape import Product, Sizes, product, quotient
+from dovetail.codegen.passes.rewrite import rewrite
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.node import Tensor
 from dovetail.graph.core.opdef import opdef

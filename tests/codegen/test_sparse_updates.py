@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.backends.sparse_updates import sparse_update_of
-from dovetail.codegen.loops import Loops
+from dovetail.codegen.cpu.kernels.optimizer import sparse_update_of
+from dovetail.codegen.ir.loop_nest import Loops
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.numba_source import numba_source  # noqa: E402
+from dovetail.codegen.cpu.emit.nest import numba_source  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.codegen import threads
-from dovetail.codegen.threads import PARALLEL_NS, ranges_of, share
+from dovetail.codegen.cpu import thread_pool
+from dovetail.codegen.cpu.thread_pool import PARALLEL_NS, ranges_of, share
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 1000])
@@ -52,13 +52,13 @@ def test_an_error_in_a_helper_reaches_the_caller() -> None:
 
 def test_helpers_who_come_late_hold_nothing() -> None:
     busy = threading.Event()
-    todo = threads.helpers(os.getpid())
+    todo = thread_pool.helpers(os.getpid())
 
     class Elsewhere:
         def help(self) -> None:
             busy.wait(60)
 
-    for _ in range(threads.cores()):
+    for _ in range(thread_pool.cores()):
         todo.put(Elsewhere())  # type: ignore[arg-type]
     array = np.zeros(3)
     gone = weakref.ref(array)
@@ -71,7 +71,7 @@ def test_helpers_who_come_late_hold_nothing() -> None:
 def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     places: dict[int, set[int]] = {}
     monkeypatch.setattr(os, "sched_setaffinity", places.__setitem__, raising=False)
-    helpers = threads._Helpers()
+    helpers = thread_pool._Helpers()
     helpers._allowed, core = {3, 5, 8}, 5
     helpers._core_of = lambda: core
     helpers.leave_core_of_caller()
@@ -89,7 +89,7 @@ def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
-    helpers = threads._Helpers()
+    helpers = thread_pool._Helpers()
     helpers._allowed, helpers._core_of = {3, 5}, lambda: 5
     helpers.leave_core_of_caller()
     helpers.leave_core_of_caller()

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.top_kernels import MOST, top_kernel
+from dovetail.codegen.cpu.kernels.topk import MOST, top_kernel
 from dovetail.graph.ops.array.sorting import _top_k
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import compile_now  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

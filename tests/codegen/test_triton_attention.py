@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, compiles, run
 
-from dovetail.codegen.gpu_kernel import SM90, Target
-from dovetail.codegen.triton_templates.attention import attention, attention_gradient, attention_sizes
-from dovetail.codegen.triton_templates.attention_blocks import Blocks
+from dovetail.codegen.gpu.ir import SM90, Target
+from dovetail.codegen.gpu.templates.attention import attention, attention_gradient, attention_sizes
+from dovetail.codegen.gpu.templates.attention_tiles import Blocks
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, int32
 
 pytest.importorskip("triton")

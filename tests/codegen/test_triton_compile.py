@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from triton_interpreter import run_kernel
 
-from dovetail.codegen import triton_compile
-from dovetail.codegen.gpu_image import facts_of
-from dovetail.codegen.gpu_kernel import (
+from dovetail.codegen.gpu.emit.device_math import functions
+from dovetail.codegen.gpu.ir import (
     GFX942,
     HEADER,
     SM80,
@@ -33,9 +32,10 @@ from dovetail.codegen.gpu_kernel import (
     Target,
     TritonKernel,
 )
-from dovetail.codegen.triton_compile import compile_kernel, is_compiled, layout
-from dovetail.codegen.triton_helpers import Helper, Places
-from dovetail.codegen.triton_math import functions
+from dovetail.codegen.gpu.toolchain import compile
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel, is_compiled, layout
+from dovetail.codegen.gpu.toolchain.elf import facts_of
+from dovetail.codegen.gpu.toolchain.workers import Helper, Places
 from dovetail.graph.core.errors import InternalError
 
 pytest.importorskip("triton")
@@ -158,7 +158,7 @@ import dovetail
 assert "triton" not in sys.modules and "numba" not in sys.modules
 sys.path.insert(0, {here!r})
 from test_triton_compile import ADD, SM90
-from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 before = "triton" in sys.modules
 binary = compile_kernel(ADD, SM90)
 print(len(binary.image), "triton" in sys.modules and not before)
@@ -169,7 +169,7 @@ def test_a_warm_start_does_not_import_triton() -> None:
     binary = compile_kernel(ADD, SM90)
     program = WARM.format(here=str(Path(__file__).parent)).replace(
         "from test_triton_compile import ADD, SM90",
-        "from dovetail.codegen.gpu_kernel import *\nADD = " + repr(ADD),
+        "from dovetail.codegen.gpu.ir import *\nADD = " + repr(ADD),
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]
@@ -182,11 +182,11 @@ def test_a_damaged_file_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_compiled(kernel, SM90)
     binary = compile_kernel(kernel, SM90)
     assert is_compiled(kernel, SM90)
-    path = triton_compile._path(triton_compile.key_of(kernel, SM90)).with_suffix(".bin")
+    path = compile._path(compile.key_of(kernel, SM90)).with_suffix(".bin")
     assert path.stat().st_mode & 0o077 == 0
     for damaged in (binary.image[:100], bytes(len(binary.image))):
         path.write_bytes(damaged)
-        monkeypatch.setattr(triton_compile, "_binaries", {})
+        monkeypatch.setattr(compile, "_binaries", {})
         assert compile_kernel(kernel, SM90).parameters == binary.parameters
         assert facts_of(path.read_bytes(), "add").parameters == facts_of(binary.image, "add").parameters
 
@@ -199,13 +199,13 @@ def test_what_decides_a_binary_is_in_its_name() -> None:
         TritonKernel("add", ADD.text, ADD.parameters, ADD.constants, num_warps=8),
         TritonKernel("add", ADD.text, ADD.parameters, ADD.constants, contract=True),
     ]
-    keys = {triton_compile.key_of(k, SM90) for k in (ADD, *others)} | {triton_compile.key_of(ADD, SM80)}
+    keys = {compile.key_of(k, SM90) for k in (ADD, *others)} | {compile.key_of(ADD, SM80)}
     assert len(keys) == 7
 
 
 @pytest.mark.slow
 def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Path) -> None:
-    program = f"from dovetail.codegen.gpu_kernel import *\nfrom dovetail.codegen.triton_compile import compile_kernel\n" \
+    program = f"from dovetail.codegen.gpu.ir import *\nfrom dovetail.codegen.gpu.toolchain.compile import compile_kernel\n" \
               f"print(compile_kernel({ADD!r}, SM90).image.hex())"  # fmt: skip
     environment = {**os.environ, "DOVETAIL_CACHE_DIR": str(tmp_path)}
     workers = [
@@ -230,7 +230,7 @@ def sized(*blocks: int) -> list[TritonKernel]:
 
 def test_helpers_compile_what_this_process_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton_compile, "_binaries", {})
+    monkeypatch.setattr(compile, "_binaries", {})
     here, helped = sized(32, 64)
     wrong = TritonKernel(
         "wrong", HEADER + "@triton.jit\ndef wrong(x):\n    tl.store(x, nothing)\n", (ADD.parameters[0],)
@@ -248,7 +248,7 @@ def test_helpers_compile_what_this_process_would(monkeypatch: pytest.MonkeyPatch
     finally:
         assert helper.close() == 0
     assert facts_of(binary.image, "add").parameters == layout(helped)
-    same = triton_compile.compile_here(helped, SM90)  # but for the name of the source, which lies elsewhere
+    same = compile.compile_here(helped, SM90)  # but for the name of the source, which lies elsewhere
     assert replace(binary, image=b"") == replace(same, image=b"")
     assert not is_compiled(here, SM90) and not is_compiled(helped, SM90)
 
@@ -302,7 +302,7 @@ def test_an_idle_helper_ends_and_is_begun_again(monkeypatch: pytest.MonkeyPatch)
 
 def test_threads_that_want_the_same_kernel_wait_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton_compile, "_binaries", {})
+    monkeypatch.setattr(compile, "_binaries", {})
     binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
     compiled: list[TritonKernel] = []
     both = threading.Barrier(2)
@@ -318,16 +318,16 @@ def test_threads_that_want_the_same_kernel_wait_for_one(monkeypatch: pytest.Monk
         both.wait(60)
         return compile_kernel(ADD, SM90)
 
-    monkeypatch.setattr(triton_compile, "_places", lambda: Counting())
+    monkeypatch.setattr(compile, "_places", lambda: Counting())
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(ask, range(2))) == [binary, binary]
     assert compiled == [ADD]
     good, refused = sized(2048, 8192)
-    triton_compile.compile_together([good, refused, ADD, good], SM90)
+    compile.compile_together([good, refused, ADD, good], SM90)
     assert set(compiled) == {ADD, good, refused} and is_compiled(good, SM90)
     with pytest.raises(InternalError, match="refused"):
         compile_kernel(refused, SM90)
-    assert not triton_compile._underway
+    assert not compile._underway
 
 
 # --- functions -------------------------------------------------------------------------------------------------------

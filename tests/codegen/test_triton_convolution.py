@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.gpu_kernel import GFX942, SM90, Target
-from dovetail.codegen.loops import LoopsBuilder
-from dovetail.codegen.triton_templates.convolution import convolution, filter_gradient, input_gradient
-from dovetail.codegen.triton_templates.edges import Edge
-from dovetail.codegen.triton_templates.images import image_sizes
-from dovetail.codegen.triton_templates.matmul_tiles import Tile
+from dovetail.codegen.gpu.ir import GFX942, SM90, Target
+from dovetail.codegen.gpu.templates.conv import convolution, filter_gradient, input_gradient
+from dovetail.codegen.gpu.templates.epilogue import Edge
+from dovetail.codegen.gpu.templates.gemm_tiles import Tile
+from dovetail.codegen.gpu.templates.windows import image_sizes
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 

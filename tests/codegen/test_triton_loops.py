@@ -13,14 +13,14 @@ from kernel_checks import compiles
 from triton_interpreter import run_routine
 
 import dovetail as dt
-from dovetail.codegen.backends.numba import agree
-from dovetail.codegen.fuse import fuse
-from dovetail.codegen.fused_nodes import FusedNodes
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
-from dovetail.codegen.loops import Loops, LoopsBuilder
-from dovetail.codegen.triton_routines import Specialisation, routines, specialise
-from dovetail.codegen.triton_values import rows_in
-from dovetail.codegen.unit import Unit
+from dovetail.codegen.cpu.backend import agree
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.gpu.emit.expr import rows_in
+from dovetail.codegen.gpu.emit.schedules import Specialisation, routines, specialise
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, Routine
+from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder
+from dovetail.codegen.ir.partition import Unit
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
 from dovetail.graph.core.interpreter import Interpreter, execution_order

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100, Target
-from dovetail.codegen.loops import BINARY, UNARY, LoopsBuilder
-from dovetail.codegen.triton_compile import compile_kernel
-from dovetail.codegen.triton_templates.edges import Edge
-from dovetail.codegen.triton_templates.matmul import matmul, product_sizes
-from dovetail.codegen.triton_templates.matmul_tiles import Tile, tiles
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, SM100, Target
+from dovetail.codegen.gpu.templates.epilogue import Edge
+from dovetail.codegen.gpu.templates.gemm import matmul, product_sizes
+from dovetail.codegen.gpu.templates.gemm_tiles import Tile, tiles
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
+from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopsBuilder
 from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,

@@ -7,9 +7,9 @@ import pytest
 from kernel_checks import compiles
 from triton_interpreter import run_routine
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
-from dovetail.codegen.loops import Loops, LoopsBuilder
-from dovetail.codegen.triton_ops import picking, random, rows, several
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, Routine
+from dovetail.codegen.gpu.templates import gather, multi_tensor, random, scan_sort
+from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder
 from dovetail.graph.core.dtypes import (
     bfloat16,
     float16,
@@ -92,7 +92,7 @@ def test_gather(dtype: Any, batch: int, before: int, length: int, count: int, af
     out = np.full((batch, before, count, after), 9, dtype.np)
     sizes = {"batch": batch, "before": before, "length": length, "count": count, "after": after}
     sizes["rows"] = batch * before * length
-    for routine in picking.gather(dtype, int64, sizes):
+    for routine in gather.gather(dtype, int64, sizes):
         out[...] = 9
         run_routine(routine, {"in0": x, "in1": at, "out0": out, **sizes})
     for b in range(batch):
@@ -103,10 +103,10 @@ def test_an_index_out_of_range_picks_zeros_and_adds_nothing() -> None:
     x, at = np.ones((4, 8), np.float32), np.array([-1, 4, 2, 1000], np.int32)
     out = np.full((4, 8), 9, np.float32)
     sizes = {"batch": 1, "before": 1, "length": 4, "count": 4, "after": 8}
-    run_routine(picking.gather(float32, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
+    run_routine(gather.gather(float32, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
     np.testing.assert_array_equal(out, np.array([[0], [0], [1], [0]], np.float32) * np.ones(8, np.float32))
     sizes = {"count": 4, "after": 8, "rows": 4, "elements": 32}
-    run_routine(picking.segment_sum(float32, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
+    run_routine(gather.segment_sum(float32, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
     np.testing.assert_array_equal(out.sum(1), [0, 0, 8, 0])
 
 
@@ -116,7 +116,7 @@ def test_segment_sum(dtype: Any) -> None:
     at = RNG.integers(0, 6, 50).astype(np.int32)
     out = np.full((9, 37), 7, dtype.np)
     sizes = {"count": 50, "after": 37, "rows": 9, "elements": 9 * 37}
-    run_routine(picking.segment_sum(dtype, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
+    run_routine(gather.segment_sum(dtype, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
     wanted = np.zeros((9, 37), np.float64)
     np.add.at(wanted, at, x.astype(np.float64))
     tolerance = {2: 1e-2, 4: 1e-5, 8: 1e-12}[dtype.size]
@@ -132,7 +132,7 @@ def test_extremes_and_products_of_segments(dtype: Any, kind: str) -> None:
     at = RNG.integers(-1, 6, 40).astype(np.int32)
     out = np.full((8, 37), 7, dtype.np)
     run_routine(
-        picking.segment_of(kind, dtype, int32, 37),
+        gather.segment_of(kind, dtype, int32, 37),
         {"in0": x, "in1": at, "out0": out, "count": 40, "after": 37, "rows": 8},
     )
     with np.errstate(over="ignore", invalid="ignore"):
@@ -144,18 +144,18 @@ def test_extremes_and_products_of_segments(dtype: Any, kind: str) -> None:
 
 def test_small_integers_are_not_added() -> None:
     with pytest.raises(ValueError, match="int8"):
-        picking.check_segment_sum(int8)
+        gather.check_segment_sum(int8)
 
 
 @pytest.mark.slow
 def test_picking_compiles() -> None:
     sizes = {"batch": 1, "before": 1, "length": 1000, "count": 5000, "after": 96, "rows": 1000, "elements": 96000}
     for dtype in (float32, bfloat16, int64):
-        compiles(picking.gather(dtype, int64, sizes)[0])
-        compiles(picking.segment_sum(dtype, int32, sizes)[0])
-        compiles(picking.segment_of("max", dtype, int32), SOME)
-    compiles(picking.gather(int8, int32, sizes | {"batch": 2, "before": 3})[0], SOME)
-    compiles(picking.gather(float32, int32, sizes | {"before": 3})[0], SOME)
+        compiles(gather.gather(dtype, int64, sizes)[0])
+        compiles(gather.segment_sum(dtype, int32, sizes)[0])
+        compiles(gather.segment_of("max", dtype, int32), SOME)
+    compiles(gather.gather(int8, int32, sizes | {"batch": 2, "before": 3})[0], SOME)
+    compiles(gather.gather(float32, int32, sizes | {"before": 3})[0], SOME)
 
 
 # --- scans -----------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def scanned(x: Any, kind: str, exclusive: bool, reverse: bool) -> Any:
 def test_running_sums(shape: tuple[int, int, int], exclusive: bool, reverse: bool) -> None:
     x = RNG.standard_normal(shape).astype(np.float32)
     before, length, after = shape
-    for routine in rows.scan("sum", float32, exclusive=exclusive, reverse=reverse):
+    for routine in scan_sort.scan("sum", float32, exclusive=exclusive, reverse=reverse):
         if length > 10000 and routine.launches[0].kernel.num_warps == 4 and len(routine.launches) == 1:
             continue  # many small tiles take long in the interpreter
         out = np.full(shape, 9, np.float32)
@@ -192,7 +192,7 @@ def test_running_products_and_sums_of_other_types(dtype: Any) -> None:
     for kind in ("sum", "prod"):
         if kind == "prod" and dtype in (bfloat16, float64):
             x = (x.astype(np.float32) * 0.5).astype(dtype.np)
-        routine = rows.scan(kind, dtype)[1]
+        routine = scan_sort.scan(kind, dtype)[1]
         out = np.zeros_like(x)
         run_routine(routine, {"in0": x, "out0": out, **sizes})
         np.testing.assert_allclose(
@@ -213,7 +213,7 @@ def test_the_place_of_the_largest(kind: str, dtype: Any) -> None:
     if dtype.is_floating:
         x[1, 7, 0] = x[1, 30, 0] = np.nan
         x[2, :, 1] = -np.inf if kind == "max" else np.inf  # the worst there is: still the first of them
-    for routine in rows.argument(kind, dtype, int32):
+    for routine in scan_sort.argument(kind, dtype, int32):
         out = np.full((3, 2), 99, np.int32)
         run_routine(routine, {"in0": x, "out0": out, "before": 3, "length": 45, "after": 2})
         wide = x.astype(np.float64)
@@ -237,7 +237,7 @@ def test_sorting(dtype: Any, descending: bool) -> None:
         x[0, 3], x[0, 20], x[0, 9], x[0, 5], x[1, 4] = np.nan, np.inf, -0.0, 0.0, -np.inf
         x[1, 30:] = x[1, 0]
     values, places = np.zeros((2, k), dtype.np), np.zeros((2, k), np.int32)
-    routine = rows.sort(dtype, length, descending=descending)
+    routine = scan_sort.sort(dtype, length, descending=descending)
     run_routine(routine, {"in0": x, "out0": values, "out1": places, "before": 2, "length": length, "k": k})
     wide = x.astype(np.float64)
     order = np.argsort(wide, axis=1, kind="stable")
@@ -249,21 +249,21 @@ def test_sorting(dtype: Any, descending: bool) -> None:
 
 def test_what_is_not_sorted_in_a_block() -> None:
     with pytest.raises(ValueError, match="5000"):
-        rows.sort(float32, 5000)
+        scan_sort.sort(float32, 5000)
     with pytest.raises(ValueError, match="float64"):
-        rows.sort(float64, 50)
+        scan_sort.sort(float64, 50)
 
 
 @pytest.mark.slow
 def test_kernels_along_rows_compile() -> None:
-    for routine in rows.scan("sum", float32, exclusive=True)[:2]:
+    for routine in scan_sort.scan("sum", float32, exclusive=True)[:2]:
         compiles(routine, [SM90])
-    compiles(rows.scan("prod", bfloat16, reverse=True)[-1], SOME)
-    compiles(rows.scan("sum", int8)[1], SOME)
-    compiles(rows.argument("max", float32, int64)[0])
-    compiles(rows.argument("min", int16, int32)[1], SOME)
-    compiles(rows.sort(float32, 250, descending=True))
-    compiles(rows.sort(uint32, 64, values=False), SOME)
+    compiles(scan_sort.scan("prod", bfloat16, reverse=True)[-1], SOME)
+    compiles(scan_sort.scan("sum", int8)[1], SOME)
+    compiles(scan_sort.argument("max", float32, int64)[0])
+    compiles(scan_sort.argument("min", int16, int32)[1], SOME)
+    compiles(scan_sort.sort(float32, 250, descending=True))
+    compiles(scan_sort.sort(uint32, 64, values=False), SOME)
 
 
 # --- the same for several arrays -------------------------------------------------------------------------------------
@@ -286,12 +286,12 @@ def test_one_launch_updates_several_variables_in_place() -> None:
     rate, keep = np.float32(0.1), np.float32(0.9)
     new_slots = [s * keep + g for s, g in zip(slots, gradients, strict=True)]
     new_variables = [v - rate * s for v, s in zip(variables, new_slots, strict=True)]
-    arguments: dict[str, Any] = {"in2": np.asarray(rate), "in3": np.asarray(keep), **several.sizes_of(lengths)}
+    arguments: dict[str, Any] = {"in2": np.asarray(rate), "in3": np.asarray(keep), **multi_tensor.sizes_of(lengths)}
     for k in range(len(lengths)):
         arguments |= {f"in0_{k}": variables[k], f"in1_{k}": slots[k], f"in4_{k}": gradients[k]}
         arguments |= {f"out0_{k}": variables[k], f"out1_{k}": slots[k]}
-    routine = several.several(momentum(), len(lengths))
-    assert routine.launches[0].grid.of(several.sizes_of(lengths)) == (6, 1, 1)
+    routine = multi_tensor.several(momentum(), len(lengths))
+    assert routine.launches[0].grid.of(multi_tensor.sizes_of(lengths)) == (6, 1, 1)
     run_routine(routine, arguments)
     for k in range(len(lengths)):
         np.testing.assert_array_equal(slots[k], new_slots[k])
@@ -300,14 +300,14 @@ def test_one_launch_updates_several_variables_in_place() -> None:
 
 def test_one_launch_has_limits() -> None:
     with pytest.raises(ValueError, match="1 to"):
-        several.several(momentum(), 1000)
+        multi_tensor.several(momentum(), 1000)
     b = LoopsBuilder([True])
     b.store(b.reduce("sum", b.load(0, float32, [0])), [])
     with pytest.raises(ValueError, match="one axis"):
-        several.several(b.finish()[0], 2)
+        multi_tensor.several(b.finish()[0], 2)
 
 
 @pytest.mark.slow
 def test_updates_of_several_variables_compile() -> None:
-    compiles(several.several(momentum(), 3, divisible=(True, False, True)))
-    compiles(several.several(momentum(), several.MOST, wide=True), SOME)
+    compiles(multi_tensor.several(momentum(), 3, divisible=(True, False, True)))
+    compiles(multi_tensor.several(momentum(), multi_tensor.MOST, wide=True), SOME)

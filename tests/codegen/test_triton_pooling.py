@@ -7,22 +7,18 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.gpu_kernel import Routine, Target
-from dovetail.codegen.loops import LoopsBuilder
-from dovetail.codegen.triton_templates.depthwise import (
-    depthwise,
-    depthwise_filter_gradient,
-    depthwise_input_gradient,
-)
-from dovetail.codegen.triton_templates.edges import Edge
-from dovetail.codegen.triton_templates.images import image_sizes
-from dovetail.codegen.triton_templates.pooling import (
+from dovetail.codegen.gpu.ir import Routine, Target
+from dovetail.codegen.gpu.templates.depthwise import depthwise, depthwise_filter_gradient, depthwise_input_gradient
+from dovetail.codegen.gpu.templates.epilogue import Edge
+from dovetail.codegen.gpu.templates.pooling import (
     avg_pool,
     avg_pool_gradient,
     max_pool,
     max_pool_gradient,
     max_pool_gradient_gradient,
 )
+from dovetail.codegen.gpu.templates.windows import image_sizes
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
 

@@ -7,9 +7,9 @@ import pytest
 from kernel_checks import compiles
 from triton_interpreter import run_routine
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, Routine
-from dovetail.codegen.triton_ops import picking, scattering, sorting, sparse
-from dovetail.codegen.update_loops import sparse_update
+from dovetail.codegen.fusion.optimizer_loops import sparse_update
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, Routine
+from dovetail.codegen.gpu.templates import gather, radix_sort, scatter, sparse_optimizer
 from dovetail.graph.core.dtypes import (
     bfloat16,
     bool_,
@@ -43,15 +43,15 @@ FUNCTIONS = {"update": lambda a, b: b, "add": np.add, "sub": np.subtract, "mul":
 def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtype: Any) -> None:
     if kind == "div" and not dtype.is_floating:
         with pytest.raises(ValueError, match="not divided"):
-            scattering.check_scatter(kind, dtype)
+            scatter.check_scatter(kind, dtype)
         return
     rows, after, count = 6, 5, 13
     x = (4 * RNG.standard_normal((rows, after))).astype(np.int8).astype(dtype.np)
     updates = (4 * RNG.standard_normal((count, after)) + 5 * (kind == "div")).astype(np.int8).astype(dtype.np)
     at = RNG.integers(-1, rows + 1, count).astype(np.int32)
     out = np.zeros_like(x)
-    sizes = scattering.launch_sizes(rows, after, count, [rows])
-    for routine in scattering.scatter(kind, dtype, int32, sizes, begin="copied"):
+    sizes = scatter.launch_sizes(rows, after, count, [rows])
+    for routine in scatter.scatter(kind, dtype, int32, sizes, begin="copied"):
         run_routine(routine, {"in0": x, "in1": at, "in2": updates, "out0": out, **sizes})
     wide = np.float64 if dtype.is_floating else dtype.np
     wanted = x.astype(wide)
@@ -64,19 +64,19 @@ def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtyp
 
 def test_nan_is_kept_by_extremes() -> None:
     x, updates = np.array([[1.0], [np.nan]], np.float32), np.array([[np.nan], [2.0]], np.float32)
-    sizes = scattering.launch_sizes(2, 1, 2, [2])
-    (routine,) = scattering.scatter("max", float32, int64, sizes)
+    sizes = scatter.launch_sizes(2, 1, 2, [2])
+    (routine,) = scatter.scatter("max", float32, int64, sizes)
     run_routine(routine, {"in1": np.array([0, 1]), "in2": updates, "out0": x, **sizes})
     assert np.isnan(x).all()
 
 
 def test_what_is_not_scattered() -> None:
     with pytest.raises(ValueError, match="bool"):
-        scattering.check_scatter("add", bool_)
+        scatter.check_scatter("add", bool_)
     with pytest.raises(ValueError, match="coordinates of 9"):
-        scattering.check_scatter("add", float32, 9)
+        scatter.check_scatter("add", float32, 9)
     with pytest.raises(ValueError, match="pow"):
-        scattering.check_scatter("pow", float32)
+        scatter.check_scatter("pow", float32)
 
 
 @pytest.mark.parametrize("kind", ["update", "add", "mul"])
@@ -91,14 +91,14 @@ def test_coordinates_of_several_numbers(kind: str, single: bool) -> None:
         if all(0 <= p < n for p, n in zip(place, dims, strict=True)):
             there = tuple(place)
             wanted[there] = FUNCTIONS[kind](wanted[there], updates if single else updates[i])
-    sizes = scattering.launch_sizes(24, after, len(at), dims)
+    sizes = scatter.launch_sizes(24, after, len(at), dims)
     run_routine(
-        scattering.scatter(kind, float32, int32, sizes, 3, single=single)[0],
+        scatter.scatter(kind, float32, int32, sizes, 3, single=single)[0],
         {"in1": at, "in2": updates, "out0": x, **sizes},
     )
     np.testing.assert_array_equal(x, wanted)
     picked = np.full((len(at), after), 9, np.float32)
-    run_routine(picking.gather_nd(float32, int32, 3, sizes)[0], {"in0": x, "in1": at, "out0": picked, **sizes})
+    run_routine(gather.gather_nd(float32, int32, 3, sizes)[0], {"in0": x, "in1": at, "out0": picked, **sizes})
     right = np.all((at >= 0) & (at < dims), 1)
     np.testing.assert_array_equal(picked[right], x[tuple(at[right].T)])
     assert not picked[~right].any()
@@ -107,24 +107,24 @@ def test_coordinates_of_several_numbers(kind: str, single: bool) -> None:
 def test_rows_out_of_range_are_nobodys() -> None:
     """Also where the first occurrence, whose number is that of what is not there, is one of them."""
     at, updates, x = np.array([9, -3, 1]), np.ones((3, 2), np.float32), np.zeros((2, 2), np.float32)
-    sizes = scattering.launch_sizes(2, 2, 3, [2])
-    run_routine(scattering.scatter("update", float32, int64, sizes)[0], {"in1": at, "in2": updates, "out0": x, **sizes})
+    sizes = scatter.launch_sizes(2, 2, 3, [2])
+    run_routine(scatter.scatter("update", float32, int64, sizes)[0], {"in1": at, "in2": updates, "out0": x, **sizes})
     np.testing.assert_array_equal(x, [[0, 0], [1, 1]])
 
 
-SIZES = scattering.launch_sizes(1000, 96, 5000, [10, 100])
+SIZES = scatter.launch_sizes(1000, 96, 5000, [10, 100])
 
 
 @pytest.mark.slow
 def test_scatters_compile() -> None:
-    compiles(scattering.scatter("update", bfloat16, int64, SIZES, 2)[0], stack=16)  # two words, by Triton 3.6 for sm_80
-    for routine in scattering.scatter("add", float32, int32, SIZES):
+    compiles(scatter.scatter("update", bfloat16, int64, SIZES, 2)[0], stack=16)  # two words, by Triton 3.6 for sm_80
+    for routine in scatter.scatter("add", float32, int32, SIZES):
         compiles(routine)
-    compiles(scattering.scatter("sub", uint32, int32, SIZES)[0], [SM90, GFX942])
-    compiles(scattering.scatter("max", float32, int64, SIZES)[0], [SM90, GFX942])
-    compiles(scattering.scatter("mul", float64, int32, SIZES, 2)[0], [SM90, GFX942])
-    compiles(scattering.scatter("add", int8, int32, SIZES, begin="cleared", single=True)[0], [SM80])
-    compiles(picking.gather_nd(float16, int32, 3, SIZES | {"s2": 1})[0], [SM90, GFX942])
+    compiles(scatter.scatter("sub", uint32, int32, SIZES)[0], [SM90, GFX942])
+    compiles(scatter.scatter("max", float32, int64, SIZES)[0], [SM90, GFX942])
+    compiles(scatter.scatter("mul", float64, int32, SIZES, 2)[0], [SM90, GFX942])
+    compiles(scatter.scatter("add", int8, int32, SIZES, begin="cleared", single=True)[0], [SM80])
+    compiles(gather.gather_nd(float16, int32, 3, SIZES | {"s2": 1})[0], [SM90, GFX942])
 
 
 # --- sparse updates --------------------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
     new_slot = np.where(named, slot.astype(np.float64) * np.float64(keep) + summed, slot.astype(np.float64))
     new = np.where(named, variable.astype(np.float64) - np.float64(rate) * new_slot, variable.astype(np.float64))
     arrays = {"in0": variable, "in1": slot, "in2": rate, "in3": gradient, "in4": keep, "in5": at}
-    sizes = scattering.launch_sizes(rows, after, count, [rows])
-    routine = sparse.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
+    sizes = scatter.launch_sizes(rows, after, count, [rows])
+    routine = sparse_optimizer.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
     run_routine(routine, {**arrays, "out0": variable, "out1": slot, **sizes})
     for mine, wanted in ((variable, new), (slot, new_slot)):
         np.testing.assert_allclose(
@@ -157,9 +157,9 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
 @pytest.mark.slow
 def test_sparse_updates_compile() -> None:
     loops = sparse_update("Momentum", float32, (("use_nesterov", True),), int64, float32)
-    compiles(sparse.sparse_update(loops, 2, 3, float32, int64, SIZES)[0])
+    compiles(sparse_optimizer.sparse_update(loops, 2, 3, float32, int64, SIZES)[0])
     loops = sparse_update("Ftrl", bfloat16, (), int32, float32)
-    compiles(sparse.sparse_update(loops, 3, 3, bfloat16, int32, SIZES)[0], [SM90])
+    compiles(sparse_optimizer.sparse_update(loops, 3, 3, bfloat16, int32, SIZES)[0], [SM90])
 
 
 # --- long sorts ------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_sorting_by_digits(dtype: Any, descending: bool) -> None:
         x[0, :2] = np.iinfo(dtype.np).max, np.iinfo(dtype.np).min
     k = length - 3
     values, places = np.zeros((2, k), dtype.np), np.zeros((2, k), np.int32)
-    routine = sorting.long_sort(dtype, descending=descending)
+    routine = radix_sort.long_sort(dtype, descending=descending)
     run_routine(routine, {"in0": x, "out0": values, "out1": places, "before": 2, "length": length, "k": k})
     known = x.astype(np.float32) if dtype is bfloat16 else x
     order = np.argsort(known, axis=1, kind="stable")
@@ -191,8 +191,8 @@ def test_sorting_by_digits(dtype: Any, descending: bool) -> None:
 
 @pytest.mark.slow
 def test_long_sorts_compile() -> None:
-    keys, count, totals, moved, following, *_, take = sorting.long_sort(float32, descending=True).launches
+    keys, count, totals, moved, following, *_, take = radix_sort.long_sort(float32, descending=True).launches
     compiles(Routine((keys, moved, take)))
     compiles(Routine((count, totals, following)), [SM90])  # the kernels in between differ in the names of arrays
-    wide = sorting.long_sort(int64).launches
+    wide = radix_sort.long_sort(int64).launches
     compiles(Routine((wide[0], wide[3])), [SM90])

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.codegen.gpu_kernel import SM90, Routine
-from dovetail.codegen.loops import LoopsBuilder
-from dovetail.codegen.triton_templates.attention import attention
-from dovetail.codegen.triton_templates.convolution import input_gradient
-from dovetail.codegen.triton_templates.edges import Edge
-from dovetail.codegen.triton_templates.matmul import matmul
-from dovetail.codegen.triton_templates.matmul_tiles import Tile
-from dovetail.codegen.triton_templates.pooling import max_pool_gradient
+from dovetail.codegen.gpu.ir import SM90, Routine
+from dovetail.codegen.gpu.templates.attention import attention
+from dovetail.codegen.gpu.templates.conv import input_gradient
+from dovetail.codegen.gpu.templates.epilogue import Edge
+from dovetail.codegen.gpu.templates.gemm import matmul
+from dovetail.codegen.gpu.templates.gemm_tiles import Tile
+from dovetail.codegen.gpu.templates.pooling import max_pool_gradient
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
 from dovetail.graph.core.dtypes import bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from triton_interpreter import run_routine
 
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100
-from dovetail.codegen.triton_compile import compile_kernel
-from dovetail.codegen.triton_templates.transposition import transposition, transposition_sizes
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, SM100
+from dovetail.codegen.gpu.templates.transpose import transposition, transposition_sizes
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.graph.core.dtypes import as_dtype
 
 

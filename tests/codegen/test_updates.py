@@ -9,12 +9,12 @@ import pytest
 from optimizer_scalars import SCALARS
 
 import dovetail as dt
-from dovetail.codegen.backends.numba import NumbaBackend
-from dovetail.codegen.backends.numpy import NumpyBackend
-from dovetail.codegen.backends.product_updates import ProductUpdate
-from dovetail.codegen.backends.updates import SMALLEST, UpdateKernel
-from dovetail.codegen.program import one_by_one
-from dovetail.codegen.update_loops import update
+from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.cpu.gemm_epilogue import ProductUpdate
+from dovetail.codegen.cpu.kernels.optimizer import SMALLEST, UpdateKernel
+from dovetail.codegen.fusion.optimizer_loops import update
+from dovetail.codegen.ir.program import one_by_one
+from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.dtypes import as_dtype, float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from dovetail.graph.ops.state.training import RULES, apply_update
@@ -22,7 +22,7 @@ from dovetail.graph.resources.resource_manager import Context, Resources, Sessio
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.kernel_cache import source_of  # noqa: E402
+from dovetail.codegen.cpu.jit import source_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.codegen import kernel_cache
-from dovetail.codegen.backends import warming
-from dovetail.codegen.backends.warming import WarmingKernel
+from dovetail.codegen.cpu import jit, tiering
+from dovetail.codegen.cpu.tiering import WarmingKernel
 
 
 class Asked:
@@ -20,8 +19,8 @@ class Asked:
         self.wanted: list[str] = []
         self.looked = 0
         self.kept = kept
-        monkeypatch.setattr(warming, "is_kept", self._look)
-        monkeypatch.setattr(warming, "compile_soon", self._want)
+        monkeypatch.setattr(tiering, "is_kept", self._look)
+        monkeypatch.setattr(tiering, "compile_soon", self._want)
 
     def _look(self, text: str) -> bool:
         self.looked += 1
@@ -34,7 +33,7 @@ class Asked:
 def spend(kernel: WarmingKernel, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a kernel on NumPy for so long."""
     times = iter((0.0, seconds))
-    monkeypatch.setattr(warming.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(tiering.time, "perf_counter", lambda: next(times))
     kernel._on_numpy(())
 
 
@@ -42,13 +41,13 @@ def test_what_is_kept_is_loaded_sooner_than_others_are_compiled(monkeypatch: pyt
     for kept in (True, False):
         asked = Asked(monkeypatch, kept)
         kernel = WarmingKernel("text", lambda: None)
-        spend(kernel, warming.LOAD_AFTER_S / 2, monkeypatch)
+        spend(kernel, tiering.LOAD_AFTER_S / 2, monkeypatch)
         assert not asked.wanted and not asked.looked
-        spend(kernel, warming.LOAD_AFTER_S, monkeypatch)
+        spend(kernel, tiering.LOAD_AFTER_S, monkeypatch)
         assert asked.wanted == (["text"] if kept else [])
-        spend(kernel, warming.LOAD_AFTER_S, monkeypatch)
+        spend(kernel, tiering.LOAD_AFTER_S, monkeypatch)
         assert asked.looked == 1  # once is enough
-        spend(kernel, warming.COMPILE_AFTER_S, monkeypatch)
+        spend(kernel, tiering.COMPILE_AFTER_S, monkeypatch)
         assert asked.wanted == ["text"]
 
 
@@ -66,9 +65,9 @@ def test_what_is_kept_is_wanted_at_once_by_a_stretch(monkeypatch: pytest.MonkeyP
 def test_a_source_is_kept_once_it_has_been_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))  # nobody has compiled it there
     text = "import numba\n\n\n@numba.njit('int64(int64)', cache=True)\ndef kernel(x):\n    return x + 41_999\n"
-    assert not kernel_cache.is_kept(text)
-    assert kernel_cache.compile_now(text)(1) == 42_000
-    assert kernel_cache.is_kept(text)
-    monkeypatch.setattr(kernel_cache, "_functions", {})  # as in another process
-    assert kernel_cache.is_kept(text)
-    assert not kernel_cache.is_kept(text + "\n")
+    assert not jit.is_kept(text)
+    assert jit.compile_now(text)(1) == 42_000
+    assert jit.is_kept(text)
+    monkeypatch.setattr(jit, "_functions", {})  # as in another process
+    assert jit.is_kept(text)
+    assert not jit.is_kept(text + "\n")

@@ -23,8 +23,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dovetail.codegen.gpu_kernel import Grid, Launch, Parameter, Routine, TritonKernel, triton_type
-from dovetail.codegen.triton_compile import load_source
+from dovetail.codegen.gpu.ir import Grid, Launch, Parameter, Routine, TritonKernel, triton_type
+from dovetail.codegen.gpu.toolchain.compile import load_source
 from dovetail.graph.core.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]

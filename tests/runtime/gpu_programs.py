@@ -14,8 +14,8 @@ import pytest
 from fake_driver import FakeDriver, fake_gpus
 
 import dovetail as dt
-from dovetail.codegen import triton_compile
-from dovetail.codegen.program import Call, Instruction
+from dovetail.codegen.gpu.toolchain import compile
+from dovetail.codegen.ir.program import Call, Instruction
 from dovetail.runtime.in_process import InProcess
 
 Build = Callable[[], tuple[Any, dict[Any, Any]]]
@@ -36,7 +36,7 @@ def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
     _random[0] = np.random.default_rng(0)
     with pytest.MonkeyPatch.context() as patch, fake_gpus(gpus) as made:
         patch.setenv("DOVETAIL_TUNE", "0")
-        patch.setattr(triton_compile, "compile_kernel", made.compile_kernel)
+        patch.setattr(compile, "compile_kernel", made.compile_kernel)
         yield made
 
 

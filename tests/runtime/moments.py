@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from shells import Notebook
 
-from dovetail.codegen.program import Program
+from dovetail.codegen.ir.program import Program
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.resources.async_request import Request
 from dovetail.graph.resources.queue import Queue, QueueKind

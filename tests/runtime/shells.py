@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dovetail.codegen.unit import RecvTensor
+from dovetail.codegen.ir.partition import RecvTensor
 from dovetail.graph.core.errors import OpError
 from dovetail.runtime.execution import ChannelKey, Execution
 from dovetail.runtime.step import TaskStep

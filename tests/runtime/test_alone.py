@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail.graph.ops.all  # noqa: F401
-from dovetail.codegen.unit import SendTensor, Unit
+from dovetail.codegen.ir.partition import SendTensor, Unit
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, OpError
 from dovetail.graph.core.graph import Graph

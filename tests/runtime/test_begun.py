@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from moments import DEVICE, POINTS, Machine, in_between, in_every_order, put, queue
 
-from dovetail.codegen.program import Await, Begin, Call, Program
+from dovetail.codegen.ir.program import Await, Begin, Call, Program
 from dovetail.graph.core.errors import CancelledError, OpError, OutOfRangeError
 from dovetail.graph.resources.queue import Queue
 from dovetail.runtime.recorder import Recorder

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from shells import Notebook
 
 import dovetail as tf
-from dovetail.codegen.backends.numpy import NumpyBackend
-from dovetail.codegen.lower import lower
+from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
+from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.errors import InvalidArgumentError, OpError
 from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.resources.resource_manager import DEAD, Context, Resources, SessionState

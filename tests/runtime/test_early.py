@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.codegen.unit import AwaitNode, SendTensor
+from dovetail.codegen.ir.partition import AwaitNode, SendTensor
 from dovetail.distribute import reduction
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.node import Node

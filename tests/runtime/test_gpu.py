@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cuda import driver, tune
-from dovetail.codegen.cuda.array import DeviceArray, from_cuda_array, from_dlpack
-from dovetail.codegen.cuda.device import Device, device
-from dovetail.codegen.cuda.graphs import capture
-from dovetail.codegen.cuda.kernels import KernelOnDevice, RoutineOnDevice
-from dovetail.codegen.cuda.transfers import PIECE
-from dovetail.codegen.gpu_kernel import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
-from dovetail.codegen.triton_compile import compile_kernel
+from dovetail.codegen.gpu import autotune
+from dovetail.codegen.gpu.driver import api
+from dovetail.codegen.gpu.driver.array import DeviceArray, from_cuda_array, from_dlpack
+from dovetail.codegen.gpu.driver.copies import PIECE
+from dovetail.codegen.gpu.driver.device import Device, device
+from dovetail.codegen.gpu.driver.graphs import capture
+from dovetail.codegen.gpu.driver.launch import KernelOnDevice, RoutineOnDevice
+from dovetail.codegen.gpu.ir import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(driver.gpu_count() == 0, reason="there is no NVIDIA GPU here, or no cuda-bindings"),
+    pytest.mark.skipif(api.gpu_count() == 0, reason="there is no NVIDIA GPU here, or no cuda-bindings"),
 ]
 
 
@@ -95,7 +96,7 @@ def test_out_of_memory_is_an_error_and_the_device_goes_on(gpu):
 def test_the_faster_of_two_wins(gpu):
     small, large = gpu.empty((1 << 10,), np.dtype(np.float32)), gpu.empty((1 << 26,), np.dtype(np.float32))
     with gpu.entered():
-        times = tune.measure(gpu, [lambda: gpu.clear(large), lambda: gpu.clear(small)])
+        times = autotune.measure(gpu, [lambda: gpu.clear(large), lambda: gpu.clear(small)])
     assert times[1] < times[0]
 
 
@@ -216,5 +217,5 @@ def test_nothing_is_left_after_steps(gpu):
 def test_the_devices_are_real():
     with dt.Session(graph=dt.Graph()) as session:
         found = [d for d in session.list_devices() if d.name.device_type == "GPU"]
-    assert len(found) == driver.gpu_count() and not any(d.emulated for d in found)
+    assert len(found) == api.gpu_count() and not any(d.emulated for d in found)
     assert isinstance(device(0).from_host(np.ones(3)), DeviceArray)

@@ -9,9 +9,9 @@ from gpu_programs import ops
 from kernel_checks import compiles
 
 import dovetail as dt
-from dovetail.codegen.gpu_kernel import GFX942, SM80, SM90, SM100
-from dovetail.codegen.loops import LoopsBuilder
-from dovetail.codegen.triton_routines import routines, specialise
+from dovetail.codegen.gpu.emit.schedules import routines, specialise
+from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, SM100
+from dovetail.codegen.ir.loop_nest import LoopsBuilder
 from dovetail.graph.core.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
 
 TYPES = (float8_e4m3fn, float8_e5m2)
@@ -58,7 +58,7 @@ def test_products(fake, dtype, half):
 
 
 def test_where_instructions_do_not_know_it_the_host_casts(fake, monkeypatch):
-    from dovetail.codegen.cuda.device import device
+    from dovetail.codegen.gpu.driver.device import device
 
     monkeypatch.setattr(device(0), "target", SM80)
     assert [t.has_float8 for t in (SM80, SM90, SM100, GFX942)] == [False, True, True, False]

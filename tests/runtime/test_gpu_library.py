@@ -8,8 +8,8 @@ from fake_cublaslt import FakeCublasLt
 from gpu_programs import agree, close, matrix, results_on
 
 import dovetail as dt
-from dovetail.codegen.backends import on_device
-from dovetail.codegen.cuda import cublaslt
+from dovetail.codegen.gpu import kernels
+from dovetail.codegen.gpu.driver import cublaslt
 from dovetail.graph.core.dtypes import float8_e4m3fn
 
 pytestmark = pytest.mark.usefixtures("launch_by_launch")
@@ -30,7 +30,7 @@ def library(fake):
 
     with pytest.MonkeyPatch.context() as patch:  # of its own: undone before what `fake` has set is
         patch.setenv("DOVETAIL_TUNE", "1")
-        patch.setattr(on_device, "fastest", fastest)
+        patch.setattr(kernels, "fastest", fastest)
         yield made
     cublaslt.use(before)
 

@@ -19,19 +19,19 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cuda import driver, nccl
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.cuda.ipc import LEAST_BYTES
+from dovetail.codegen.gpu.driver import api, nccl
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES
 from dovetail.graph.ops.state import collectives as ops
 from dovetail.runtime import gpu_loans
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(driver.gpu_count() == 0, reason="there is no NVIDIA GPU here, or no cuda-bindings"),
+    pytest.mark.skipif(api.gpu_count() == 0, reason="there is no NVIDIA GPU here, or no cuda-bindings"),
 ]
 two_gpus = pytest.mark.skipif(
-    driver.gpu_count() < 2 or not nccl.bindings(), reason="NCCL needs two GPUs, nccl4py and NVIDIA's library"
+    api.gpu_count() < 2 or not nccl.bindings(), reason="NCCL needs two GPUs, nccl4py and NVIDIA's library"
 )
 WAIT_S = 60.0
 COUNT = 4 * LEAST_BYTES // 4 + 3

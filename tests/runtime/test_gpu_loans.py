@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "codegen"))
 from fake_driver import FakeDriver, Result, fake_gpus
 
 import dovetail as dt
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.cuda.ipc import LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
 from dovetail.runtime import gpu_loans
 from dovetail.runtime.gpu_loans import GpuLoans, Ledger
 
@@ -281,8 +281,8 @@ SERVER = """
     import sys
     sys.path.insert(0, {codegen!r})
     from fake_driver import FakeDriver
-    from dovetail.codegen.cuda import driver
-    driver.use(FakeDriver(1))
+    from dovetail.codegen.gpu.driver import api
+    api.use(FakeDriver(1))
     import dovetail as dt
     server = dt.train.Server({spec!r}, "w", 1)
     print("ready", flush=True)

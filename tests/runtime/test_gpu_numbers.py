@@ -227,11 +227,11 @@ def test_what_is_checked_is_exact(fake, monkeypatch):
 
 
 def test_the_first_node_that_is_wrong_is_named(fake, monkeypatch):
-    from dovetail.codegen import triton_values
+    from dovetail.codegen.gpu.emit import expr
 
     monkeypatch.setenv("DOVETAIL_CHECK", "2")
     monkeypatch.setitem(
-        triton_values._OPERATORS, "mul", "+"
+        expr._OPERATORS, "mul", "+"
     )  # numbers that no other test has: texts of kernels are kept
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
         x = dt.placeholder(dt.float32, [None, 7], name="x")

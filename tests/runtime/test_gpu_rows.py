@@ -5,8 +5,8 @@ import pytest
 from gpu_programs import agree, instructions
 
 import dovetail as dt
-from dovetail.codegen.backends.stretches import Stretch
-from dovetail.codegen.program import Call
+from dovetail.codegen.gpu.graph_regions import Stretch
+from dovetail.codegen.ir.program import Call
 
 RANDOM = np.random.default_rng(0)
 TABLE = RANDOM.standard_normal((9, 5)).astype(np.float32)

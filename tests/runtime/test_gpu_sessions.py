@@ -11,9 +11,9 @@ from fake_driver import FakeDriver
 from gpu_programs import agree, graph_variable, instructions, matrix, ops, results_on
 
 import dovetail as dt
-from dovetail.codegen.cuda.array import DeviceArray
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.program import Call, Loop
+from dovetail.codegen.gpu.driver.array import DeviceArray
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.ir.program import Call, Loop
 
 GPUS = 2
 

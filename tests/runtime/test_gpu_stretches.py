@@ -13,10 +13,10 @@ from fake_driver import FakeDriver
 from gpu_programs import graph_variable, instructions, ops
 
 import dovetail as dt
-from dovetail.codegen.backends.stretches import Stretch
-from dovetail.codegen.cuda.device import device
-from dovetail.codegen.program import Call
-from dovetail.codegen.update_loops import accumulation, update
+from dovetail.codegen.fusion.optimizer_loops import accumulation, update
+from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.graph_regions import Stretch
+from dovetail.codegen.ir.program import Call
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.ops.state.training import RULES
 
@@ -208,12 +208,12 @@ def test_a_step_of_adam_is_a_graph_that_is_fed_and_fetched_without_copies_on_the
 
 
 def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypatch):
-    from dovetail.codegen.backends import captured
-    from dovetail.codegen.cuda import transfers
+    from dovetail.codegen.gpu import graph_replay
+    from dovetail.codegen.gpu.driver import copies
 
-    monkeypatch.setattr(transfers, "SMALL_COPY", 64)
-    monkeypatch.setattr(transfers, "SMALL_IN", 64)
-    monkeypatch.setattr(captured, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
+    monkeypatch.setattr(copies, "SMALL_COPY", 64)
+    monkeypatch.setattr(copies, "SMALL_IN", 64)
+    monkeypatch.setattr(graph_replay, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
     losses, (stretch,) = adam("/gpu:0", 8, batch=4)
     wanted, _ = adam("/cpu:0", 8, batch=4)
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from gpu_programs import ops
 
 import dovetail as dt
-from dovetail.codegen.backends import joint_updates
+from dovetail.codegen.gpu import horizontal_fusion
 
 pytestmark = pytest.mark.usefixtures("launch_by_launch")
 
@@ -84,7 +84,7 @@ def test_they_are_updated_in_place(fake):
 
 
 def test_no_more_than_fit_into_one_launch(fake, monkeypatch):
-    monkeypatch.setattr(joint_updates, "MOST", 3)
+    monkeypatch.setattr(horizontal_fusion, "MOST", 3)
 
     def build():
         parameters = variables(*SHAPES)
@@ -95,7 +95,7 @@ def test_no_more_than_fit_into_one_launch(fake, monkeypatch):
 
 
 def test_large_variables_keep_launches_of_their_own(fake, monkeypatch):
-    monkeypatch.setattr(joint_updates, "LARGE", 1000)
+    monkeypatch.setattr(horizontal_fusion, "LARGE", 1000)
 
     def build():
         parameters = variables(*SHAPES)

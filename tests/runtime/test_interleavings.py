@@ -10,7 +10,7 @@ import pytest
 from interleavings import Choices, Step, World, explore, is_expected
 
 import dovetail as tf
-from dovetail.codegen.program import Await, Begin
+from dovetail.codegen.ir.program import Await, Begin
 from dovetail.graph.core.errors import CancelledError, OpError
 from dovetail.graph.ops.state import collectives
 from dovetail.runtime.early import LEAST_BYTES, LEAST_WORK

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen import kernel_cache
-from dovetail.codegen.backends.numba import FusedKernel
+from dovetail.codegen.cpu import jit
+from dovetail.codegen.cpu.backend import FusedKernel
+from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.program import Call
 from dovetail.runtime.in_process import InProcess
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -34,8 +34,8 @@ def chain(x: Any) -> Any:
 
 def test_the_first_step_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # However long a busy machine takes.
-    monkeypatch.setattr("dovetail.codegen.backends.warming.COMPILE_AFTER_S", 3600.0)
-    monkeypatch.setattr("dovetail.codegen.backends.warming.LOAD_AFTER_S", 3600.0)
+    monkeypatch.setattr("dovetail.codegen.cpu.tiering.COMPILE_AFTER_S", 3600.0)
+    monkeypatch.setattr("dovetail.codegen.cpu.tiering.LOAD_AFTER_S", 3600.0)
     with dt.Graph().as_default(), dt.Session(config=dt.ConfigProto(kernel_backend="auto")) as session:
         x = dt.placeholder(dt.float32, [None, 5000])
         y = chain(x)
@@ -148,7 +148,7 @@ def test_a_cluster_is_told_by_the_session() -> None:
             session.warmup(y, {x: None})
             value = np.linspace(-2, 2, 640, dtype=np.float32).reshape(10, 64)
             np.testing.assert_allclose(session.run(y, {x: value}), np.tanh(value * 2) + 1, rtol=1e-6, atol=1e-6)
-    made = list(kernel_cache.folder().rglob("k*.py"))
+    made = list(jit.folder().rglob("k*.py"))
     assert any("tanh" in path.read_text(encoding="utf-8") for path in made)
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.backends.numba import FusedKernel, NumbaBackend
-from dovetail.codegen.backends.product_updates import ProductUpdate
-from dovetail.codegen.backends.warming import WarmingKernel
-from dovetail.codegen.program import Call, one_by_one
+from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend
+from dovetail.codegen.cpu.gemm_epilogue import ProductUpdate
+from dovetail.codegen.cpu.tiering import WarmingKernel
+from dovetail.codegen.ir.program import Call, one_by_one
 
 GPU = {"worker": ["cpu:0", "gpu:0"]}
 
@@ -149,7 +149,7 @@ _MEASURE_A_STEP = """
 import json, sys, tracemalloc
 import numpy as np
 import dovetail as dt
-from dovetail.codegen.buffers import buffers
+from dovetail.codegen.memory.pool import buffers
 
 buffers._kept = 0  # so that all of a step's memory is new, and counted
 x = dt.placeholder(dt.float32, [128, 512])

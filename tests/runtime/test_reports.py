@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dovetail as tf
-from dovetail.codegen.unit import EndLoop, RecvTensor, SendTensor, Unit, UnitStep
+from dovetail.codegen.ir.partition import EndLoop, RecvTensor, SendTensor, Unit, UnitStep
 from dovetail.graph.core.device import DeviceSpec
 from dovetail.runtime.reports import must_report
 from dovetail.runtime.waiting import Wait

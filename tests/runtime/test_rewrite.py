@@ -12,7 +12,7 @@ from test_random_graphs import Program, programs
 
 import dovetail as dt
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.rewrite import Rewrites
+from dovetail.codegen.passes.rewrite import Rewrites
 
 
 def session(**options: Any) -> dt.Session:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.program import Call, Guarded, Loop, Program
+from dovetail.codegen.ir.program import Call, Guarded, Loop, Program
 from dovetail.runtime import slowed as module
 from dovetail.runtime.faults import link_faults
 from dovetail.runtime.slowed import slowed

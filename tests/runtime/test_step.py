@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from shells import Notebook
 
-from dovetail.codegen.program import Call, Program, Recv, Send
+from dovetail.codegen.ir.program import Call, Program, Recv, Send
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
 from dovetail.runtime.execution import Execution
 from dovetail.runtime.step import TaskStep

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from moments import DEVICE, POINTS, Machine, in_between, in_every_order, put, queue
 
-from dovetail.codegen.program import Call, Program, Wait
+from dovetail.codegen.ir.program import Call, Program, Wait
 from dovetail.graph.core.errors import CancelledError, OpError, OutOfRangeError
 from dovetail.graph.resources.queue import Queue
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail.graph.ops.all  # noqa: F401
-from dovetail.codegen.unit import RecvTensor, SendTensor, Unit
+from dovetail.codegen.ir.partition import RecvTensor, SendTensor, Unit
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph

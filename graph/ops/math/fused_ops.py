@@ -1,4 +1,4 @@
-"""Ops that no program writes: what the compiler makes of functions that were spelled out (`codegen/rules/functions.py`).
+"""Ops that no program writes: what the compiler makes of functions that were spelled out (`codegen/passes/rules/idioms.py`).
 
 Each computes the formula that it stands for. They come into being after gradients have been built, so they have none.
 """

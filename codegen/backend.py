@@ -1,0 +1,65 @@
+"""The interface that every backend has.
+
+A backend turns nodes into kernels for one type of device. Lowering asks it what to fuse, for one kernel per fused group, and for
+one per node that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ..graph.core.node import Node
+from ..graph.resources.resource_manager import Context
+from .ir.program import Kernel, Program
+
+if TYPE_CHECKING:
+    from .ir.fused_kernel import FusedNodes
+    from .ir.partition import Unit, UnitStep
+    from .passes.rewrite import Rewrites
+
+
+ContextOf: TypeAlias = Callable[[Node], Context]
+
+
+class Backend(Protocol):
+    """Makes kernels for one type of device.
+
+    `rewrites`: what may be done to the nodes beforehand.
+    """
+
+    name: str
+    rewrites: Rewrites
+
+    def kernel(self, node: Node, context: Context | None) -> Kernel:
+        """A function of the node's input arrays that gives its output (one array, or a tuple when not exactly one).
+
+        `context` is given for stateful ops only.
+
+        Inputs that `node.opdef.ref_inputs` names, and inputs of type `resource`, are `VariableState` objects; all others are
+        arrays, which the kernel must not change. It must be safe to call from several threads at once.
+        """
+        ...
+
+    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+        """The unit's steps, with those nodes put together that this backend has one kernel for."""
+        ...
+
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+        """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple.
+
+        `context_of`: the `Context` for a stateful node: a group may look up rows of a variable.
+        """
+        ...
+
+    def finish(self, program: Program) -> Program:
+        """The lowered program with what this backend does to whole programs."""
+        ...
+
+
+class NodeError(Exception):
+    """A node inside a fused kernel failed; its cause says how. Whoever runs the kernel names the node in the error."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node

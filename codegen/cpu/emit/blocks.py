@@ -1,0 +1,180 @@
+"""The innermost loops of CPU kernels, and what is made before them, a stretch of the axis at a time.
+
+    random numbers      one counter gives four neighbours, so a stretch of them is made at once, as vectors
+    running sums        along rows: what is summed is made as vectors, the sums go step by step, and what is made of them is vectors again
+
+A stretch has BLOCK elements at most and stays in the first cache; random numbers of several short rows are one. While a row is worked on,
+strips of the next one are fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from ...ir.loop_nest import Scan, Value
+from .expr import ValueWriter, combine
+
+BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
+STRIP = 512  # elements of a row, parts of a block, that are worked on while as many of the next row come from memory
+FETCHED = (
+    128,
+    8192,
+)  # lengths of rows for which that is done: others come by themselves, or would not stay in the first cache
+_LINE = 64  # bytes of a line of the cache
+
+
+class StretchWriter(ValueWriter):
+    """The lines of a kernel's body, as far as they are about its innermost loops."""
+
+    def inner(self, axis: int, ends: str, roots: Iterable[int], body: Callable[[], None]) -> None:
+        """The innermost loop, from a start to an end; `roots`: what it needs. What is made in stretches is made before."""
+        found = self.in_stretches(roots)
+        if not found:
+            self.strips(axis, ends, body)
+            return
+        end = ends.split(", ")[1]
+
+        def stretch() -> None:
+            self.line(f"end = min(at + {BLOCK}, {end})")
+            self.prepare(found)
+            self.nest([self.header(axis, "at, end")], body)
+
+        self.nest([self.stretches(axis, ends)], stretch)
+
+    def header(self, axis: int, ends: str) -> str:
+        """A loop along an axis."""
+        start, end = ends.split(", ", 1)
+        if self.goes_back(axis):
+            return f"for i{axis} in range({end} - 1, {start} - 1, -1):"
+        return f"for i{axis} in range({ends.removeprefix('0, ')}):"
+
+    def stretches(self, axis: int, ends: str) -> str:
+        """A loop over the stretches of an axis; `at` is where one begins."""
+        start, end = ends.split(", ")
+        if self.goes_back(axis):
+            return f"for at in range(({end} - 1) // {BLOCK} * {BLOCK}, -1, -{BLOCK}):"
+        return f"for at in range({start}, {end}, {BLOCK}):"
+
+    def goes_back(self, axis: int) -> bool:
+        """Whether loops along an axis go from its end, as the running sums along it do."""
+        return self.loops.backwards and self.loops.reduced[axis]
+
+    def strips(self, axis: int, ends: str, body: Callable[[], None]) -> None:
+        """The innermost loop; of a second pass over a row a strip at a time, while the same strip of the next row is fetched."""
+        if not self.fetched:
+            self.nest([self.header(axis, ends)], body)
+            return
+        start, end = ends.split(", ", 1)
+        length = " * ".join(f"n{a}" for a in self.loops.reduced_axes)
+        self.scratch.append(f"    ahead = n{axis} if {FETCHED[0]} <= {length} <= {FETCHED[1]} else 0")
+
+        def strip() -> None:
+            self.line(f"stop = min(part + {STRIP}, n{axis})")
+            for v in self.fetched:
+                lines = f"for i{axis} in range(part, min(stop, ahead), {_LINE // v.dtype.size}):"
+                fetch = f"m.fetch(in{v.data}, {self.index(v.axes)} + {length})"
+                self.nest([lines], partial(self.line, fetch))
+            self.nest([f"for i{axis} in range(part, stop):"], body)
+
+        self.nest([f"for part in range({start}, {end}, {STRIP}):"], strip)
+
+    def read_first(self) -> list[Value]:
+        """What the first pass over a row reads of it, where the next row's lies right behind it."""
+        values, kept = self.loops.values, self.loops.kept_axes
+        if not kept:
+            return []
+        needed = {values[r].args[0] for r in self.reductions(0)}
+        needed |= {self.loops.stores[o].value for o in self.outputs(0, full=True)}
+        for i in range(len(values) - 1, -1, -1):
+            if i in needed and values[i].op != "reduce":
+                needed.update(values[i].args)
+        last = (kept[-1], *self.loops.reduced_axes)
+        return [values[i] for i in sorted(needed) if values[i].op == "load" and values[i].axes[-len(last) :] == last]
+
+    def outputs(self, stage: int, full: bool) -> list[int]:
+        """Outputs that can be stored after so many reductions: those with the reduced axes, or those without."""
+        axes = len(self.loops.reduced)
+        found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
+        return [i for i in found if (len(self.loops.stores[i].axes) == axes) == full]
+
+    def reductions(self, stage: int) -> list[int]:
+        """Reductions whose operands are there after so many reductions."""
+        return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
+
+    def in_stretches(self, roots: Iterable[int]) -> list[int]:
+        """The values that are made in stretches of the innermost axis, of those that these are made of and that are not known."""
+        values, inner = self.loops.values, self.innermost
+        drawn = [i for i in self.not_known(roots, "random") if inner in values[i].axes]
+        return sorted(drawn + (self.not_known(roots, "scan") if self.loops.reduced[inner] else []))
+
+    def not_known(self, roots: Iterable[int], op: str) -> list[int]:
+        """The values of one kind that these are made of, and that are not known."""
+        todo, seen = list(roots), set()
+        while todo:
+            i = todo.pop()
+            if i not in seen and i not in self.known and i not in self.aside and self.loops.values[i].op != "reduce":
+                seen.add(i)
+                todo.extend(self.loops.values[i].args)
+        return sorted(i for i in seen if self.loops.values[i].op == op)
+
+    def prepare(self, numbers: Iterable[int]) -> None:
+        """Make a stretch of values, from position `at` of the innermost axis up to `end`."""
+        for i in numbers:
+            v = self.loops.values[i]
+            name = f"{v.op}{i}"
+            if i not in self.stretch:
+                size = f"{BLOCK} + r.MARGIN" if v.op == "random" else f"{BLOCK}"
+                self.stretch[i] = self.new_scratch(name, size, v.dtype)
+                if v.op == "random":
+                    self.scratch.append(f"    base{i} = have{i} = 0")
+            if v.op == "random":
+                self.draw(i, v)
+            else:
+                self.run_along(i, v)
+            begin = f"+ at{i}" if v.op == "random" else "- at"
+            self.known[i] = f"m.load({name}, {self.stretch[i]}, i{self.innermost} {begin})"
+
+    def draw(self, i: int, v: Value) -> None:
+        """A stretch of random numbers, if there is none from before; where rows are short, the next ones' at once."""
+        stream = ", ".join(self.value(a) for a in v.args)
+        last, whole = self.innermost, " * ".join(f"n{a}" for a in v.axes)
+        ahead = f"min({BLOCK} if n{last} <= {BLOCK // 8} else 0, {whole} - first)"
+        make = f"r.{v.data}{8 * v.dtype.size}(random{i}, first, have{i} - first, {stream})"
+        self.line(f"first = {self.index(v.axes, last='at')}")
+        self.line(f"if first < base{i} or first + end - at > have{i}:")
+        self.line(f"    have{i} = first + max(end - at, {ahead})")
+        self.line(f"    base{i} = first - {make}")
+        self.line(f"at{i} = first - base{i} - at")
+
+    def run_along(self, number: int, v: Value) -> None:
+        """A stretch of a running sum: what is summed, as vectors, and then one step after the other."""
+        place, last = f"scan{number}, {self.stretch[number]}", self.innermost
+        how: Scan = v.data
+
+        def summed() -> None:
+            self.fetch_aside("row", self.index(self.loops.reduced_axes))
+            self.line(f"m.store({place}, i{last} - at, {self.value(v.args[0])})")
+
+        def step() -> None:
+            total = f"total{number}"
+            self.line(f"x = m.load({place}, k)")
+            steps = [f"{total} = {combine(how.kind, total, 'x', v.dtype)}", f"m.store({place}, k, {total})"]
+            for line in reversed(steps) if how.exclusive else steps:
+                self.line(line)
+
+        self.nest([f"for i{last} in range(at, end):"], summed)
+        self.nest([f"for k in range({'end - at - 1, -1, -1' if how.reverse else 'end - at'}):"], step)
+
+    def run_down(self, number: int, v: Value, last: int) -> None:
+        """A step of a running sum down columns, whose totals are a vector."""
+        place, how, total = f"scan{number}, {self.stretch[number]}, i{last}", v.data, f"total{number}"
+        self.line(f"{total} = m.load({place})")
+        self.line(f"v{number} = {combine(how.kind, total, self.value(v.args[0]), v.dtype)}")
+        self.line(f"m.store({place}, v{number})")
+        self.known[number] = total if how.exclusive else f"v{number}"
+
+    def fetch_aside(self, name: str, place: str) -> None:
+        """From here on, what was put aside is read from there."""
+        for number, array in self.aside.items():
+            self.known[number] = f"m.load({name}{number}, {array}, {place})"

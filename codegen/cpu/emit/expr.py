@@ -1,0 +1,224 @@
+"""The values of a CPU kernel as expressions in Python: where an element lies, what it is called, how it is computed.
+
+`nest` says how loops follow one another, `blocks` what is made before the innermost of them; here is what one element is,
+wherever the loops are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ...fusion.range_analysis import is_below_zero, is_part
+from ...ir.loop_nest import ADD, COSTLY, Loops, Value
+
+SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
+          "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
+NARROW = (float16, bfloat16)
+
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+              "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<",
+              "shr": ">>"}  # fmt: skip
+_SAME_NAME = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "sqrt": "sqrt"}
+
+
+def type_of(dtype: DType) -> str:
+    """Numba's name of the elements of an array."""
+    return "boolean" if dtype.is_bool else "uint16" if dtype in NARROW else dtype.name
+
+
+def literal(value: object, dtype: DType) -> str:
+    """A number, as text."""
+    if dtype.is_bool:
+        return repr(bool(value))
+    if dtype.is_floating:
+        number = float(value)  # type: ignore[arg-type]
+        if not math.isfinite(number):
+            return f"{SHORT[dtype.name]}({'np.nan' if math.isnan(number) else 'np.inf' if number > 0 else '-np.inf'})"
+        return f"{SHORT[dtype.name]}({number!r})"
+    return f"{SHORT[dtype.name]}({value!r})"
+
+
+def start_of(kind: str, dtype: DType) -> str:
+    """What a reduction of nothing is."""
+    if kind in ("any", "all"):
+        return repr(kind == "all")
+    if kind in ("sum", "prod"):
+        return literal(0 if kind == "sum" else 1, dtype)
+    low = kind == "max"
+    if dtype.is_floating:
+        return literal(-math.inf if low else math.inf, dtype)
+    return literal(int(dtype.min if low else dtype.max), dtype)
+
+
+def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = False) -> str:
+    """One step of a reduction."""
+    if kind in ("any", "all"):
+        return f"{total} {'|' if kind == 'any' else '&'} {x}"
+    if kind in ("max", "min"):
+        if dtype.is_floating:
+            return f"m.f{kind}imum({total}, {x})"
+        return f"m.select({x} {'>' if kind == 'max' else '<'} {total}, {x}, {total})"
+    sign = "+" if kind == "sum" else "*"
+    if not dtype.is_floating:
+        return f"{SHORT[dtype.name]}({total} {sign} {x})"
+    if any_order:
+        return f"m.accumulate{'' if kind == 'sum' else '_product'}({total}, {x})"
+    return f"{total} {sign} {x}"
+
+
+class ValueWriter:
+    """The lines of a kernel's body, as far as they are about values where the loops are."""
+
+    def __init__(self, loops: Loops, in_place: int = 0, short_rows: bool = False) -> None:
+        self.loops = loops
+        self.in_place = in_place
+        self.short_rows = short_rows
+        self.lines: list[str] = []
+        self.depth = 1
+        self.stages = loops.stages()
+        self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
+        self.scratch: list[str] = []
+        self.known: dict[int, str] = {}  # value -> how it is called where we are
+        self.fetched: list[Value] = []  # what is read of the next row meanwhile
+        self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
+        self.stretch: dict[int, int] = {}  # random value or running sum -> the array with a stretch of it
+        self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
+        self.places: dict[int, int] = {}  # reduction -> the array in which they are
+        self.put_into: dict[
+            int, int
+        ] = {}  # output -> the array that has its elements until they are put in their places
+        self.innermost = len(loops.reduced) - 1
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def nest(self, headers: Iterable[str], body: Callable[[], None]) -> None:
+        """Loops inside one another. What `body` computes is not known after them."""
+        before, depth = dict(self.known), self.depth
+        for header in headers:
+            self.line(header)
+            self.depth += 1
+        body()
+        self.known, self.depth = before, depth
+
+    def new_scratch(self, name: str, size: str, dtype: DType) -> int:
+        """A vector of the kernel's own; its number among the arrays."""
+        self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else type_of(dtype)})")
+        self.arrays += 1
+        return self.arrays - 1
+
+    def index(self, axes: Iterable[int], row: str = "", last: str = "") -> str:
+        """Where the current element is in a flat array that has these axes; or in a table, in this row.
+
+        `last`: the place along the last axis, if it is not the current one.
+        """
+        out = row
+        places = {a: f"i{a}" for a in axes}
+        if last:
+            places[max(places)] = last
+        for a, i in places.items():
+            out = f"({out}) * n{a} + {i}" if "+" in out else f"{out} * n{a} + {i}" if out else i
+        return out or "0"
+
+    def value(self, number: int) -> str:
+        """Name of a value; it, and what it needs, is computed here unless it is known."""
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        v = self.loops.values[number]
+        if v.op == "constant":
+            return literal(v.data, v.dtype)
+        assert v.op != "reduce", "a reduction is known before it is used"
+        text = self.expression(v)
+        name = self.known[number] = f"v{number}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def expression(self, v: Value) -> str:
+        """What a value is, in Python."""
+        if v.op == "load":
+            if v.data < self.in_place:
+                return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"
+            return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
+        if v.op == "gather":
+            if v.data < self.in_place:
+                place = self.index(self.loops.row_axes(v), self.value(v.args[0]))
+                return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {place})"
+            return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), self.value(v.args[0]))})"
+        short = SHORT[v.dtype.name]
+        if v.op == "position":
+            return f"{short}(i{v.axes[0]})"
+        if v.op == "count":
+            return f"{short}({' * '.join(f'n{a}' for a in self.loops.reduced_axes) or '1'})"
+        args = [self.value(a) for a in v.args]
+        if v.op == "random":
+            return f"r.{v.data}{8 * v.dtype.size}_at({self.index(v.axes)}, {', '.join(args)})"
+        source = self.loops.values[v.args[-1]].dtype
+        floating = source.is_floating
+        if v.op == "div" and self.is_part(v):
+            return f"m.part_of{8 * v.dtype.size}({', '.join(args)})"
+        if v.op in _OPERATORS:
+            text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
+            return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
+        if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
+            return f"m.exp_below32({args[0]})"
+        if v.op in COSTLY:
+            return f"m.{v.op}{8 * v.dtype.size}({', '.join(args)})"
+        if v.op in _SAME_NAME:
+            return f"m.{_SAME_NAME[v.op]}({args[0]})"
+        (a, *rest) = args
+        if v.op == "select":
+            return f"m.select({a}, {', '.join(rest)})"
+        if v.op in ("minimum", "maximum"):
+            if floating:
+                return f"m.f{v.op}({a}, {rest[0]})"
+            return f"m.select({a} {'<' if v.op == 'minimum' else '>'} {rest[0]}, {a}, {rest[0]})"
+        if v.op == "neg":
+            return f"-{a}" if floating else f"{short}({short}(0) - {a})"
+        if v.op == "abs":
+            if floating or source.is_unsigned:
+                return f"m.fabs({a})" if floating else a
+            return f"m.select({a} < {short}(0), {short}({short}(0) - {a}), {a})"
+        if v.op == "sign":
+            below = f"m.select({a} < {short}(0), {short}(-1), {a})" if not source.is_unsigned else a
+            return f"m.select({a} > {short}(0), {short}(1), {below})"
+        if v.op == "cast":
+            if v.dtype in NARROW:
+                if source is float64:  # NumPy rounds to a bfloat16 by way of float32, to a float16 at once
+                    a = f"m.towards_odd({a})" if v.dtype is float16 else f"f32({a})"
+                return f"m.to_{v.dtype.name}({a})"
+            if source in NARROW:
+                return f"m.from_{source.name}({a})"
+            if v.dtype.is_bool:
+                return f"{a} != {literal(0, source)}"
+            return f"{short}({a})"
+        return {
+            "not": f"not {a}",
+            "invert": f"{short}(~{a})" if v.op == "invert" else "",
+            "isnan": f"{a} != {a}",
+            "isinf": f"m.fabs({a}) == {SHORT[source.name]}(np.inf)",
+            "isfinite": f"m.fabs({a}) < {SHORT[source.name]}(np.inf)",
+        }[v.op]
+
+    def is_part(self, v: Value) -> bool:
+        """Whether a quotient is one of many from 0 to 1 that have one divisor."""
+        kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
+        if self.short_rows or kept and reduced and kept[-1] > reduced[-1]:
+            return False  # each column has its own
+        return is_part(self.loops, v)
+
+    def put(self, output: int) -> None:
+        """Store an output's current element."""
+        store = self.loops.stores[output]
+        if output in self.put_into:
+            place = f"i{self.loops.kept_axes[-1]} - at"
+            self.line(f"m.store(put{output}, {self.put_into[output]}, {place}, {self.value(store.value)})")
+            return
+        array = f"out{output}, {len(self.loops.loads) + output}"
+        place = self.index(store.axes, "" if store.row is None else self.value(store.row))
+        value = self.value(store.value)
+        if store.how == ADD:
+            value = combine("sum", f"m.load({array}, {place})", value, self.loops.values[store.value].dtype)
+        self.line(f"m.store({array}, {place}, {value})")

@@ -1,0 +1,62 @@
+"""Source texts of kernels whose loops are written by hand: a file of functions, and which of them for which types.
+
+A file such as `pool_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
+integers, then the range of work that a call does. Compiled and kept they are like all other kernels (`jit`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+from ..jit import versions
+
+Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
+"""(a letter per argument, the lengths of the tuples that follow): r is an array that is read, w one that is written, n one of int64
+that is read, c one of int64 with which threads count, p one of int32 that is written, i an integer."""
+
+
+_KERNELS = Path(__file__).parent.parent / "kernels"
+_CALLED = (
+    "microkernel.py",
+    "gemm_source.py",
+    "table_microkernel.py",
+    "gemv_source.py",
+    "depthwise_microkernel.py",
+)
+"""What these files call of others."""
+
+
+def source_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
+    """The source text of functions of one file for arrays of one type. `kernel` is the function, or a tuple of several."""
+    return _source(file, tuple(functions.items()), dtype)
+
+
+@cache
+def _source(file: str, functions: tuple[tuple[str, Signature], ...], dtype: str) -> str:
+    tiles = b"".join((_KERNELS / name).read_bytes() for name in _CALLED if name != file + ".py")
+    tile = hashlib.sha256(tiles).hexdigest()[:16]
+    compiled = [_compiled(name, signature, dtype) for name, signature in functions]
+    return "\n".join(
+        [
+            (_KERNELS / f"{file}.py").read_text(encoding="utf-8"),
+            "",
+            f"# for tile {tile}, {versions()}",
+            f"kernel = {compiled[0] if len(compiled) == 1 else '(' + ', '.join(compiled) + ')'}",
+            "",
+        ]
+    )
+
+
+def _compiled(name: str, signature: Signature, dtype: str) -> str:
+    arguments, tuples = signature
+    kinds = {"r": f"types.Array(types.{dtype}, 1, 'C', readonly=True)", "w": f"types.Array(types.{dtype}, 1, 'C')"}
+    kinds["c"] = "types.Array(types.int64, 1, 'C')"
+    kinds["p"] = "types.Array(types.int32, 1, 'C')"
+    kinds["n"] = "types.Array(types.int64, 1, 'C', readonly=True)"
+    types = [kinds.get(a, "types.intp") for a in arguments]
+    types += [f"types.UniTuple(types.intp, {n})" for n in tuples] + ["types.intp"] * 2
+    return f"njit(types.void({', '.join(types)}), nogil=True, error_model='numpy', cache=True)({name})"

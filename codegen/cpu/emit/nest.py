@@ -1,0 +1,512 @@
+"""Source text of CPU kernels: loop IR in, a readable Numba module out.
+
+A kernel is a function of flat arrays (the inputs, then the outputs), the sizes of the axes, and the range `[lo, hi)` of the axis
+that is split between threads. Three nests of loops serve all kernels:
+
+    pointwise   nothing is reduced: the axes in order
+    rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. What
+                is costly and needed in a later pass is put aside, the rest is computed again
+    columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
+                and reductions accumulate in vectors. So do short rows, some at a time: a vector has the same element of several
+
+What is made before the innermost loop (random numbers, running sums along rows) is in `blocks`. A running sum down columns is a
+vector of totals. Sums into the rows of a table have a nest of their own, in which each thread takes what goes into some rows.
+
+What a user wrote is compiled as written: no fast-math flags, integers wrap around, NaN and infinities as in NumPy. Two things
+differ from NumPy, and both stay within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are
+added in blocks whose totals are added in float64.
+
+float16 and bfloat16 are memory only: arrays of their bits. A kernel computes them in float32, and rounds where it stores them and
+where a cast asks for it (`_widened`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ...fusion.range_analysis import passes_over_nan
+from ...ir.loop_nest import ADD, COSTLY, READS, Loops, Store, Value
+from .blocks import BLOCK, StretchWriter
+from .expr import NARROW, SHORT, combine, literal, start_of, type_of
+
+ROWS = -1
+"""Where a kernel is split by the rows of the table that it adds to: whoever has some takes all that goes into them, in order."""
+
+SOME_ROWS = 512
+"""So many short rows are worked on at a time: vectors of these stay in the first cache."""
+
+PARTS = -2
+"""Where a kernel that reduces all there is is split by pieces of PART elements: whoever ends the last one adds up what all have found."""
+
+PART = 1 << 16
+"""Elements of such a piece, blocks of a sum; always the same, so that a result does not depend on who does which."""
+
+HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
+"""How the function in a kernel's text begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumbaSource:
+    """A generated module.
+
+    Attributes:
+        text: the module; its function is called `kernel`.
+        split: the axis that `lo` and `hi` are a range of; None when the kernel cannot be split, ROWS where they are rows of the table
+            that it adds to, PARTS where they are pieces of what is reduced.
+        partial: with PARTS, the types of the vectors that the kernel takes behind its outputs, with a place for each piece; then comes a
+            counter of pieces that are done, which is 0.
+    """
+
+    text: str
+    split: int | None
+    partial: tuple[DType, ...] = ()
+
+
+def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+    """Write a kernel; `versions` is put into the text, because what it names decides what the text means.
+
+    The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
+    arguments are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
+    `short_rows`: see `row_facts.has_short_rows`.
+    """
+    described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
+    loops = _widened(loops)
+    assert not (in_place and any(loops.reduced)), "a reduction reads again what is overwritten"
+    writer = _Writer(loops, in_place, short_rows)
+    split = writer.write()
+    used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
+    widths = [
+        f"{short} = np.{name}"
+        for name, short in SHORT.items()
+        if (short in used or short == "f64") and name not in ("float16", "bfloat16")
+    ]
+    draws = any(v.op == "random" for v in loops.values)
+    arrays = [f"types.Array(types.{type_of(v.dtype)}, 1, 'C', readonly=True)" for v in loops.loads]
+    arrays += [f"types.Array(types.{type_of(loops.values[s.value].dtype)}, 1, 'C')" for s in loops.stores]
+    arrays += [f"types.Array(types.{type_of(dtype)}, 1, 'C')" for dtype in writer.partial.values()]
+    arrays += ["types.Array(types.int64, 1, 'C')"] * bool(writer.partial)
+    ints = len(loops.reduced) + 2
+    names = [f"in{i}" for i in range(len(loops.loads))] + [f"out{i}" for i in range(len(loops.stores))]
+    names += [*(f"part{r}" for r in writer.partial), *(["done"] if writer.partial else [])]
+    names += [f"n{i}" for i in range(len(loops.reduced))] + ["lo", "hi"]
+    text = "\n".join(
+        [
+            "# Made by Dovetail from:",
+            described,
+            *([f"# for {versions}"] if versions else []),
+            "import numpy as np",
+            "from numba import njit, types",
+            "",
+            "from dovetail.codegen import vecmath as m",
+            *(["from dovetail.codegen.cpu.emit import philox as r"] if draws else []),
+            *(["from dovetail.codegen.cpu.kernels.microkernel import count_up"] if writer.partial else []),
+            "",
+            *widths,
+            "",
+            "SIGNATURE = types.void(",
+            *[f"    {a}," for a in arrays],
+            f"    *[types.intp] * {ints},",
+            ")",
+            "",
+            "",
+            f"{HEADER}{', '.join(names)}):",
+            "    m.wide_vectors()",
+            *writer.lines,
+            "",
+        ]
+    )
+    return NumbaSource(text, split, tuple(writer.partial.values()))
+
+
+def _widened(loops: Loops) -> Loops:
+    """The same loops with narrow floats only in memory, and in casts from and to float32."""
+    if not any(v.dtype in NARROW for v in loops.values):
+        return loops
+    values: list[Value] = []
+    wide: list[int] = []  # for each old value, the number of the one to compute with
+
+    def add(value: Value) -> int:
+        values.append(value)
+        return len(values) - 1
+
+    for v in loops.values:
+        args = tuple(wide[a] for a in v.args)
+        if v.dtype not in NARROW:
+            wide.append(add(Value(v.op, args, v.dtype, v.axes, v.data)))
+            continue
+        if v.op in READS:
+            number = add(Value(v.op, args, v.dtype, v.axes, v.data))
+        elif v.op == "cast":
+            source = args[0]
+            if values[source].dtype not in (float32, float64):
+                source = add(Value("cast", (source,), float32, v.axes))
+            number = add(Value("cast", (source,), v.dtype, v.axes))
+        else:
+            wide.append(add(Value(v.op, args, float32, v.axes, v.data)))
+            continue
+        wide.append(add(Value("cast", (number,), float32, v.axes)))
+    stores = []
+    for s in loops.stores:
+        dtype, number = loops.values[s.value].dtype, wide[s.value]
+        if dtype in NARROW:
+            number = add(Value("cast", (number,), dtype, values[number].axes))
+        stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.how))
+    return Loops(loops.reduced, tuple(values), tuple(stores))
+
+
+def as_passed(array: Any) -> Any:
+    """An array as kernels take it: narrow floats as their bits."""
+    return array.view(np.uint16) if array.dtype in (float16.np, bfloat16.np) else array
+
+
+class _Writer(StretchWriter):
+    """The lines of one kernel's body."""
+
+    def is_in_parts(self) -> bool:
+        """Whether all there is is reduced, once, along one axis, so that threads can reduce pieces of it."""
+        loops = self.loops
+        if len(loops.reduced) != 1 or not loops.reduced[0] or max(self.stages) != 1:
+            return False
+        full = [s for s in loops.stores if s.axes]
+        return all(self.stages[s.value] == 0 for s in full) and not any(v.op == "scan" for v in loops.values)
+
+    def write(self) -> int | None:
+        """Write the body; the axis that can be split."""
+        if any(s.how == ADD for s in self.loops.stores):
+            self.added()
+            self.lines[:0] = self.scratch
+            return ROWS
+        loops = self.loops
+        kept, reduced = loops.kept_axes, loops.reduced_axes
+        columns = bool(reduced and kept) and (kept[-1] > reduced[-1] or self.short_rows)
+        outer = kept[:-1] if columns or not reduced else kept
+        split = kept[0] if kept else None
+
+        def ends(axis: int) -> str:
+            return "lo, hi" if axis == split else f"0, n{axis}"
+
+        def some_rows() -> None:
+            self.line(f"end = min(at + {SOME_ROWS}, {ends(kept[-1]).split(', ')[1]})")
+            self.columns(
+                lambda axis: "at, end" if axis == kept[-1] else ends(axis), f"i{kept[-1]} - at", str(SOME_ROWS)
+            )
+
+        headers = [self.header(a, ends(a)) for a in outer]
+        if self.is_in_parts():
+            for r in self.reductions(0):
+                self.partial[r] = float64 if (v := loops.values[r]).data == "sum" and v.dtype is float32 else v.dtype
+                self.places[r] = self.arrays
+                self.arrays += 1
+            self.nest(["for part in range(lo, hi):"], self.rows)
+            split = PARTS
+        elif self.short_rows:
+            self.nest([*headers, f"for at in range({ends(kept[-1])}, {SOME_ROWS}):"], some_rows)
+        elif columns:
+            self.nest(headers, lambda: self.columns(ends, f"i{kept[-1]}", f"n{kept[-1]}"))
+        else:
+            self.nest(headers, self.rows if reduced else lambda: self.pointwise(ends))
+        self.lines[:0] = self.scratch
+        return split
+
+    def added(self) -> None:
+        """Sums into the rows of a table: whoever has its rows from lo to hi goes along everything, and takes what goes into those."""
+        (store,) = self.loops.stores
+        assert store.row is not None and not any(self.loops.reduced)
+        width = " * ".join(f"n{a}" for a in store.axes) or "1"
+        zero = literal(0, self.loops.values[store.value].dtype)
+        self.nest([f"for k in range(lo * {width}, hi * {width}):"], lambda: self.line(
+            f"m.store(out0, {len(self.loops.loads)}, k, {zero})"
+        ))  # fmt: skip
+        placed = self.loops.values[store.row].axes
+        rest = [a for a in range(len(self.loops.reduced)) if a not in placed]
+
+        def row() -> None:
+            assert store.row is not None
+            number = self.value(store.row)
+            outer = [self.header(a, f"0, n{a}") for a in rest[:-1]]
+            body = partial(self.put, 0)
+            if rest:
+                body = partial(self.inner, rest[-1], f"0, n{rest[-1]}", [store.value], body)
+            self.nest([f"if lo <= {number} < hi:", *outer], body)
+
+        self.nest([self.header(a, f"0, n{a}") for a in placed], row)
+
+    def pointwise(self, ends: Callable[[int], str]) -> None:
+        """The innermost loop when nothing is reduced."""
+
+        def body() -> None:
+            for number, v in enumerate(self.loops.values):
+                if v.op in READS and v.data < self.in_place:
+                    self.value(number)
+            for output in range(len(self.loops.stores)):
+                self.put(output)
+
+        if not self.loops.reduced:
+            body()
+            return
+        self.inner(self.innermost, ends(self.innermost), [s.value for s in self.loops.stores], body)
+
+    def kept_values(self, numbers: Iterable[int]) -> list[int]:
+        """The values without reduced axes that these need directly, loads and constants left out."""
+        out: dict[int, None] = {}
+        todo = list(numbers)
+        seen: set[int] = set()
+        while todo:
+            i = todo.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            v = self.loops.values[i]
+            if not self.loops.is_full(i) and v.op not in ("load", "constant", "count"):
+                out[i] = None
+            elif v.op != "reduce":
+                todo.extend(v.args)
+        return sorted(out)
+
+    def later_uses(self, stage: int) -> set[int]:
+        """Full values of up to this stage that are costly, random, or gathered from here and there, and that a later pass needs."""
+        needed: set[int] = set()
+        for later in range(stage + 1, max(self.stages) + 1):
+            roots = [self.loops.values[r].args[0] for r in self.reductions(later)]
+            roots += [self.loops.stores[o].value for o in self.outputs(later, full=True)]
+            todo = list(roots)
+            while todo:
+                i = todo.pop()
+                v = self.loops.values[i]
+                scattered = v.op == "gather" and self.loops.is_full(v.args[0]) and v.dtype not in NARROW
+                costly = v.op in COSTLY or v.op in ("random", "scan") or scattered
+                if self.loops.is_full(i) and costly and self.stages[i] <= stage:
+                    needed.add(i)
+                elif v.op != "reduce":
+                    todo.extend(v.args)
+        return needed
+
+    def rows(self) -> None:
+        """For one kept element: a pass over the reduced axes per stage."""
+        axes = self.loops.reduced_axes
+        length = " * ".join(f"n{a}" for a in axes)
+        aside = self.aside
+        loops = self.loops
+        ends = f"0, n{axes[-1]}"
+        if self.partial:
+            self.line(f"stop = min((part + 1) * {PART}, n0)")
+            ends = f"part * {PART}, stop"
+
+        for stage in range(max(self.stages) + 1):
+            reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
+            if reductions or outputs:
+                in_blocks = any(
+                    loops.values[r].data in ("sum", "prod") and loops.values[r].dtype.is_floating for r in reductions
+                )
+                to_put = sorted(self.later_uses(stage) - aside.keys())
+                for r in reductions:
+                    v = loops.values[r]
+                    wide = in_blocks and v.data == "sum" and v.dtype is float32
+                    self.line(
+                        f"{'t' if in_blocks else 'v'}{r} = {'f64(0.0)' if wide else start_of(str(v.data), v.dtype)}"
+                    )
+                headers = [self.header(a, f"0, n{a}") for a in axes[:-1]]
+                # Kept values are computed before the loop that uses them, once.
+                roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
+                for k in self.kept_values(roots):
+                    self.value(k)
+                for s in self.not_known(roots + to_put, "scan"):
+                    self.line(f"total{s} = {start_of(loops.values[s].data.kind, loops.values[s].dtype)}")
+
+                def one_pass(
+                    prefix: str,
+                    reductions: list[int] = reductions,
+                    outputs: list[int] = outputs,
+                    to_put: list[int] = to_put,
+                ) -> None:
+                    self.fetch_aside("row", self.index(axes))
+                    for number in to_put:
+                        if self.needed_here(number, reductions, outputs):
+                            name = self.value(number)
+                            array = aside[number] = self.new_scratch(f"row{number}", length, loops.values[number].dtype)
+                            self.line(f"m.store(row{number}, {array}, {self.index(axes)}, {name})")
+                    for r in reductions:
+                        v = loops.values[r]
+                        x = self.value(v.args[0])
+                        total = f"{prefix}{r}"
+                        combined = combine(str(v.data), total, x, v.dtype, any_order=True)
+                        self.line(f"{total} = {f'm.larger({total}, {x})' if passes_over_nan(loops, r) else combined}")
+                    for o in outputs:
+                        self.put(o)
+
+                needed = roots + to_put
+                self.fetched = self.read_first() if stage == 1 and not self.in_stretches(needed) else []
+                if in_blocks:
+                    self.blocks([*headers, self.stretches(axes[-1], ends)], axes[-1], reductions, needed, one_pass)
+                else:
+                    self.nest(headers, partial(self.inner, axes[-1], ends, needed, partial(one_pass, "v")))
+                if self.partial:
+                    self.added_up("t" if in_blocks else "v")
+                for r in reductions:
+                    v = loops.values[r]
+                    if in_blocks:
+                        self.line(f"v{r} = f32(t{r})" if v.data == "sum" and v.dtype is float32 else f"v{r} = t{r}")
+                    self.known[r] = f"v{r}"
+            for o in self.outputs(stage, full=False):
+                self.put(o)
+
+    def added_up(self, prefix: str) -> None:
+        """Behind a piece of what is reduced: note what was found, and go on only behind the last one, with all that was noted, in order."""
+        for r in self.partial:
+            self.line(f"m.store(part{r}, {self.places[r]}, part, {prefix}{r})")
+        self.line(f"pieces = max(1, (n0 + {PART - 1}) // {PART})")
+        self.line("if count_up(done, 0, 1) == pieces - 1:")
+        self.depth += 1
+        for r, dtype in self.partial.items():
+            kind, total = str(self.loops.values[r].data), f"{prefix}{r}"
+            self.line(f"{total} = {start_of(kind, dtype)}")
+            self.line("for other in range(pieces):")
+            other = f"m.load(part{r}, {self.places[r]}, other)"
+            self.line(f"    {total} = {combine(kind, total, other, dtype)}")
+
+    def needed_here(self, number: int, reductions: list[int], outputs: list[int]) -> bool:
+        """Whether this pass computes a value anyway."""
+        todo = [self.loops.values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
+        while todo:
+            i = todo.pop()
+            if i == number:
+                return True
+            if self.loops.values[i].op != "reduce":
+                todo.extend(self.loops.values[i].args)
+        return False
+
+    def blocks(
+        self,
+        headers: list[str],
+        last: int,
+        reductions: list[int],
+        roots: Iterable[int],
+        one_pass: Callable[[str], None],
+    ) -> None:
+        """A pass whose sums are added in blocks of the last axis; a block's own total is called `b<number>`."""
+
+        def block() -> None:
+            for r in reductions:
+                v = self.loops.values[r]
+                self.line(f"b{r} = {start_of(str(v.data), v.dtype)}")
+            found = self.in_stretches(roots)
+            if found:
+                self.line(f"end = min(at + {BLOCK}, n{last})")
+                self.prepare(found)
+            end = "end" if found else f"min(at + {BLOCK}, n{last})"
+            self.strips(last, f"at, {end}", lambda: one_pass("b"))
+            for r in reductions:
+                v = self.loops.values[r]
+                x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"
+                self.line(f"t{r} = {combine(str(v.data), f't{r}', x, v.dtype)}")
+
+        self.nest(headers, block)
+
+    def collected(self, roots: Iterable[int], outputs: Iterable[int], along: Callable[[], None]) -> None:
+        """A pass over the same element of several rows, which lie apart: loops that do nothing else collect them, and put results back.
+
+        LLVM has no vectors of elements that are so far apart; the loop between has what it needs side by side.
+        """
+        loops, last = self.loops, self.loops.kept_axes[-1]
+        header, place = [f"for i{last} in range(at, end):"], f"i{last} - at"
+        row = self.index(loops.reduced_axes)
+        there = f"{row if row.isidentifier() else f'({row})'} * {SOME_ROWS} + {place}"
+        for number in self.not_known(roots, "load"):
+            v = loops.values[number]
+            if not loops.is_full(number) or last not in v.axes:
+                continue
+            name = f"got{number}"
+            if number not in self.stretch:  # later passes find it there
+                length = " * ".join(f"n{a}" for a in loops.reduced_axes)
+                self.stretch[number] = self.new_scratch(name, f"{SOME_ROWS} * {length}", v.dtype)
+                store = f"m.store({name}, {self.stretch[number]}, {there}, {self.expression(v)})"
+                self.nest(header, partial(self.line, store))
+            self.known[number] = f"m.load({name}, {self.stretch[number]}, {there})"
+        self.put_into = {o: self.new_scratch(f"put{o}", str(SOME_ROWS), self.dtype_of(o)) for o in outputs}
+        along()
+        for o, array in self.put_into.items():
+            to = f"out{o}, {len(loops.loads) + o}, {self.index(loops.stores[o].axes)}"
+            self.nest(header, partial(self.line, f"m.store({to}, m.load(put{o}, {array}, {place}))"))
+        self.put_into = {}
+
+    def dtype_of(self, output: int) -> DType:
+        """An output's element type."""
+        return self.loops.values[self.loops.stores[output].value].dtype
+
+    def columns(self, ends: Callable[[int], str], place: str, length: str) -> None:
+        """For one element of the outer kept axes: passes with the last of these inside; reductions are vectors along it.
+
+        `place`, `length`: of an element in such a vector, and how many it has.
+        """
+        loops = self.loops
+        last = loops.kept_axes[-1]
+        vectors = self.aside
+
+        fetch = partial(self.fetch_aside, "col", place)
+
+        def vector(number: int) -> None:
+            if number not in vectors:
+                vectors[number] = self.new_scratch(f"col{number}", length, loops.values[number].dtype)
+
+        for stage in range(max(self.stages) + 1):
+            reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
+            roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
+            kept = [k for k in self.kept_values(roots) if k not in vectors]
+            scans = self.not_known(roots, "scan")
+            if reductions or kept or scans:
+
+                def before(
+                    reductions: list[int] = reductions, kept: list[int] = kept, scans: list[int] = scans
+                ) -> None:
+                    fetch()
+                    for s in scans:
+                        v = loops.values[s]
+                        if s not in self.stretch:
+                            self.stretch[s] = self.new_scratch(f"scan{s}", f"n{last}", v.dtype)
+                        self.line(f"m.store(scan{s}, {self.stretch[s]}, i{last}, {start_of(v.data.kind, v.dtype)})")
+                    for k in kept:
+                        name = self.value(k)
+                        vector(k)
+                        self.line(f"m.store(col{k}, {vectors[k]}, {place}, {name})")
+                    for r in reductions:
+                        v = loops.values[r]
+                        vector(r)
+                        self.line(f"m.store(col{r}, {vectors[r]}, {place}, {start_of(str(v.data), v.dtype)})")
+
+                self.inner(last, ends(last), kept, before)
+            if reductions or outputs:
+
+                def one_pass(
+                    reductions: list[int] = reductions, outputs: list[int] = outputs, scans: list[int] = scans
+                ) -> None:
+                    fetch()
+                    for s in scans:
+                        self.run_down(s, loops.values[s], last)
+                    for r in reductions:
+                        v = loops.values[r]
+                        total = combine(
+                            str(v.data), f"m.load(col{r}, {vectors[r]}, {place})", self.value(v.args[0]), v.dtype
+                        )
+                        self.line(f"m.store(col{r}, {vectors[r]}, {place}, {total})")
+                    for o in outputs:
+                        self.put(o)
+
+                along = partial(self.inner, last, ends(last), roots, one_pass)
+                if self.short_rows:
+                    along = partial(self.collected, roots, outputs, along)
+                self.nest([self.header(a, f"0, n{a}") for a in loops.reduced_axes], along)
+            done = self.outputs(stage, full=False)
+            if done:
+
+                def after(done: list[int] = done) -> None:
+                    fetch()
+                    for o in done:
+                        self.put(o)
+
+                self.inner(last, ends(last), [loops.stores[o].value for o in done], after)

@@ -1,0 +1,135 @@
+"""Random numbers for kernels on CPUs: the words of `graph.philox`, and the very numbers that are made of them there.
+
+A kernel takes them in pieces. One counter gives four words, and neighbouring elements take neighbouring ones, so a stretch of
+elements along the last axis is made at once, as vectors, into memory of the kernel's own that stays in the first cache:
+
+    at = uniform32(numbers, first, count, key, draw)    the numbers of elements first to first + count; that of the first one is in
+                                                        numbers[at], because whole counters are made
+    uniform32_at(i, key, draw)                          the number of one element, for what varies along no inner loop
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ....graph.core import philox
+from ... import vecmath as m
+
+u64, i64, f32, f64 = np.uint64, np.int64, np.float32, np.float64
+LOW, HALF = u64(0xFFFFFFFF), u64(32)
+
+MARGIN = 8
+"""Elements that a piece needs beyond its count: whole counters at both ends."""
+
+_inlined = njit(forceinline=True, no_cpython_wrapper=True, error_model="numpy")
+_apart = njit(no_cpython_wrapper=True, error_model="numpy", nogil=True)
+
+
+_scrambled = _inlined(philox.scrambled)
+
+
+@_inlined
+def words(block, draw, key):
+    """Four words of 32 bits: Philox4x32-10."""
+    return _scrambled(block & LOW, block >> HALF, draw & LOW, draw >> HALF, key & LOW, key >> HALF)
+
+
+# --- uniform ---------------------------------------------------------------------------------------------------------
+
+
+@_inlined
+def _fraction32(word):
+    """A multiple of 2**-24 in [0, 1)."""
+    return f32(np.int32(word >> u64(8))) * f32(2.0**-24)
+
+
+@_inlined
+def _fraction64(high, low):
+    """A multiple of 2**-53 in [0, 1)."""
+    return f64(i64(((high << HALF) | low) >> u64(11))) * f64(2.0**-53)
+
+
+@_apart
+def uniform32(out, first, count, key, draw):
+    """Uniform numbers of float32."""
+    m.stay_apart()
+    m.wide_vectors()
+    start = first >> 2
+    for k in range((first + count + 3 >> 2) - start):
+        a, b, c, d = words(u64(start + k), draw, key)
+        m.store(out, 0, 4 * k, _fraction32(a))
+        m.store(out, 0, 4 * k + 1, _fraction32(b))
+        m.store(out, 0, 4 * k + 2, _fraction32(c))
+        m.store(out, 0, 4 * k + 3, _fraction32(d))
+    return first & 3
+
+
+@_apart
+def uniform64(out, first, count, key, draw):
+    """Uniform numbers of float64."""
+    m.stay_apart()
+    m.wide_vectors()
+    start = first >> 1
+    for k in range((first + count + 1 >> 1) - start):
+        a, b, c, d = words(u64(start + k), draw, key)
+        m.store(out, 0, 2 * k, _fraction64(a, b))
+        m.store(out, 0, 2 * k + 1, _fraction64(c, d))
+    return first & 1
+
+
+@_inlined
+def _word_of(i, draw, key):
+    """Word i of a stream."""
+    a, b, c, d = words(u64(i >> 2), draw, key)
+    return m.select(i & 2 == 0, m.select(i & 1 == 0, a, b), m.select(i & 1 == 0, c, d))
+
+
+@_inlined
+def uniform32_at(i, key, draw):
+    """A uniform number of float32."""
+    return _fraction32(_word_of(i, draw, key))
+
+
+@_inlined
+def uniform64_at(i, key, draw):
+    """A uniform number of float64."""
+    return _fraction64(_word_of(2 * i, draw, key), _word_of(2 * i + 1, draw, key))
+
+
+# --- normal ----------------------------------------------------------------------------------------------------------
+
+
+@_inlined
+def _normal_pair(word, other):
+    """Two standard normal numbers of float32, rounded once from float64 (Box and Muller, 1958)."""
+    radius = m.sqrt(f64(-2.0) * m.log64(f64(i64(word)) * f64(2.0**-32) + f64(2.0**-32)))
+    angle = f64(2.0 * np.pi) * (f64(i64(other)) * f64(2.0**-32))
+    return f32(radius * m.cosine_of_turn64(angle)), f32(radius * m.sine_of_turn64(angle))
+
+
+@_apart
+def normal32(out, first, count, key, draw):
+    """Standard normal numbers of float32."""
+    m.stay_apart()
+    m.wide_vectors()
+    start = first >> 2
+    for k in range((first + count + 3 >> 2) - start):
+        a, b, c, d = words(u64(start + k), draw, key)
+        first_pair, second_pair = _normal_pair(a, b), _normal_pair(c, d)
+        m.store(out, 0, 4 * k, first_pair[0])
+        m.store(out, 0, 4 * k + 1, first_pair[1])
+        m.store(out, 0, 4 * k + 2, second_pair[0])
+        m.store(out, 0, 4 * k + 3, second_pair[1])
+    return first & 3
+
+
+@_inlined
+def normal32_at(i, key, draw):
+    """A standard normal number of float32."""
+    first = i - (i & 1)
+    cosine, sine = _normal_pair(_word_of(first, draw, key), _word_of(first + 1, draw, key))
+    return m.select(i & 1 == 0, cosine, sine)

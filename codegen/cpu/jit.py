@@ -1,0 +1,164 @@
+"""Compiled CPU kernels on disk, shared by all processes of a user.
+
+A kernel's source text is its identity: it lies in a file named after its hash, together with what decides its meaning (the
+source of what it calls, the version of Numba), and Numba keeps the machine code beside it, per kind of processor. `artifact_cache` has
+the folder, and puts files there so that processes that make the same kernel at the same time do not disturb each other.
+
+Numba and LLVM are imported here and below only, when the first kernel is compiled. Compiling takes 0.1 to 1 s a kernel, once per
+machine; it happens in one background thread unless somebody waits for it (`compile_now`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.util
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...graph.core import philox
+from .. import artifact_cache
+from ..ir.loop_nest import Loops
+from .emit.nest import NumbaSource, numba_source
+
+logger = logging.getLogger(__name__)
+
+Function = Callable[..., Any]
+
+
+def folder() -> Path:
+    """Where CPU kernels are kept: see `artifact_cache`."""
+    return artifact_cache.folder("numba")
+
+
+@cache
+def versions() -> str:
+    """What, beside its text, decides what a kernel does."""
+    from importlib import metadata
+
+    here = Path(__file__).parent
+    files = (*sorted((here.parent / "vecmath").glob("*.py")), here / "emit" / "philox.py", Path(philox.__file__))
+    called = b"".join(path.read_bytes() for path in files)
+    return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
+
+
+@cache
+def source_of(loops: Loops, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+    """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
+    return numba_source(loops, versions(), in_place, short_rows)
+
+
+def path_of(text: str) -> Path:
+    """Where a kernel's source lies."""
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return folder() / key[:2] / f"k{key}.py"
+
+
+def is_kept(text: str) -> bool:
+    """Whether a source has been compiled before, by this process or another one: then having it takes a few milliseconds."""
+    if text in _functions:
+        return True
+    path = path_of(text)
+    return path.exists() and any((path.parent / "__pycache__").glob(f"{path.stem}.*.nbi"))
+
+
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_functions: dict[str, Function] = {}  # source -> compiled
+_compiling = threading.Lock()
+
+
+def compiled(text: str) -> Function | None:
+    """The function of a source that has been compiled, or None."""
+    return _functions.get(text)
+
+
+def compile_now(text: str) -> Function:
+    """Compile a source, or load what another process compiled, and wait for it."""
+    function = _functions.get(text)
+    if function is not None:
+        return function
+    with _compiling:
+        function = _functions.get(text)
+        if function is None:
+            path = path_of(text)
+            artifact_cache.put(path, text.encode())
+            function = _functions[text] = _module(path).kernel
+    return function
+
+
+def _module(path: Path) -> ModuleType:
+    name = f"_dovetail_kernels.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Numba looks it up by name
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # Python's own cache would gain nothing: the module is read once
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = written
+    return module
+
+
+class _Compiler:
+    """The background thread: made at the first request, stopped in good order when Python ends."""
+
+    def __init__(self) -> None:
+        self.todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.stopped = False
+        self.thread = threading.Thread(target=self.work, name="dovetail-compiler", daemon=True)
+        self.thread.start()
+        atexit.register(self.stop)
+
+    def work(self) -> None:
+        while (item := self.todo.get()) is not None:
+            if self.stopped:
+                continue
+            try:
+                item()
+            except Exception:  # what comes next must be done all the same
+                logger.exception("what was to be made in the background could not be; all goes on without it")
+
+    def stop(self) -> None:
+        """Finish the kernel at hand, leave the others: LLVM must not be cut off in the middle."""
+        self.stopped = True
+        self.todo.put(None)
+        self.thread.join()
+
+
+@cache
+def _compiler() -> _Compiler:
+    return _Compiler()
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Have something done by the thread that compiles, when all that it was given before is done."""
+    with _lock:
+        compiler = _compiler()
+    compiler.todo.put(work)
+
+
+def compile_soon(text: str, done: Callable[[Function], None]) -> None:
+    """Compile a source in the background and hand its function to `done`, in that thread."""
+    function = _functions.get(text)
+    if function is not None:
+        done(function)
+        return
+
+    def work() -> None:
+        try:
+            done(compile_now(text))
+        except Exception:
+            logger.exception("a kernel could not be compiled and stays with NumPy:\n%s", text)
+
+    in_background(work)

@@ -1,0 +1,298 @@
+"""Convolutions, and their gradients by the image, compiled for CPUs: how they are cut into units of work (`conv_source`).
+
+The gradient of a convolution by its filter, compiled for CPUs: how it is cut into units of work (`conv_filter_source`).
+
+The gradient of a convolution by its image as convolutions: one for each phase of its pixels.
+
+It is a convolution of the result's gradient with the filter turned around. With strides, the image's pixels fall into as many phases
+as there are strides, and each phase is a convolution of its own, with those taps that ever meet such a pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....graph.ops.nn.conv_geometry import Window
+from ...memory.pool import LARGE
+from ..jit import Function
+from ..native.recorder import Doer
+from .gemm import NS_PER_FLOP, WORTH_HELP_NS
+from .layout import padded
+
+Array: TypeAlias = np.ndarray[Any, Any]
+FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3, 6, 2))}
+_SEEN = 1 << 20  # bytes that a box should see of the image: they stay in the second cache
+_MOST = 2048  # pixels of a box
+_ENOUGH = 512  # pixels of a box that are worth laying the taps out for
+_TWICE = 2  # from where on copying what each box sees takes longer than padding the image: taps far apart
+_UNITS = 8  # per thread: who is done early takes another one
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """How the work is cut.
+
+    Attributes:
+        box: (images, rows, columns of the result, panels of channels) of a unit. units: how many there are.
+        panel: numbers of a panel. seen: those that the windows of a box see. copied: those that all boxes see.
+    """
+
+    box: tuple[int, int, int, int]
+    units: int
+    panel: int
+    seen: int
+    copied: int
+
+
+@lru_cache(maxsize=1024)
+def boxes_of(
+    result: tuple[int, int, int, int],
+    inner: int,
+    strides: tuple[int, int],
+    spans: tuple[int, int],
+    itemsize: int,
+    threads: int,
+) -> Boxes:
+    """Cut a convolution.
+
+    Args:
+        result: (images, rows, columns, channels) of what is computed. inner: channels of the image.
+        strides, spans: of the windows, for rows and then for columns; a span is from the first tap to the last, both included.
+        itemsize: bytes of an element. threads: how many share the work.
+    """
+    from .conv_source import STEPS
+    from .microkernel import NR  # which only load with Numba
+
+    images, rows, columns, channels = result
+    lanes = NR["float32"] * 4 // itemsize
+    panels, pixels = -(-channels // lanes), images * rows * columns
+    wanted = _UNITS * threads if threads > 1 else 1
+    each = (
+        inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
+    )  # bytes that a pixel more of the result sees
+    most = max(64, min(_MOST, _SEEN // each))
+    most = min(most, max(_ENOUGH, -(-pixels // wanted)))
+    across = _part(columns, most)
+    down = _part(rows, most // across) if across == columns else 1
+    deep = _part(images, most // (across * down)) if down == rows else 1
+    blocks = -(-columns // across) * -(-rows // down) * -(-images // deep)
+    beside = -(-panels // min(panels, -(-wanted // blocks)))
+    seen = deep * ((down - 1) * strides[0] + spans[0]) * ((across - 1) * strides[1] + spans[1]) * inner
+    return Boxes((deep, down, across, beside), blocks * -(-panels // beside), STEPS * lanes, seen, blocks * seen)
+
+
+def _part(length: int, most: int) -> int:
+    """A length cut into equal parts of at most so many."""
+    return -(-length // -(-length // max(1, most)))
+
+
+def convolve(
+    doer: Doer,
+    function: Function,
+    threads: int,
+    x: Array,
+    w: Array,
+    y: Array,
+    count: tuple[int, int],
+    *,
+    taps: Array,
+    strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    begin: tuple[int, int] = (0, 0),
+    to: tuple[int, int] = (0, 0),
+    apart: tuple[int, int] = (1, 1),
+) -> None:
+    """y at pixels `to`, `to + apart`, ... (`count` of them) = x, from pixel `begin` on, under the filter `taps`, a view of w.
+
+    All pairs are for rows and columns. Windows may begin and end beyond the image, where zeros are. x, w and y are contiguous.
+    """
+    n, height, width, inner = x.shape
+    high, wide, _, channels = taps.shape
+    y_jumps = (y.shape[1] * y.shape[2] * channels, apart[0] * y.shape[2] * channels, apart[1] * channels)
+    rows, columns = count
+    if (high, wide, *strides, *apart, *begin, *count) == (1, 1, 1, 1, 1, 1, 0, 0, height, width):
+        n, rows, columns, height, width = 1, 1, n * height * width, 1, n * height * width  # all pixels are one row
+    result, spans = (n, rows, columns, channels), ((high - 1) * dilations[0] + 1, (wide - 1) * dilations[1] + 1)
+    time = 2.0 * n * rows * columns * taps.size * NS_PER_FLOP * x.itemsize / 4
+    threads = threads if time >= WORTH_HELP_NS else 1
+    boxes = boxes_of(result, inner, strides, spans, x.itemsize, threads)
+    threads = min(threads, boxes.units)
+    window = ((rows - 1) * strides[0] + spans[0], (columns - 1) * strides[1] + spans[1])  # what all windows see
+    is_inside = all(b >= 0 and b + w <= size for b, w, size in zip(begin, window, (height, width), strict=True))
+    if not is_inside and max(begin) <= 0 and boxes.copied > _TWICE * n * window[0] * window[1] * inner:
+        x = padded(doer, x, (-begin[0], -begin[1]), window)
+        (height, width), begin, is_inside = window, (0, 0), True
+    room = boxes.panel if is_inside else boxes.panel + -(-boxes.seen // boxes.panel) * boxes.panel
+    numbers = (
+        (height, width, inner), result, (high, wide, *strides, *dilations, -begin[0], -begin[1]),
+        tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
+        (to[0] * y.shape[2] * channels + to[1] * channels, *y_jumps), boxes.box,
+    )  # fmt: skip
+    arrays = (x.ravel(), w.ravel(), y.ravel(), doer.empty((threads * room,), x.dtype))
+    doer.share_units(function, arrays, numbers, boxes.units, threads)
+
+
+Array: TypeAlias = np.ndarray[Any, Any]
+FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
+_PIXELS = 256  # of a box at most: a panel of so many stays in the first cache
+_FILTERS_SEEN = 1 << 19  # bytes that a box should see of the image: they stay in the second cache
+_FEWEST = 128  # pixels of a box that sees more: where taps lie far apart, laying out what it sees takes longer than leaving the cache
+_KINDS, _PIECE = 1024, 1 << 19  # rows and bytes of a piece of the filter at most: it stays in the second cache, too
+_COLUMNS = 512  # of a piece at most: so do a box's panels
+_FILTER_UNITS = 16  # so many there should be
+_CHUNK = 2048  # pixels of a chunk at least: to write and add its part takes a few hundredths of the time of making it
+_PARTS = 1 << 24  # bytes of the parts of all chunks at most
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How the work is cut, which depends on shapes alone.
+
+    Attributes:
+        box: (images, rows, columns) of the result at most. seen: (rows, columns) that it sees of an image. boxes: how many along each.
+        chunks: of boxes. inner, columns: channels of the image, and of the result, that a unit takes.
+    """
+
+    box: tuple[int, int, int]
+    seen: tuple[int, int]
+    boxes: tuple[int, int, int]
+    chunks: int
+    inner: int
+    columns: int
+
+
+@lru_cache(maxsize=1024)
+def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> Cuts:
+    """For a result of this shape, from so many channels, of numbers of so many bytes."""
+    from .microkernel import MR, NR  # which only load with Numba
+
+    lanes = NR["float32"] * 4 // size
+    taps = window.taps[0] * window.taps[1]
+    deep, few = _even(inner, max(1, _KINDS // taps), MR)
+    across, columns = _even(result[3], min(_COLUMNS, _PIECE // (taps * few * size)), lanes)
+    most = _PIXELS
+    while True:
+        box, boxes = _box(result[:3], most)
+        seen = tuple((box[1 + i] - 1) * window.strides[i] + window.span(i) for i in range(2))
+        if most <= _FEWEST or box[0] * seen[0] * seen[1] * few * size <= _FILTERS_SEEN:
+            break
+        most //= 2
+    pixels = math.prod(result[:3])
+    room = _PARTS // (taps * inner * result[3] * size)
+    chunks = max(1, min(-(-_FILTER_UNITS // (deep * across)), math.prod(boxes), pixels // _CHUNK, room))
+    return Cuts(box, (seen[0], seen[1]), boxes, chunks, few, columns)
+
+
+def _even(length: int, most: int, step: int) -> tuple[int, int]:
+    """How many ranges of at most so many (but at least a step), and how long each is: a whole number of steps if there are several."""
+    count = -(-length // max(step, most // step * step))
+    return count, length if count == 1 and length < step else -(-length // (count * step)) * step
+
+
+def _box(result: tuple[int, ...], most: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """(images, rows, columns) of up to so many pixels, which lie one behind the other; and how many boxes there are along each."""
+    images, rows, columns = result
+    across = -(-columns // most)
+    broad = -(-columns // across)
+    down = -(-rows // max(1, most // columns))
+    tall = -(-rows // down)
+    many = -(-images // max(1, most // (rows * columns)))
+    deep = -(-images // many)
+    return (deep, tall, broad), (-(-images // deep), -(-rows // tall), -(-columns // broad))
+
+
+def filter_gradient(doer: Doer, function: Function, threads: int, window: Window, x: Array, y: Array) -> Array:
+    """The gradient `[taps high, taps wide, channels of x, channels of y]`.
+
+    Args:
+        x: the image `[n, height, width, channels]`. y: the gradient of the result, likewise.
+    """
+    x, y = doer.ordered(x), doer.ordered(y)
+    (high, wide), inner, channels = window.taps, x.shape[3], y.shape[3]
+    cuts = cuts_of(y.shape, inner, window, x.itemsize)
+    from .microkernel import NR
+
+    lanes = NR[x.dtype.name]
+    jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)
+    pads = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
+    w = doer.empty((high, wide, inner, channels), x.dtype)
+    pieces = -(-inner // cuts.inner) * -(-channels // cuts.columns)
+    units = cuts.chunks * pieces
+    time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
+    threads = min(threads, units) if time >= WORTH_HELP_NS else 1
+    slab = -(-cuts.box[0] * cuts.seen[0] * cuts.seen[1] * cuts.inner // lanes) * lanes
+    room = max(
+        threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize
+    )  # large memory begins with a line
+    parts = doer.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
+    done = doer.empty((pieces,), np.dtype(np.int64))
+    doer.clear(done)
+    numbers = (
+        (x.shape[1], x.shape[2], inner), jumps, y.shape,
+        (high, wide, *window.strides, *window.dilations, *pads),
+        (*cuts.box, *cuts.seen), cuts.boxes, (cuts.chunks, cuts.inner, cuts.columns),
+    )  # fmt: skip
+    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), doer.empty((room,), x.dtype), done)
+    doer.share_units(function, arrays, numbers, units, threads)
+    return w
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Pixels of an image that the same taps meet; each field is for rows and for columns.
+
+    Attributes:
+        to, count: the first pixel, and how many there are. taps: from last to first.
+        begin: where in the result the first pixel's window begins, which may be before it. spans: from its first tap to the last.
+    """
+
+    to: tuple[int, int]
+    count: tuple[int, int]
+    taps: tuple[slice, slice]
+    begin: tuple[int, int]
+    spans: tuple[int, int]
+
+
+def phases_of(window: Window, size: tuple[int, int]) -> list[Phase]:
+    """The phases of an image of this height and width; none has strides together with dilations."""
+    rows, columns = (_along(window, axis, size[axis]) for axis in range(2))
+    return [
+        Phase((r.to, c.to), (r.count, c.count), (r.taps, c.taps), (r.begin, c.begin), (r.span, c.span))
+        for r in rows
+        for c in columns
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A phase along one axis."""
+
+    to: int
+    count: int
+    taps: slice
+    begin: int
+    span: int
+
+
+def _along(window: Window, axis: int, length: int) -> list[_Part]:
+    """The phases of one axis."""
+    stride, dilation, taps = window.strides[axis], window.dilations[axis], window.taps[axis]
+    padding = window.pads(axis, length)[0]
+    out = []
+    for phase in range(stride):  # pixels of the padded image that are `phase` beyond a multiple of the stride
+        first = (phase - padding) % stride
+        own = -(-(taps - phase) // stride)
+        pixels = -(-(length - first) // stride)
+        if own <= 0 or pixels <= 0:
+            continue
+        span = (own - 1) * dilation + 1
+        begin = (first + padding - phase) // stride - (span - 1)
+        last = phase + (own - 1) * stride
+        stop = phase - stride
+        out.append(_Part(first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
+    return out

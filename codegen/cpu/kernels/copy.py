@@ -1,0 +1,128 @@
+"""Copies of large tensors on CPUs: reshapes of what does not lie in order, and tensors put side by side.
+
+NumPy writes their result into fresh memory, whose pages the operating system hands out and clears one by one, which takes several times
+as long as the copy. Here it is memory that has been used before (`buffers`), and threads share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....graph.core.node import Node
+from ...ir.program import Kernel
+from ...memory.pool import LARGE, buffers
+from ..emit.instantiate import source_of
+from ..thread_pool import ranges_of, share
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+OPS = frozenset(("Reshape", "Pack", "ConcatV2"))
+_NS_PER_BYTE = 0.3  # one core, along strides
+
+
+def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel | None:
+    """The reference, but with large results in kept memory, for a node that copies; None for other nodes."""
+    if node.type == "Reshape":
+
+        def reshape(x: Any, shape: Any) -> Any:
+            if type(x) is np.ndarray and x.nbytes >= LARGE and not x.flags.c_contiguous and not x.dtype.hasobject:
+                x = _joined([x], 0, threads)
+            return reference(x, shape)
+
+        return reshape
+    if node.type == "Pack":
+        return Pack(node.attrs["axis"], reference, threads)
+    if node.type == "ConcatV2":
+
+        def concat(*inputs: Any) -> Any:
+            *parts, along = inputs
+            rank = np.ndim(parts[0])
+            if not _are_large(parts) or not -rank <= int(along) < rank:
+                return reference(*inputs)
+            axis = int(along) % rank
+            rest = {(*x.shape[:axis], *x.shape[axis + 1 :]) if x.ndim == rank else None for x in parts}
+            return _joined(parts, axis, threads) if len(rest) == 1 else reference(*inputs)
+
+        return concat
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The kernel that puts arrays side by side along a new axis."""
+
+    axis: int
+    reference: Kernel
+    threads: int
+
+    def __call__(self, *parts: Any) -> Any:
+        if not _are_large(parts) or any(x.shape != parts[0].shape for x in parts):
+            return self.reference(*parts)
+        axis = self.axis % (parts[0].ndim + 1)
+        memory = parts[0].base
+        if type(memory) is np.ndarray and all(x.base is memory for x in parts):
+            whole = as_they_lie(parts, axis, memory)
+            if whole is not None:
+                return whole
+        return _joined([np.expand_dims(x, axis) for x in parts], axis, self.threads)
+
+
+def copy_source(itemsize: int) -> str:
+    """The text of a kernel that copies elements of so many bytes along strides. ValueError: there is none for that size."""
+    if itemsize not in (1, 2, 4, 8):
+        raise ValueError(f"elements of {itemsize} bytes")
+    return source_of("copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
+
+
+def sum_source(dtype: str) -> str:
+    """The text of a kernel that adds up parts of an array, one after the other."""
+    return source_of("copy_source", {"add_up": ("rw", (3,))}, dtype)
+
+
+def _are_large(parts: Sequence[Any]) -> bool:
+    """Whether these are arrays of one type, of numbers, and together large."""
+    if not all(type(x) is np.ndarray and x.dtype == parts[0].dtype for x in parts):
+        return False
+    return not parts[0].dtype.hasobject and sum(x.nbytes for x in parts) >= LARGE
+
+
+def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | None:
+    """Parts, which are views of an array, along a new axis without a copy, where they lie equally far apart."""
+    first = parts[0]
+    begin = first.ctypes.data
+    apart = parts[-1].ctypes.data - begin
+    if apart <= 0 or apart % (len(parts) - 1):
+        return None
+    apart //= len(parts) - 1
+    for i, x in enumerate(parts):
+        if x.strides != first.strides or x.ctypes.data - begin != i * apart:
+            return None
+    shape, strides = ((*a[:axis], n, *a[axis:]) for a, n in ((first.shape, len(parts)), (first.strides, apart)))
+    return np.ndarray(shape, first.dtype, memory, begin - memory.ctypes.data, strides)
+
+
+def _joined(parts: Sequence[Array], axis: int, threads: int) -> Array:
+    """The parts one behind the other along an axis."""
+    first = parts[0]
+    shape = (*first.shape[:axis], sum(x.shape[axis] for x in parts), *first.shape[axis + 1 :])
+    out = buffers.empty(shape, first.dtype)
+    pieces: list[tuple[Array, Array]] = []
+    begin = 0
+    for x in parts:
+        to = out[(*(slice(None),) * axis, slice(begin, begin + x.shape[axis]))]
+        begin += x.shape[axis]
+        longest = x.shape.index(max(x.shape))
+        for lo, hi in ranges_of(x.shape[longest], out.nbytes * _NS_PER_BYTE, threads):
+            at = (*(slice(None),) * longest, slice(lo, hi))
+            pieces.append((to[at], x[at]))
+
+    def work(lo: int, hi: int) -> None:
+        for i in range(lo, hi):
+            np.copyto(*pieces[i])
+
+    share(work, (), tuple((i, i + 1) for i in range(len(pieces))) if len(pieces) > 1 else ((0, len(pieces)),), threads)
+    return out

@@ -1,0 +1,37 @@
+"""What copies along strides do, as functions that Numba compiles; see `pool_source` for how this text is used."""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+
+from dovetail.codegen import vecmath as m
+
+
+def copy(x, out, sizes, jumps, out_jumps, lo, hi):
+    """out[i * out_jumps] = x[i * jumps] for all five indices, of which the first goes from lo to hi."""
+    for a in range(lo, hi):
+        for b in range(sizes[1]):
+            for c in range(sizes[2]):
+                of_c = a * jumps[0] + b * jumps[1] + c * jumps[2]
+                to_c = a * out_jumps[0] + b * out_jumps[1] + c * out_jumps[2]
+                for d in range(sizes[3]):
+                    of, to = of_c + d * jumps[3], to_c + d * out_jumps[3]
+                    if jumps[4] == 1 and out_jumps[4] == 1:
+                        for e in range(sizes[4]):
+                            m.store(out, 1, to + e, m.load(x, 0, of + e))
+                    else:
+                        for e in range(sizes[4]):
+                            m.store(out, 1, to + e * out_jumps[4], m.load(x, 0, of + e * jumps[4]))
+
+
+def add_up(x, out, sizes, lo, hi):
+    """out[i, j] = x[i, 0, j] + x[i, 1, j] + ... for i from lo to hi; sizes: of x."""
+    _, parts, last = sizes
+    for i in range(lo, hi):
+        for j in range(last):
+            m.store(out, 1, i * last + j, m.load(x, 0, i * parts * last + j))
+        for k in range(1, parts):
+            at = (i * parts + k) * last
+            for j in range(last):
+                m.store(out, 1, i * last + j, m.load(out, 1, i * last + j) + m.load(x, 0, at + j))

@@ -1,0 +1,302 @@
+"""Matrix products of middling size, compiled for CPUs.
+
+OpenBLAS hands a product of more than 64 x 64 x 64 to threads that wait actively for each other. On a machine with nothing else to
+do that is as fast as can be; on a busy one (several tasks, as clusters on one machine are) each product costs several slices of
+the scheduler, a hundred times what the product itself does. So these products are shared like any other kernel (`threads`), in
+tiles that are as fast as those of BLAS. Left to BLAS are smaller ones, which it does at once, and larger ones, which last so
+long that waiting is no matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ....graph.core.node import Node
+from ...memory.pool import buffers
+from ..emit.instantiate import source_of
+from ..native.planner import NotPlannableError, Planner, Value
+from ..native.vm import flat
+from ..thread_pool import share_units
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+SMALLEST, LARGEST = (
+    1 << 18,
+    1 << 30,
+)  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
+_TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
+_ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough to come by themselves
+_NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
+_UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
+_LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
+_KEPT = 1 << 20  # bytes of a factor that stay laid out for the next units, in the second cache
+WORTH_HELP_NS = 150_000.0  # of one thread's time
+NS_PER_FLOP = 0.008  # one core, float32
+_SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
+
+FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 6))}
+_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+OPS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}
+"""Products, and the attributes that say which factors are taken transposed."""
+
+
+def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
+    """For a product: its source text, and what is to be called with the compiled functions and the inputs.
+
+    That gives None where BLAS, by way of the reference, must do the work.
+    """
+    names = OPS.get(node.type)
+    if names is None:
+        return None
+    dtype = node.outputs[0].dtype.base
+    if dtype.np not in _TYPES:
+        return None
+
+    launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
+
+    def call(function: Any, a: Array, b: Array, smallest: int = SMALLEST) -> Array | None:
+        key = a.shape, a.strides, b.shape, b.strides
+        launch = launches.get(key)
+        if launch is not None:
+            out = buffers.empty(launch.shape, a.dtype)
+            launch.plan.run(function, a.reshape(-1), b.reshape(-1), out.reshape(-1))
+            return out
+        product = product_of(node, a, b, threads, smallest)
+        if product is None:
+            return None
+        if key not in launches:
+            if len(launches) >= _SHAPES_KEPT:
+                launches.clear()
+            launches[key] = _launch_of(product, a, b)
+        out = buffers.empty((*product.stack, product.rows, product.columns), product.dtype)
+        product.run(function, out.reshape(-1))
+        return out
+
+    return source_of("gemm_source", FUNCTIONS, dtype.name), call
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of stacks of matrices that the compiled kernel can do.
+
+    Attributes:
+        a, b: the memory of the factors, as vectors. a_jumps, b_jumps: how far it is to the next along the stack's three axes, rows,
+            columns.
+        stack: sizes of the result's axes before the last two, which have `rows` and `columns`; `inner` is summed.
+        threads: how many may work on it. is_turned: whether the result is to be written with its last two axes exchanged.
+    """
+
+    a: Array
+    b: Array
+    a_jumps: tuple[int, ...]
+    b_jumps: tuple[int, ...]
+    stack: tuple[int, ...]
+    rows: int
+    inner: int
+    columns: int
+    threads: int
+    is_turned: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        dtype: np.dtype[Any] = self.a.dtype
+        return dtype
+
+    def run(self, function: Any, out: Array) -> None:
+        """Write the product into a vector."""
+        self.plan().run(function, self.a, self.b, out)
+
+    def plan(self, may_turn: bool = True) -> Plan:
+        """How to do it. `may_turn`: the transposed factors may be multiplied in the other order."""
+        if may_turn and self._is_quicker_turned():
+            return replace(self._turned().plan(False), is_turned=True)
+        matrices, size = math.prod(self.stack), self.a.itemsize
+        work = matrices * self.rows * self.inner * self.columns * size
+        time = work * (_NS_PER_BYTE if 1 in (self.rows, self.columns) else NS_PER_FLOP / 2)
+        is_row = self.rows == 1 == self.b_jumps[4]
+        unit, units, room = _unit(
+            self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1, self.is_turned, is_row
+        )
+        counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
+        terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
+        return Plan(terms, units, min(self.threads, units) if time >= WORTH_HELP_NS else 1, room)
+
+    def _is_quicker_turned(self) -> bool:
+        """Whether the second factor, which would have to be transposed to be laid out, is better taken as the first, as it lies.
+
+        Transposed are then the first one, and the product. So is a column's product with a matrix that lies in columns: a row's is quicker.
+        """
+        if self.columns == 1 and self.a_jumps[3] == 1 != self.a_jumps[4]:
+            return True
+        less = self.rows * (self.inner + self.columns)
+        return self.b_jumps[3] == 1 != self.b_jumps[4] and 2 * less < self.inner * self.columns
+
+    def _turned(self) -> Product:
+        """The transposed factors in the other order."""
+        *a_stack, a_row, a_column = self.a_jumps
+        *b_stack, b_row, b_column = self.b_jumps
+        a_jumps, b_jumps = (*b_stack, b_column, b_row), (*a_stack, a_column, a_row)
+        return Product(
+            self.b, self.a, a_jumps, b_jumps, self.stack, self.columns, self.inner, self.rows, self.threads, True
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a product is done.
+
+    Attributes:
+        terms: what the kernel is told beside the vectors; the last are rows and panels of a unit, and how many pieces of each factor
+            stay laid out.
+        units: of work, for `threads`. room: how many numbers each of them lays out.
+        is_turned: whether the kernel takes the second factor as its first.
+    """
+
+    terms: tuple[tuple[int, ...], ...]
+    units: int
+    threads: int
+    room: int
+    is_turned: bool = False
+
+    def run(self, function: Any, a: Array, b: Array, out: Array) -> None:
+        """Do it."""
+        room = buffers.empty((self.threads * self.room,), out.dtype)
+        a, b = (b, a) if self.is_turned else (a, b)
+        share_units(function, (a, b, out, room, self.laid()), self.terms, self.units, self.threads)
+
+    def laid(self) -> Array:
+        """What lies in the threads' rooms: nothing."""
+        unit = self.terms[-1]
+        laid = np.empty(self.threads * (unit[2] + unit[3]), np.int64)
+        laid.fill(-1)  # a fifth of the time of np.full, for each product
+        return laid
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What there is to know of a product whose factors lie in memory as they are taken, for one pair of shapes."""
+
+    shape: tuple[int, ...]
+    plan: Plan
+
+
+def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:
+    """How to do the next product of arrays of these shapes and strides; None where it has to be thought about each time."""
+    for mine, given in ((product.a, a), (product.b, b)):
+        if not given.flags.c_contiguous or mine.size != given.size or mine.ctypes.data != given.ctypes.data:
+            return None
+    return _Launch((*product.stack, product.rows, product.columns), product.plan())
+
+
+def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMALLEST) -> Product | None:
+    """The product that a node does of these arrays; None where BLAS, by way of the reference, must do it.
+
+    `smallest`: multiply-adds of one product above which it is done here.
+    """
+    flip_a, flip_b = (bool(node.attrs[name]) for name in OPS[node.type])
+    a, b = (a.swapaxes(-1, -2) if flip_a else a), (b.swapaxes(-1, -2) if flip_b else b)
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        return None
+    rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    if not smallest < rows * inner * columns <= LARGEST:
+        return None
+    stack = a.shape[:-2]
+    if stack != b.shape[:-2]:
+        try:
+            stack = np.broadcast_shapes(stack, b.shape[:-2])
+        except ValueError:
+            return None
+        a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
+    if len(stack) > 3:
+        a, b = a.reshape(-1, rows, inner), b.reshape(-1, inner, columns)
+    (a, a_jumps), (b, b_jumps) = as_vector(a), as_vector(b)
+    return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
+
+
+def put_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int) -> Sequence[Value]:
+    """Put the launch of a product, however small, into a native plan; what it makes."""
+    a, b = map(planner.in_memory, inputs)
+    for _ in range(2):
+        product = product_of(node, a.array, b.array, threads, 0)
+        if product is None:
+            raise NotPlannableError("a product that BLAS does")
+        first, second = planner.view(product.a, a), planner.view(product.b, b)
+        if first is not None and second is not None:
+            break
+        a, b = planner.in_order(a), planner.in_order(b)  # it would be copied at each run
+    else:
+        raise NotPlannableError("factors that are copied")
+    out = planner.made((*product.stack, product.rows, product.columns), product.dtype)
+    plan = product.plan()
+    first, second = (second, first) if plan.is_turned else (first, second)
+    unit = plan.terms[-1]
+    room = planner.made((plan.threads * plan.room,), product.dtype)
+    laid = planner.made((plan.threads * (unit[2] + unit[3]),), np.dtype(np.int64))
+    planner.fill(laid, -1)
+    vectors = [word for v in (first, second, out, room, laid) for word in planner.vector(v)]
+    planner.launch_units(function, vectors, flat(plan.terms), plan.units, plan.threads)
+    return [out]
+
+
+def is_vector(x: Array) -> bool:
+    """Whether `as_vector` takes it as it is."""
+    if x.flags.c_contiguous:
+        return True
+    last = x.itemsize in x.strides[-2:]
+    return last and x.ndim <= 5 and not any(s < 0 or s % x.itemsize for s in x.strides)
+
+
+def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
+    """The memory of a stack of matrices as a vector, and how far it is to the next along each of five axes.
+
+    Views are taken as they are if one of the last two axes is contiguous; others are copied.
+    """
+    if not is_vector(x):
+        x = np.ascontiguousarray(x)
+    jumps = [s // x.itemsize for s in x.strides]
+    if jumps[-1] != 1 and jumps[-2] != 1:  # axes of one element, whose strides say nothing
+        jumps[-1] = 1
+    span = 1 + sum((n - 1) * j for n, j in zip(x.shape, jumps, strict=True))
+    flat = x.reshape(-1) if x.flags.c_contiguous else as_strided(x, (span,), (x.itemsize,))
+    return flat, (*(0,) * (5 - x.ndim), *jumps)
+
+
+@lru_cache(maxsize=1024)
+def _unit(
+    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool, is_row: bool
+) -> tuple[tuple[int, int, int, int, int, int], int, int]:
+    """Rows and panels of a unit of work, how many pieces of each factor stay laid out, how many steps are done at a time, whether it is
+    turned; units; numbers that a thread lays out."""
+    from .gemm_source import INNER, LONG
+    from .microkernel import MR, NR  # which only load with Numba
+
+    lanes = NR["float32"] * 4 // size
+    if is_row:  # nothing is laid out
+        return (MR, _ROW_WIDE, 0, 1, 1, int(is_turned)), matrices * -(-columns // (_ROW_WIDE * lanes)), 2 * MR * lanes
+    down = -(-rows // (_TALLEST * MR))
+    high = -(-rows // (down * MR)) * MR
+    wanted = min(_MOST, max(_LEAST, matrices * rows * inner * columns // _UNITS))
+    wide = max(1, min(_WIDEST, -(-columns // lanes), round(wanted / (high * max(1, inner) * lanes))))
+    across = -(-columns // (wide * lanes))
+    times = max(1, -(-inner // (LONG if is_turned else INNER)))
+    steps = max(1, -(-inner // times))
+    panel, block = size * steps * wide * lanes, size * steps * high
+    # Threads begin with rows of their own, and each lays out all panels; or with panels of their own, and each lays out all rows.
+    if down > 1 and (columns > rows or down < 4) and (direct or times * down * block <= _KEPT):
+        panels, blocks = times if times * panel <= _KEPT else 1, times * down
+    else:
+        panels = max(1, min(across * times, _KEPT // panel)) if down > 1 else 1
+        blocks = times if across > 1 and times * block <= _KEPT // 2 else 1
+    blocks = 0 if direct else blocks
+    room = panels * steps * wide * lanes + blocks * steps * high + MR * lanes + is_turned * high * wide * lanes
+    return (high, wide, blocks, panels, steps, int(is_turned)), matrices * down * across, -(-room // lanes) * lanes

@@ -1,0 +1,362 @@
+"""What compiled matrix products do, as functions that Numba compiles; see `pool_source` for how this text is used.
+
+A unit of work is a block of the product: some rows, and all columns of a few panels. INNER steps of the summed axis are done at a
+time, so that what is read again and again stays in the caches (Goto and van de Geijn, 2008). What is laid out for a unit, panels of
+the second factor and rows of the first, stays laid out for the next ones that need it, as far as the second cache holds it: each
+thread has its own places for that. Each sum is one chain along the summed axis, whoever computes it, in
+whatever pieces.
+
+Each thread has a part of the units, which lie beside each other, and takes those of others only when its own are done: what it
+wrote, or read, in the kernel before is still in its core's caches.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+
+from dovetail.codegen import vecmath as m
+from dovetail.codegen.cpu.kernels.gemv_source import matrix_by_column, row_by_matrix
+from dovetail.codegen.cpu.kernels.microkernel import (
+    MR,
+    NR,
+    SQUARE,
+    count_now,
+    count_up,
+    first_tile,
+    half_tile,
+    move_columns,
+    move_rows,
+    tile,
+    tile_ahead,
+    transpose,
+)  # fmt: skip
+from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
+
+INNER = 256  # steps at a time: a panel of so many stays in the first cache
+LONG = 1024  # of a product that is turned: it reads its large factor row by row, and has few panels, which stay in the second cache
+GROUPS = 4  # of rows that are interleaved at a time: more would lie in the same places of the first cache
+LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
+NR32, NR64 = NR["float32"], NR["float64"]
+
+
+@njit(error_model="numpy")
+def lay_out_rows(x, block, begin, at, jumps, high, steps):
+    """Rows that are contiguous across the summed axis: MR of them interleaved, one group after the other, from `begin` on."""
+    whole = high // MR
+    for first in range(0, whole, GROUPS):
+        groups = min(GROUPS, whole - first)
+        for k in range(steps):
+            of, to = at + first * MR + k * jumps[1], begin + (first * steps + k) * MR
+            for _ in range(groups):
+                move_rows(block, to, x, of)
+                of, to = of + MR, to + MR * steps
+    for k in range(steps):
+        for j in range(high - whole * MR):
+            m.store(block, 0, begin + (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))
+
+
+@njit(error_model="numpy")
+def lay_out_panels(x, panel, begin, at, jumps, columns, steps, lanes):
+    """Panels of the second factor, one after the other, from `begin` on. jumps: to the next step, to the next column."""
+    whole = columns // lanes
+    if jumps[1] == 1:
+        for k in range(steps):
+            of, to = at + k * jumps[0], begin + k * lanes
+            for _ in range(whole):
+                move_columns(panel, to, x, of)
+                of, to = of + lanes, to + lanes * steps
+    else:
+        squares = steps // SQUARE * SQUARE
+        for p in range(whole):
+            for j in range(0, lanes, SQUARE):
+                of, to = at + (p * lanes + j) * jumps[1], begin + p * lanes * steps + j
+                for k in range(0, squares, SQUARE):
+                    transpose(panel, to + k * lanes, lanes, x, of + k, jumps[1])
+                for k in range(squares, steps):
+                    for i in range(SQUARE):
+                        m.store(panel, 0, to + k * lanes + i, m.load(x, 1, of + i * jumps[1] + k * jumps[0]))
+    rest = columns - whole * lanes
+    if rest > 0:
+        wide = lanes if 2 * rest > lanes else lanes // 2
+        of, to = at + whole * lanes * jumps[1], begin + whole * lanes * steps
+        for k in range(steps):
+            for j in range(rest):
+                m.store(panel, 0, to + k * wide + j, m.load(x, 1, of + j * jumps[1] + k * jumps[0]))
+            for j in range(rest, wide):
+                m.store(panel, 0, to + k * wide + j, x.dtype.type(0))
+
+
+@njit(error_model="numpy")
+def narrow(x, at, row_jump, jump, high, steps, panel, begin, wide, lanes, columns, out, to, out_jump, more, sums):
+    """A tile with fewer columns than its panel: by way of `sums`."""
+    if more:
+        for i in range(high):
+            for j in range(columns):
+                m.store(sums, 1, i * wide + j, m.load(out, 0, to + i * out_jump + j))
+    if wide == lanes:
+        tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, lanes, more)
+    else:
+        half_tile(x, at, row_jump, jump, high, steps, panel, begin, sums, 0, wide, more)
+    for i in range(high):
+        for j in range(columns):
+            m.store(out, 0, to + i * out_jump + j, m.load(sums, 1, i * wide + j))
+
+
+@njit(error_model="numpy")
+def tiles(x, at, tile_jump, row_jump, jump, high, columns, steps, panels, panel, lanes, out, to, out_jump, more, sums):
+    """A block of a product from what is laid out: `high` rows of the first factor, and the panels of so many columns.
+
+    Rows of the first factor are `row_jump` apart, tiles of them MR * `tile_jump`, and steps `jump`. The block begins at `to`, with rows
+    `out_jump` apart; `more`: it is added to what is there.
+    """
+    for j in range(0, columns, lanes):
+        own, begin = min(lanes, columns - j), panel + j * steps
+        for i in range(0, high, MR):
+            few, start, place = min(MR, high - i), at + i * tile_jump, to + i * out_jump + j
+            if own == lanes:
+                tile(x, start, row_jump, jump, few, steps, panels, begin, out, place, out_jump, more)
+            else:
+                wide = lanes if 2 * own > lanes else lanes // 2
+                narrow(
+                    x,
+                    start,
+                    row_jump,
+                    jump,
+                    few,
+                    steps,
+                    panels,
+                    begin,
+                    wide,
+                    lanes,
+                    own,
+                    out,
+                    place,
+                    out_jump,
+                    more,
+                    sums,
+                )
+
+
+@njit(error_model="numpy")
+def first_tiles(
+    x,
+    at,
+    tile_jump,
+    row_jump,
+    jump,
+    high,
+    columns,
+    steps,
+    b,
+    source,
+    jumps,
+    next,
+    panels,
+    panel,
+    lanes,
+    out,
+    to,
+    out_jump,
+    more,
+    sums,
+):
+    """`tiles` of panels that are not laid out yet: columns of `b` from `source` on, which are contiguous.
+
+    The first tile of each whole panel lays it out. The others ask for the panel that follows, or, behind the last one, for that at
+    `next`: to read rows of a large matrix in short pieces would otherwise be to wait for each.
+    """
+    tall = (high + MR - 1) // MR
+    share = (steps + max(1, tall - 1) - 1) // max(1, tall - 1)  # rows of a panel that a tile asks for
+    for j in range(0, columns, lanes):
+        begin = panel + j * steps
+        if columns - j < lanes:
+            lay_out_panels(b, panels, begin, source + j, jumps, columns - j, steps, lanes)
+            rest = at, tile_jump, row_jump, jump, high, columns - j, steps
+            tiles(x, *rest, panels, begin, lanes, out, to + j, out_jump, more, sums)
+            break
+        following = source + j + lanes if j + lanes < columns else next
+        for i in range(0, high, MR):
+            few, start, place = min(MR, high - i), at + i * tile_jump, to + i * out_jump + j
+            if i == 0:
+                first_tile(
+                    x,
+                    start,
+                    row_jump,
+                    jump,
+                    few,
+                    steps,
+                    b,
+                    source + j,
+                    jumps[0],
+                    panels,
+                    begin,
+                    out,
+                    place,
+                    out_jump,
+                    more,
+                )
+            else:
+                asked = (i // MR - 1) * share
+                rows = max(0, min(share, steps - asked))
+                ahead = following + asked * jumps[0]
+                tile_ahead(
+                    x,
+                    start,
+                    row_jump,
+                    jump,
+                    few,
+                    steps,
+                    panels,
+                    begin,
+                    b,
+                    ahead,
+                    jumps[0],
+                    rows,
+                    out,
+                    place,
+                    out_jump,
+                    more,
+                )
+
+
+@njit(error_model="numpy")
+def turn(x, of, x_jump, high, columns, out, to, out_jump):
+    """out[to + j * out_jump + i] = x[of + i * x_jump + j] for i < high and j < columns."""
+    down, across = high // SQUARE * SQUARE, columns // SQUARE * SQUARE
+    for j in range(0, across, SQUARE):
+        for i in range(0, down, SQUARE):
+            transpose(out, to + j * out_jump + i, out_jump, x, of + i * x_jump + j, x_jump)
+    for j in range(columns):
+        for i in range(down if j < across else 0, high):
+            m.store(out, 0, to + j * out_jump + i, m.load(x, 1, of + i * x_jump + j))
+
+
+@njit(error_model="numpy")
+def place_of(matrix, counts, jumps):
+    """Where a matrix begins: `counts` and `jumps` of the axes of the stack."""
+    return (
+        matrix // (counts[1] * counts[2]) * jumps[0]
+        + matrix // counts[2] % counts[1] * jumps[1]
+        + matrix % counts[2] * jumps[2]
+    )
+
+
+@njit(error_model="numpy")
+def next_unit(counters, who, units):
+    """A unit that nobody has taken, or -1: of this thread's own part the next one, then the last ones of others."""
+    threads = counters.size // LINE - 1
+    for i in range(threads):
+        owner = (who + i) % threads
+        first, last = units * owner // threads, units * (owner + 1) // threads
+        taken = count_up(counters, (owner + 1) * LINE, 1 if i == 0 else 1 << 32)
+        front, back = taken & 0xFFFFFFFF, taken >> 32
+        if front + back < last - first:
+            return first + front if i == 0 else last - 1 - back
+    return -1
+
+
+@njit(error_model="numpy")
+def wait(counters, units):
+    """Look for a while whether all units are finished."""
+    looks = 0
+    while looks < LOOKS and count_now(counters, FINISHED) < units:
+        looks += 1
+
+
+def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, who, units):
+    """The units of all products, shared with all who call this with the same counters; `who`: which of them this is.
+
+    The caller, whose number is 0, looks for a while whether the others have finished theirs, which spares it being put to sleep and
+    woken. Helpers leave at once: as long as they hold the arrays, a result cannot be overwritten by what follows.
+
+    room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
+    stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
+    a unit; how many pieces of each factor stay laid out, where a piece is what a unit needs for its steps at a time; how many steps
+    that are; and 1 where the product is written with its axes exchanged.
+    """
+    rows, inner, columns = sizes
+    tall, wide = unit[0], unit[1] * (NR32 if a.itemsize == 4 else NR64)
+    lanes = NR32 if a.itemsize == 4 else NR64
+    down, across = (rows + tall - 1) // tall, (columns + wide - 1) // wide
+    most, is_turned = unit[4], unit[5] > 0
+    times = max(1, (inner + most - 1) // most)
+    group = max(1, min(across, unit[3] // times))  # so many units beside each other have their panels laid out
+    direct, lies_in_rows = a_jumps[4] == 1, b_jumps[4] == 1
+    mine = room.size // (counters.size // LINE - 1)
+    aside = room[who * mine : who * mine + (tall * wide if is_turned else 0)]
+    panels = room[who * mine + aside.size : who * mine + aside.size + unit[3] * most * wide]
+    block = room[who * mine + aside.size + panels.size : (who + 1) * mine - MR * lanes]
+    sums = room[(who + 1) * mine - MR * lanes : (who + 1) * mine]
+    out, out_jump = (aside, wide) if is_turned else (c, columns)
+    has_rows = laid[who * (unit[2] + unit[3]) :][: unit[2]]
+    has_panels = laid[who * (unit[2] + unit[3]) :][unit[2] : unit[2] + unit[3]]
+    while True:
+        work = next_unit(counters, who, units)
+        if work < 0:
+            break
+        matrix, within = work // (down * across), work % (down * across)
+        first = within // (down * group) * group
+        beside = min(group, across - first)
+        within -= first * down
+        row, part = within // beside, first + within % beside
+        top, left = row * tall, part * wide
+        of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
+        high, width = min(tall, rows - top), min(wide, columns - left)
+        begin_of_matrix = matrix * rows * columns
+        begin = begin_of_matrix + top * columns
+        if columns == 1 and direct and b_jumps[3] == 1:
+            matrix_by_column(a, of + top * a_jumps[3], a_jumps[3], high, inner, b, at, c, begin_of_matrix + top)
+            count_up(counters, FINISHED, 1)
+            continue
+        if rows == 1 and lies_in_rows:
+            row_by_matrix(a, of, a_jumps[4], b, at + left, b_jumps[3], width, inner, c, begin_of_matrix + left)
+            count_up(counters, FINISHED, 1)
+            continue
+        for time in range(times):
+            k0 = time * most
+            steps, more = min(most, inner - k0), k0 > 0
+            name = (matrix * across + part) * times + time
+            slot = name % unit[3]
+            panel = slot * most * wide
+            is_new = has_panels[slot] != name
+            has_panels[slot] = name
+            source = at + k0 * b_jumps[3] + left * b_jumps[4]
+            if is_new and not lies_in_rows:
+                lay_out_panels(
+                    b,
+                    panels,
+                    panel,
+                    source,
+                    (b_jumps[3], b_jumps[4]),
+                    width,
+                    steps,
+                    lanes,
+                )
+            start = of + top * a_jumps[3] + k0 * a_jumps[4]
+            if not direct:
+                name = (matrix * down + row) * times + time
+                slot = name % unit[2]
+                start = slot * most * tall
+                if has_rows[slot] != name:
+                    has_rows[slot] = name
+                    lay_out_rows(
+                        a, block, start, of + top * a_jumps[3] + k0 * a_jumps[4], (a_jumps[3], a_jumps[4]), high, steps
+                    )
+            to = 0 if is_turned else begin + left
+            if direct:
+                rest = start, a_jumps[3], a_jumps[3], 1, high, width, steps
+            else:
+                rest = start, steps, 1, MR, high, width, steps
+            factor = a if direct else block
+            if is_new and lies_in_rows:
+                next = source + most * b_jumps[3] if time + 1 < times else at + left + wide
+                jumps = b_jumps[3], b_jumps[4]
+                first_tiles(factor, *rest, b, source, jumps, next, panels, panel, lanes, out, to, out_jump, more, sums)
+            else:
+                tiles(factor, *rest, panels, panel, lanes, out, to, out_jump, more, sums)
+        if is_turned:
+            turn(aside, 0, wide, high, width, c, begin_of_matrix + left * rows + top, rows)
+        count_up(counters, FINISHED, 1)
+    if who == 0:
+        wait(counters, units)

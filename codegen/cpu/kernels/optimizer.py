@@ -1,0 +1,292 @@
+"""Dense updates of variables on CPUs: one compiled kernel per rule of an optimizer, which overwrites the variable and its slots.
+
+An update reads and writes each element once, and makes nothing beside: no temporary arrays, and no new value next to the old
+one, unless somebody holds that (`graph.state.changing`). All variables of one element type share their rule's kernel.
+
+Updates of the rows that a gradient names, on CPUs: an embedding's step of training touches nothing else.
+
+Two compiled kernels, both loops with a table (`Store.row`):
+
+    the sums     rows of the gradient that name the same row of the variable are added up, in their order. Where each names another
+                 one, which is common, there is nothing to add
+    the update   the optimizer's rule for each row that is named: read from the variable and its slots, and put back there
+
+A rule whose slots decay everywhere (Adam) needs all rows: the sums are as large as the variable, and the update is the dense one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....graph.core.dtypes import bfloat16, float16, float32, float64
+from ....graph.core.errors import InternalError
+from ....graph.core.node import Node
+from ....graph.core.shape import element_count
+from ....graph.ops.state.training import RULES
+from ....graph.resources.resource_manager import VariableState, changing
+from ...check import agree, difference
+from ...fusion.legality import SUPPORTED, NotFusibleError
+from ...fusion.optimizer_loops import sparse_update, update, update_of
+from ...fusion.table_loops import added
+from ...ir.loop_cost import nanoseconds
+from ...ir.loop_nest import Loops
+from ...ir.program import Kernel
+from ...memory.pool import buffers
+from ..emit.nest import as_passed
+from ..jit import Function, compile_now, source_of
+from ..native.planner import NotPlannableError, Planner, Value
+from ..thread_pool import Ranges, ranges_of, share
+from ..tiering import WarmingKernel
+from .segment import add_rows
+
+SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
+
+
+class UpdateKernel(WarmingKernel):
+    """The kernel of one update.
+
+    Args:
+        node: what it runs. reference: the op's reference, attributes bound.
+        loops: the new values of the places, from what they were and from the node's other inputs.
+        places: how many of the inputs are variables. gradient: which input has the variable's shape.
+        check: compare with the reference, at every run.
+
+    Attributes:
+        loops: the new values, from what they were and from the other inputs.
+        places: how many of the inputs are variables. gradient: which of those behind has their shape.
+        checks: as `check`.
+    """
+
+    def __init__(
+        self, node: Node, reference: Kernel, loops: Loops, places: int, gradient: int, threads: int, check: bool
+    ) -> None:
+        super().__init__(source_of(loops, places).text, reference)
+        self.node = node
+        self.loops = loops
+        self.places = places
+        self.gradient = gradient - places
+        self._threads = threads
+        self.checks = check
+        self._narrow = any(v.dtype in (float16, bfloat16) for v in loops.values)
+        self._result_is_place = bool(node.outputs)
+        self._ranges: dict[int, Ranges] = {}  # by the number of elements
+
+    def __call__(self, *inputs: Any) -> Any:
+        function = self.function
+        if function is None:
+            return self._on_numpy(inputs)
+        places = self.places
+        states: Sequence[VariableState] = inputs[:places]
+        if places > 1 and len(set(states)) < len(states):
+            return self._reference(*inputs)
+        given = [x.ravel() for x in inputs[places:]]
+        shape, size = inputs[places + self.gradient].shape, given[self.gradient].size
+        ranges = self._ranges.get(size)
+        if ranges is None:
+            ranges = self._ranges[size] = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
+        with changing(states) as values:
+            fits = all(v.shape == shape for v in values)
+            if fits:
+                before = [v.copy() for v in values] if self.checks else []
+                flat = [x.reshape(-1) for x in values]
+                arrays = (*flat, *given, *flat)
+                if self._narrow:
+                    arrays = tuple([as_passed(x) for x in arrays])
+                share(function, (*arrays, size), ranges, self._threads)
+                if self.checks:
+                    compare_update(self.node, self._reference, states, before, values, inputs[self.places :])
+        if not fits:
+            return self._reference(*inputs)  # which says what is wrong
+        return self.result(states)
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
+        """Put its launch into a native plan, whose first inputs are the variables' values."""
+        function = planner.function_of(self)
+        places = self.places
+        values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
+        array = given[self.gradient].array
+        self.check_fit(values, array.shape)
+        size = array.size
+        ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
+        vectors = [word for v in (*values, *given, *values) for word in planner.vector(v)]
+        planner.launch(function, [*vectors, size], ranges, self._threads)
+
+    def check_fit(self, values: Sequence[Value], shape: tuple[int, ...]) -> None:
+        """NotPlannableError unless the variables' values are such as the kernel takes, for a gradient of this shape."""
+        for v, loaded in zip(values, self.loops.loads, strict=False):
+            if v.array.shape != shape or v.array.dtype != loaded.dtype.np:
+                raise NotPlannableError("a value of another shape than its gradient")
+
+    def result(self, states: Sequence[VariableState]) -> Any:
+        """What the node gives, for these variables."""
+        return states[0] if self._result_is_place else ()
+
+
+def compare_update(
+    node: Node,
+    reference: Kernel,
+    states: Sequence[VariableState],
+    before: Sequence[Any],
+    mine: Sequence[Any],
+    given: Sequence[Any],
+) -> None:
+    """InternalError where the reference makes something else of the values that were there before."""
+    twins = [VariableState(s.name, s.dtype) for s in states]
+    for twin, value in zip(twins, before, strict=True):
+        twin.assign(value)
+    reference(*twins, *given)
+    for twin, value in zip(twins, mine, strict=True):
+        if not agree(value, twin.read()):
+            raise InternalError(
+                node, node,
+                f"The compiled update of '{twin.name}' by '{node.name}' ({node.type}), made at {node.source}, "
+                f"differs from the reference: {difference(value, twin.read())}. This is an error in Dovetail; "
+                f"DOVETAIL_BACKEND=numpy avoids it.",
+            )  # fmt: skip
+
+
+def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> UpdateKernel | None:
+    """The kernel of a node that updates variables from a dense array; None: it is none, too small, or of a type without kernels."""
+    found = update_of(node)
+    if found is None:
+        return None
+    loops, places, gradient = found
+    grad = node.inputs[gradient]
+    if grad.dtype.base not in SUPPORTED or (element_count(grad.dims) or SMALLEST) < SMALLEST:
+        return None
+    return UpdateKernel(node, reference, loops, places, gradient, threads, check)
+
+
+Array: TypeAlias = np.ndarray[Any, Any]
+_TYPES = (float32, float64)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseUpdate:
+    """What a node says whose gradient names rows.
+
+    Attributes:
+        update: the rule, over the rows that are named; over all of them, where slots decay everywhere. sums: of rows that name the same.
+        places: how many of the inputs are variables. gradient: which one the gradient is; the next one has the numbers of its rows.
+        decays: whether slots decay everywhere.
+    """
+
+    update: Loops
+    sums: Loops
+    places: int
+    gradient: int
+    decays: bool
+
+    @property
+    def source(self) -> str:
+        """The source of both kernels."""
+        return f"{source_of(self.update, self.places).text}\n\n{source_of(self.sums).text}"
+
+
+def sparse_update_of(node: Node) -> SparseUpdate | None:
+    """What a node does that updates the rows which a gradient names; None: it is none, or of a type or a rule without kernels."""
+    name = node.type.removeprefix("Resource")
+    rule = RULES.get(name.removeprefix("SparseApply")) if name.startswith("SparseApply") else None
+    if rule is None:
+        return None
+    places = 1 + len(rule.slots)
+    gradient = places + len(rule.before)
+    dtype, index = (node.inputs[i].dtype.base for i in (gradient, gradient + 1))
+    if dtype not in _TYPES:
+        return None
+    flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
+    try:
+        loops = update(rule.name, dtype, flags) if rule.decays else sparse_update(rule.name, dtype, flags, index)
+    except NotFusibleError:
+        return None
+    return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays)
+
+
+class SparseUpdateKernel(WarmingKernel):
+    """The kernels of one update.
+
+    Args:
+        node: what it runs, and what it says. reference: the op's reference, context and attributes bound.
+        check: compare with the reference, at every run.
+    """
+
+    def __init__(self, node: Node, found: SparseUpdate, reference: Kernel, threads: int, check: bool) -> None:
+        super().__init__(source_of(found.update, found.places).text, reference)
+        self.node = node
+        self._found = found
+        self._sums_text = source_of(found.sums).text
+        self._sums: Function | None = None
+        self._threads = threads
+        self._check = check
+
+    def compile(self) -> None:
+        """Compile both now."""
+        self._sums = compile_now(self._sums_text)
+        super().compile()
+
+    def _swap_in(self, function: Function) -> None:
+        self._sums = compile_now(self._sums_text)
+        super()._swap_in(function)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.function is None:
+            return self._on_numpy(inputs)
+        places, gradient = self._found.places, self._found.gradient
+        states: Sequence[VariableState] = inputs[:places]
+        grad, indices = (np.asarray(x) for x in inputs[gradient : gradient + 2])
+        if len(set(states)) < len(states) or not indices.size:
+            return self._reference(*inputs)
+        with changing(states) as values:
+            fits = self._fits(values, grad, indices)
+            if fits:
+                before = [v.copy() for v in values] if self._check else []
+                self._change(values, grad, indices, inputs)
+                if self._check:
+                    compare_update(self.node, self._reference, states, before, values, inputs[places:])
+        if not fits:
+            return self._reference(*inputs)  # which says what is wrong
+        return states[0] if self.node.outputs else ()
+
+    @staticmethod
+    def _fits(values: Sequence[Array], grad: Array, indices: Array) -> bool:
+        shape = values[0].shape
+        if not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
+            return False
+        return grad.shape == (indices.size, *shape[1:]) and int(indices.min()) >= 0 and int(indices.max()) < shape[0]
+
+    def _change(self, values: Sequence[Array], grad: Array, indices: Array, inputs: Sequence[Any]) -> None:
+        """Overwrite what the gradient names."""
+        places, gradient, decays = self._found.places, self._found.gradient, self._found.decays
+        flat = [v.reshape(-1) for v in values]
+        if decays:
+            grad = add_rows(self._sums, grad, indices, len(values[0]), self._threads)
+        else:
+            indices, grad = self._summed(grad, indices, len(values[0]))
+        given = [x.ravel() for x in (*inputs[places:gradient], grad, *inputs[gradient + 2 :])]
+        arrays = [*flat, *given, *([] if decays else [indices]), *flat]
+        sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
+        ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), self._threads)
+        share(self.function, (*arrays, *sizes), ranges, self._threads)  # type: ignore[arg-type]
+
+    def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:
+        """Different rows, and for each the sum of what the gradient has for it."""
+        count = np.arange(indices.size, dtype=indices.dtype)
+        last = buffers.empty((rows,), indices.dtype)  # only what is named is written, and read
+        last[indices] = count
+        owner = last[indices]
+        own = owner == count
+        if own.all():
+            return np.ascontiguousarray(indices), grad
+        number = np.cumsum(own, dtype=indices.dtype) - 1
+        return indices[own], add_rows(self._sums, grad, number[owner], int(number[-1]) + 1, self._threads)
+
+
+def sparse_update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> SparseUpdateKernel | None:
+    """The kernel of a node that updates the rows which a gradient names; None where `sparse_update_of` is."""
+    found = sparse_update_of(node)
+    return None if found is None else SparseUpdateKernel(node, found, reference, threads, check)

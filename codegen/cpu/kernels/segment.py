@@ -1,0 +1,71 @@
+"""Sums over segments, compiled for CPUs.
+
+NumPy sorts the rows to bring equal ids together. Here each row is added where it belongs, in the order of the rows; threads share the
+segments, and each goes along all ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....graph.core.dtypes import float32, float64, int32, int64
+from ....graph.core.node import Node
+from ...fusion.table_loops import added
+from ..jit import source_of
+from ..native.recorder import AT_ONCE, Doer
+from ..thread_pool import Ranges, ranges_of
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_TYPES = (float32, float64, int32, int64)
+_NS_PER_SUM = 0.3  # one core, for a number
+
+_WIDE = 8  # numbers of a row from which on passing rows over takes little time beside adding them
+
+OPS = frozenset(("UnsortedSegmentSum",))
+TOLD = {"UnsortedSegmentSum": 2}
+"""Which input is looked at: the number of segments."""
+
+
+def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
+    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+
+    That gives None where the reference must do the work, and say what is wrong.
+    """
+    if node.type not in OPS or node.outputs[0].dtype.base not in _TYPES:
+        return None
+
+    def sums(function: Any, data: Array, ids: Array, count: Array, doer: Doer = AT_ONCE) -> Array | None:
+        return _segment_sum(function, data, ids, int(count), threads, doer)
+
+    return source_of(added(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
+
+
+def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer) -> Array | None:
+    if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or not doer.are_below(ids, count):
+        return None
+    return add_rows(function, data, ids, count, threads, doer)
+
+
+def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer = AT_ONCE) -> Array:
+    """Rows of an array, added where ids below `count` say, by the function that `row_loops.added` was compiled to."""
+    inner = data.shape[ids.ndim :]
+    out = doer.empty((count, *inner), data.dtype)
+    width = math.prod(inner)
+    ranges = ranges_of_rows(count, width, data.size * _NS_PER_SUM, threads)
+    rows, places = doer.ordered(data).reshape(-1), doer.ordered(ids).reshape(-1)
+    doer.share(function, (rows, places, out.reshape(-1), ids.size, width), ranges, threads)
+    return out
+
+
+def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> Ranges:
+    """How the rows of a table are shared by threads that add to them: one range for each, since each goes along all that is added."""
+    if width < _WIDE or len(ranges_of(count, nanoseconds, threads)) == 1:
+        return ((0, count),)
+    parts = min(threads, count)
+    edges = [count * i // parts for i in range(parts + 1)]
+    return tuple(zip(edges[:-1], edges[1:], strict=True))

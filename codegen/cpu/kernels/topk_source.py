@@ -1,0 +1,56 @@
+"""What the search for the largest numbers of rows does, as a function that Numba compiles; see `pool_source` for how this text is used.
+
+The largest so far are kept in order. A number joins them if it is larger than the least of these: seldom, once some have been seen. So
+numbers are compared BLOCK at a time, in vectors, and only a block with such a number is looked at one by one.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+
+from dovetail.codegen import vecmath as m
+
+BLOCK = 64
+
+
+@njit(error_model="numpy")
+def is_before(x, y):
+    """Whether a number is larger; one that is no number is larger than all that are."""
+    return x > y or (x != x and y == y)
+
+
+@njit(error_model="numpy")
+def join(x, place, values, places, first, count):
+    """Put a number in its place among so many, of which the last falls out; behind those that are equal."""
+    at = first + count - 1
+    while at > first and is_before(x, m.load(values, 1, at - 1)):
+        m.store(values, 1, at, m.load(values, 1, at - 1))
+        m.store(places, 2, at, m.load(places, 2, at - 1))
+        at -= 1
+    m.store(values, 1, at, x)
+    m.store(places, 2, at, types.int32(place))
+
+
+def top(x, values, places, sizes, lo, hi):
+    """The largest numbers of rows lo to hi, and where they were, from the largest on; of equal ones the first comes first.
+
+    sizes: numbers of a row, and how many of them.
+    """
+    m.wide_vectors()
+    length, count = sizes
+    for row in range(lo, hi):
+        begin, first = row * length, row * count
+        for i in range(count):
+            join(m.load(x, 0, begin + i), i, values, places, first, i + 1)
+        for at in range(count, length, BLOCK):
+            end = min(at + BLOCK, length)
+            least = m.load(values, 1, first + count - 1)
+            found = types.int32(0)
+            for i in range(at, end):
+                found |= types.int32(not (m.load(x, 0, begin + i) <= least))
+            if found:
+                for i in range(at, end):
+                    number = m.load(x, 0, begin + i)
+                    if is_before(number, m.load(values, 1, first + count - 1)):
+                        join(number, i, values, places, first, count)

@@ -1,0 +1,386 @@
+"""How plans of native stretches are made (`plan` runs them).
+
+A `Planner` goes through the calls once, with stand-ins for all tensors: what comes in, arrays that nobody
+fills for what is made. Each kernel puts its launches into the plan, and says what it makes. Views (a reshape, a transposition, a
+slice) are made of the stand-ins by the ops' own references, so their address tells where they begin. What depends on
+shapes alone is computed at once, and known from then on.
+
+What neither comes in nor leaves shares the arena (`codegen/memory/plan.py`: two that are needed at the same time do
+not overlap, others share). A kernel may write where its input was if that is needed no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from mmap import mmap
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ...memory.plan import Piece, places
+from ...memory.pool import LARGE
+from ..jit import compiled
+from ..kernels.copy import copy_source
+from ..thread_pool import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
+from . import vm
+from .plan import Output, Part, Plan, begin_of
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+LARGEST = (
+    1 << 26
+)  # bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter
+KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
+MOST_DIMENSIONS = 5  # of what is copied along strides
+NS_PER_COPIED = 0.1  # one core, for a byte that is copied along strides
+
+
+class NotPlannableError(Exception):
+    """These calls, with arrays of these shapes, must be run one by one."""
+
+
+class NotCompiledError(Exception):
+    """A kernel that is not compiled yet: its source text is the argument."""
+
+
+@dataclass(eq=False, slots=True)
+class Memory:
+    """A piece of memory of a plan.
+
+    Attributes:
+        array: a stand-in for it. kind: whether it comes from outside, never changes, or is made.
+        number: which of those that come from outside.
+        first, last: the launches between which it is used. leaves: whether it is used afterwards, too. is_sent: by another task.
+    """
+
+    array: Array
+    kind: str
+    number: int = -1
+    first: int = -1
+    last: int = -1
+    leaves: bool = False
+    is_sent: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor of a plan: an array that lies in a stand-in; or one that is known, and has no memory."""
+
+    array: Any
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """An address in a record: where a memory begins, and how many bytes behind that."""
+
+    memory: Memory
+    offset: int
+
+
+class Warming(Protocol):
+    """A kernel that becomes compiled.
+
+    Attributes:
+        function: what it is compiled to, None before. text: its source.
+    """
+
+    @property
+    def function(self) -> Any: ...
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(eq=False, slots=True)
+class Planner:
+    """Goes through calls, and writes their plan."""
+
+    looked_at: dict[int, Array] = field(default_factory=dict)
+    _words: list[Any] = field(default_factory=list)
+    _parts: list[Part] = field(default_factory=list)
+    _launches: int = 0
+    _memories: list[Memory] = field(default_factory=list)
+
+    # --- tensors ---------------------------------------------------------------------------------------------------
+
+    def given(self, number: int, array: Array) -> Value:
+        """What comes from outside."""
+        return Value(array, self._memory(array, "given", number))
+
+    def made(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
+        """What a launch makes."""
+        if 0 in shape:
+            raise NotPlannableError("a tensor without elements")
+        array = stand_in(shape, dtype)
+        return Value(array, self._memory(array, "made"))
+
+    def _memory(self, array: Array, kind: str, number: int = -1) -> Memory:
+        if not array.flags.c_contiguous or not array.size or array.dtype.hasobject:
+            raise NotPlannableError("an array that kernels do not take")
+        self._memories.append(Memory(array, kind, number))
+        return self._memories[-1]
+
+    def known(self, value: Value) -> Any:
+        """A value itself: of what comes from outside, that of this time, which is part of what the plan is for.
+
+        Raises:
+            NotPlannableError: it is made by a launch.
+        """
+        if value.memory is None:
+            return value.array
+        memory = value.memory
+        if memory.kind != "given" or value.array is not memory.array or value.array.nbytes > KNOWN:
+            raise NotPlannableError("a kernel needs to know a value beforehand that another one makes")
+        self.looked_at[memory.number] = value.array.copy()
+        return self.looked_at[memory.number]
+
+    def in_memory(self, value: Value) -> Value:
+        """The same value in memory, where kernels can read it."""
+        if value.memory is not None:
+            return value
+        array = np.ascontiguousarray(value.array).reshape(np.shape(value.array))
+        return Value(array, self._memory(array, "fixed"))
+
+    def in_order(self, value: Value) -> Value:
+        """The same value in contiguous memory."""
+        value = self.in_memory(value)
+        if value.array.flags.c_contiguous:
+            return value
+        out = self.made(value.array.shape, value.array.dtype)
+        self.put(value, out)
+        return out
+
+    @staticmethod
+    def may_overwrite(value: Value) -> bool:
+        """Whether what needs a value no more may be written where it is: it was made here, and fills its memory."""
+        memory = value.memory
+        return memory is not None and memory.kind == "made" and value.array.size == memory.array.size
+
+    def view(self, array: Any, of: Value) -> Value | None:
+        """What a reference made of a value without writing anything; None: it is in memory of its own."""
+        if of.memory is None or not isinstance(array, np.ndarray) or not array.size or array.dtype != of.array.dtype:
+            return None
+        (low, high), (begin, end) = map(np.lib.array_utils.byte_bounds, (array, of.memory.array))
+        return Value(array, of.memory) if begin <= low and high <= end else None
+
+    # --- functions -------------------------------------------------------------------------------------------------
+
+    def function_of(self, kernel: Warming) -> Any:
+        """A kernel's compiled function. NotCompiledError: it is not there yet."""
+        if kernel.function is None:
+            raise NotCompiledError(kernel.text)
+        return kernel.function
+
+    def compiled(self, text: str) -> Any:
+        """The function of a source. NotCompiledError: it is not there yet."""
+        function = compiled(text)
+        if function is None:
+            raise NotCompiledError(text)
+        return function
+
+    # --- launches --------------------------------------------------------------------------------------------------
+
+    def vector(self, value: Value, elements: int | None = None) -> list[Any]:
+        """A tensor's memory as a kernel's argument; `elements`: not all of them, or more, as far as jumps lead."""
+        count, size = value.array.size if elements is None else elements, value.array.itemsize
+        words: list[Any] = list(vm.vector(count, size))
+        words[vm.ADDRESS] = self.at(value)
+        return words
+
+    def at(self, value: Value) -> At:
+        """Where a tensor begins."""
+        assert value.memory is not None
+        return At(value.memory, begin_of(value.array) - begin_of(value.memory.array))
+
+    def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
+        """A kernel's launch for ranges of its work, the last two arguments.
+
+        `together`: those for threads that stay together, where there is one range for others.
+        """
+        at = self._record(vm.record(vm.address_of(function), [*words, *ranges[0]]))
+        is_light = len(ranges) == 1 and len(together) > 1
+        ranges = together if is_light else ranges if len(ranges) > 1 else ()
+        self._parts.append(Part(at, len(self._words), ranges, threads=threads, is_light=is_light))
+
+    def launch_units(
+        self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
+    ) -> None:
+        """A kernel's launch whose threads take units of work, as `share_units` does: `before` and `behind` the counters."""
+        threads = max(1, min(threads, units))
+        counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
+        if threads == 1:
+            self.fill(counters, 0)
+        at = self._record(
+            vm.record(vm.address_of(function), [*before, *self.vector(counters), *behind, 0, units])
+        )
+        where = at + vm.HEAD + len(before) + vm.ADDRESS
+        self._parts.append(Part(at, len(self._words), (), units if threads > 1 else 0, threads, where))
+
+    def fill(self, value: Value, number: int) -> None:
+        """Fill a vector of int64."""
+        self._plain([*vm.fill(value.array.size), number], [self.at(value)])
+
+    def within(self, value: Value, limit: int) -> None:
+        """Fail the run unless all numbers are from 0 to below a limit."""
+        value = self.in_order(value)
+        self._plain(vm.within(value.array.itemsize, value.array.size, limit), [self.at(value)])
+
+    def below(self, value: Value, limit: int) -> None:
+        """Fail the run unless all numbers, which may be negative, are below a limit."""
+        value = self.in_order(value)
+        self._plain(vm.below(value.array.itemsize, value.array.size, limit), [self.at(value)])
+
+    def put(self, value: Value, into: Value, threads: int = 1) -> None:
+        """Copy a tensor; it may lie along strides. `threads`: so many may share it, where it does."""
+        value = self.in_memory(value)
+        x, out = value.array, into.array
+        if x.flags.c_contiguous and out.flags.c_contiguous:
+            self._plain(vm.copy(x.nbytes), [self.at(into), self.at(value)])
+            return
+        sizes, jumps, out_jumps = joined(x, out)
+        try:
+            function = self.compiled(copy_source(x.itemsize))
+        except ValueError as e:
+            raise NotPlannableError(str(e)) from None
+        words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
+        words += vm.flat((sizes, jumps, out_jumps))
+        time = x.nbytes * NS_PER_COPIED
+        ranges, together = (ranges_of(sizes[0], time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
+        self.launch(function, words, ranges, threads, together)
+
+    def _plain(self, words: list[int], addresses: Sequence[At]) -> None:
+        self._words += words  # of which the first arguments are addresses
+        first = len(self._words) - len(words)
+        for i, at in enumerate(addresses):
+            self._words[first + vm.HEAD + i] = at
+        self._use(addresses)
+        self._parts.append(Part(first, len(self._words)))
+
+    def _record(self, words: Sequence[Any]) -> int:
+        self._use([w for w in words if type(w) is At])
+        self._words += words
+        return len(self._words) - len(words)
+
+    def _use(self, addresses: Sequence[At]) -> None:
+        for at in addresses:
+            if at.memory.first < 0:
+                at.memory.first = self._launches
+            at.memory.last = self._launches
+        self._launches += 1
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
+        """The plan of what has been launched, for so many arrays from outside; `sent`: which outputs go to other tasks."""
+        leaving, staying, offsets, size = self._laid_out(outputs, sent)
+        count = given + len(leaving) + 1
+        where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
+        where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
+        where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
+        table, patches = [0] * count, []
+        for word in self._words:
+            if type(word) is At and word.memory.kind == "fixed":
+                word = begin_of(word.memory.array) + word.offset
+            elif type(word) is At:
+                number, offset = where[id(word.memory)]
+                patches.append((len(table), number, offset + word.offset))
+                word = 0
+            table.append(int(word))
+        arrays: list[Array | None] = [None] * count
+        for m in self._memories:
+            if m.kind == "given":
+                arrays[m.number] = m.array
+        numbers = {id(m): i for i, m in enumerate(leaving)}
+        return Plan(
+            np.array(table, np.int64),
+            vm.expected(arrays, patches),
+            _shifted(self._parts, count),
+            tuple((m.array.shape, m.array.dtype, m.is_sent) for m in leaving),
+            size,
+            tuple(_output(v, numbers) for v in outputs),
+            tuple(self.looked_at.items()),
+            tuple(m.array for m in self._memories if m.kind == "fixed"),
+            tuple(None if x is None else (x.shape, x.dtype) for x in arrays[:given]),
+        )
+
+    def _laid_out(
+        self, outputs: Sequence[Value], sent: Collection[int]
+    ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
+        """What leaves; what stays, where it lies in the arena, and the size of that."""
+        for i, value in enumerate(outputs):
+            if value.memory is not None and value.memory.kind == "made":
+                value.memory.leaves = True
+                value.memory.is_sent |= i in sent
+        made = [m for m in self._memories if m.kind == "made" and m.first >= 0]
+        leaving = [m for m in made if m.leaves]
+        staying = [m for m in made if not m.leaves]
+        offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
+        if size + sum(m.array.nbytes for m in leaving) > LARGEST:
+            raise NotPlannableError("its tensors are large")
+        return leaving, staying, offsets, size
+
+
+def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array that nobody fills: of a large one there are addresses, but no memory."""
+    size = math.prod(shape) * dtype.itemsize
+    return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
+
+
+def joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Sizes and the jumps of both along five axes, of which neighbours have been joined where that can be."""
+    size = x.itemsize
+    axes: list[list[int]] = []
+    for n, a, b in zip(x.shape, x.strides, out.strides, strict=True):
+        if n == 1:
+            continue
+        if a % size or b % size:
+            raise NotPlannableError("a view of parts of elements")
+        a, b = a // size, b // size
+        if axes and axes[-1][1] == n * a and axes[-1][2] == n * b:
+            axes[-1] = [axes[-1][0] * n, a, b]
+        else:
+            axes.append([n, a, b])
+    if len(axes) > MOST_DIMENSIONS:
+        raise NotPlannableError("a view of many dimensions")
+    axes[1:1] = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes))  # behind the first, which threads share
+    sizes, jumps, out_jumps = (tuple(axis[i] for axis in axes) for i in range(3))
+    return sizes, jumps, out_jumps
+
+
+def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
+    return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
+
+
+def _shifted(parts: Sequence[Part], by: int) -> tuple[Part, ...]:
+    """The parts with those joined that one native call can run, at their places in the table.
+
+    Light ones are only shared where others are: threads are not called for them alone.
+    """
+    out: list[Part] = []
+    is_shared = any((p.ranges or p.units) and not p.is_light for p in parts)
+    for p in parts:
+        ranges = p.ranges if is_shared or not p.is_light else ()
+        p = Part(p.first + by, p.last + by, ranges, p.units, p.threads, p.counters + by, p.is_light)
+        alone = p.ranges or p.units
+        if out and not alone and not (out[-1].ranges or out[-1].units):
+            out[-1] = Part(out[-1].first, p.last)
+        else:
+            out.append(p)
+    return tuple(out)
+
+
+def _output(value: Value, numbers: dict[int, int]) -> Output:
+    """Where an output is; `numbers`: of the memories that leave."""
+    if value.memory is None:
+        return Output(known=value.array)
+    memory, x = value.memory, value.array
+    view = None
+    if x.shape != memory.array.shape or not x.flags.c_contiguous:
+        size = x.itemsize
+        offset = (begin_of(x) - begin_of(memory.array)) // size
+        view = offset, x.shape, None if x.flags.c_contiguous else tuple(s // size for s in x.strides)
+    if memory.kind == "fixed":
+        return Output(known=x)
+    return Output(memory.number, view=view) if memory.kind == "given" else Output(made=numbers[id(memory)], view=view)

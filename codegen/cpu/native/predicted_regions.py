@@ -1,0 +1,133 @@
+"""How much memory native stretches will need, told before anything is compiled or run.
+
+A stretch takes the memory for all that leaves it, and an arena for what stays inside, when it begins. Both follow from the sizes alone:
+the calls are gone through as for a plan (`planner`), with kernels that need not be there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.dtypes import resource
+from ....graph.core.node import Tensor
+from ...ir.program import Call, Instruction, Loop
+from ...memory.plan import Arena
+from ..thread_pool import LINE, Ranges
+from .planner import At, NotPlannableError, Planner, Value, Warming, joined, stand_in
+from .region import NativeRun
+
+
+class Predictor(Planner):
+    """Goes through calls like a planner, and asks no kernel for more than which memory it uses."""
+
+    def known(self, value: Value) -> Any:
+        """A value itself, where shapes or constants tell it."""
+        if value.memory is not None:
+            raise NotPlannableError("what a kernel needs to know is not known before the step")
+        return value.array
+
+    def function_of(self, kernel: Warming) -> Any:
+        """None: it is not called."""
+        return None
+
+    def compiled(self, text: str) -> Any:
+        """None."""
+        return None
+
+    def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
+        """Note what a launch uses."""
+        self._use([w for w in words if type(w) is At])
+
+    def launch_units(
+        self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
+    ) -> None:
+        """Note what a launch uses."""
+        threads = max(1, min(threads, units))
+        counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
+        if threads == 1:
+            self.fill(counters, 0)
+        self.launch(function, [*before, *self.vector(counters), *behind], (), threads)
+
+    def fill(self, value: Value, number: int) -> None:
+        """Note it."""
+        self._use([self.at(value)])
+
+    def within(self, value: Value, limit: int) -> None:
+        """Note it."""
+        self._use([self.at(self.in_order(value))])
+
+    def below(self, value: Value, limit: int) -> None:
+        """Note it."""
+        self.within(value, limit)
+
+    def put(self, value: Value, into: Value, threads: int = 1) -> None:
+        """Note it."""
+        value = self.in_memory(value)
+        if not (value.array.flags.c_contiguous and into.array.flags.c_contiguous):
+            joined(value.array, into.array)
+        self._use([self.at(into), self.at(value)])
+
+    def needs(self, outputs: Sequence[Value]) -> int:
+        """Bytes of the arena."""
+        return self._laid_out(outputs, ())[-1]
+
+
+def arenas_of(instructions: Iterable[Instruction], tensors: Mapping[int, Tensor]) -> Iterator[Arena]:
+    """The arenas of a program's native stretches, of those whose sizes are known; `tensors`: by slot."""
+    for _, arena in predicted(instructions, tensors):
+        if arena is not None:
+            yield arena
+
+
+def predicted(
+    instructions: Iterable[Instruction], tensors: Mapping[int, Tensor]
+) -> Iterator[tuple[NativeRun, Arena | None]]:
+    """A program's native stretches, each with its arena, if that is known; `tensors`: by slot."""
+    for call in runs_of(instructions):
+        run = call.kernel
+        assert isinstance(run, NativeRun)
+        needs = _needs(run, tensors)
+        nodes = frozenset(n for c in run.calls for n in c.nodes or (c.node,))
+        leaving = frozenset(tensors[i].name for i in run.run.outputs if i in tensors)
+        yield run, None if needs is None else Arena(nodes, leaving, needs)
+
+
+def runs_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
+    """The calls that are native stretches, in loops too."""
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from runs_of((*step.head, *step.body))
+        elif isinstance(step, Call) and isinstance(step.kernel, NativeRun):
+            yield step
+
+
+def _needs(run: NativeRun, tensors: Mapping[int, Tensor]) -> int | None:
+    """Bytes of a stretch's arena; None where sizes are not known, or it goes one by one."""
+    given = []
+    for slot in (run.run.given[i] for i in run.order):
+        found = _sizes(tensors.get(slot))
+        if found is None:
+            return None
+        given.append(stand_in(*found))
+    planner = Predictor()
+    try:
+        return planner.needs(run.put_into(planner, given))
+    except NotPlannableError:
+        return None
+
+
+def _sizes(tensor: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and type of a tensor, or of the variable that it stands for, if they are known."""
+    if tensor is None:
+        return None
+    dims, dtype = tensor.dims, tensor.dtype.base
+    if dtype is resource:
+        if tensor.op.type != "VarHandleOp":
+            return None
+        dims, dtype = tensor.op.attrs["shape"], tensor.op.attrs["dtype"]
+    if dims is None or any(d is None for d in dims):
+        return None
+    return tuple(int(d or 0) for d in dims), dtype.np

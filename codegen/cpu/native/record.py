@@ -1,0 +1,154 @@
+"""How calls that are no kernels of their own go into a native plan: views, what shapes tell, tensors put side by side.
+
+Views, and what is known, are made by the ops' own references, of stand-ins or of the values themselves. Only copies are launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...ir.program import Call
+from ..kernels.copy import Pack, as_they_lie
+from .planner import KNOWN, NotPlannableError, Planner, Value
+
+Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]
+
+TELLING = frozenset(("Shape", "ShapeN", "Size", "Rank"))
+"""What these give is told by the shape of what they take."""
+
+_OF_KNOWN = frozenset(
+    ("AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity",
+     "Maximum", "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "RealDiv", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub", "Sum")
+)  # fmt: skip
+
+_VIEWS = {
+    "BroadcastTo": 0, "ExpandDims": 0, "Identity": 0, "PreventGradient": 0, "Reshape": 0, "Slice": 0, "Split": 1, "SplitV": 0,
+    "Squeeze": 0, "StopGradient": 0, "StridedSlice": 0, "Transpose": 0, "Unpack": 0,
+}  # fmt: skip
+"""Ops that show what they take in another way, and which input that is. They have to know the others."""
+
+
+def can_put(call: Call, told: set[int], constants: Any) -> bool:
+    """Whether a plan may have this call; `told`: slots whose values shapes tell, to which those of its outputs are added."""
+    if getattr(call.kernel, "is_native", False):
+        return True
+    if call.op in TELLING or call.op in _OF_KNOWN and _are_known(call, told, constants):
+        told.update(call.outputs)
+        return True
+    return call.op in _VIEWS or call.op in _JOINED
+
+
+def _are_known(call: Call, told: set[int], constants: Any) -> bool:
+    """Whether the values of all that a call takes are told: a loop, for this is asked of each of 100,000 additions."""
+    for i in call.inputs:  # noqa: SIM110
+        if i not in told and i not in constants:
+            return False
+    return True
+
+
+def is_launching(call: Call) -> bool:
+    """Whether it is work, as far as can be told without shapes."""
+    return call.op in _JOINED or getattr(call.kernel, "is_native", False) and not getattr(call.kernel, "is_lone", False)
+
+
+def work_of(call: Call) -> float:
+    """Arithmetic operations and bytes of a call, an unknown size counting as 1; nothing for views and shapes."""
+    kernel: Any = call.kernel
+    if not is_launching(call) and not getattr(kernel, "is_lone", False):
+        return 0.0
+    if call.op in _JOINED:
+        return 0.0  # it copies what kernels made, or will read
+    nodes = kernel.group.nodes if hasattr(kernel, "group") else kernel.nodes
+    costs = [n.opdef.cost_of(n) for n in nodes]
+    work: float = sum(c.flops + c.bytes for c in costs)
+    return work
+
+
+def put(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+    """Put a call into a plan; what it makes.
+
+    Raises:
+        NotPlannableError: that cannot be, with such inputs.
+    """
+    if getattr(call.kernel, "is_native", False):
+        made: Sequence[Value] = call.kernel.put_into(planner, inputs)  # type: ignore[attr-defined]
+        return made
+    if call.op in TELLING or call.op in _OF_KNOWN and all(v.memory is None for v in inputs):
+        return [_small(x) for x in _made(call, [v.array for v in inputs])]
+    if call.op in _VIEWS:
+        return _put_view(planner, call, inputs)
+    return _JOINED[call.op](planner, call, inputs)
+
+
+def _made(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
+    """What the reference gives."""
+    result = call.kernel(*arrays)
+    return (result,) if len(call.outputs) == 1 else result
+
+
+def _small(x: Any) -> Value:
+    if x.nbytes > KNOWN:
+        raise NotPlannableError("what shapes tell is large")
+    return Value(x)
+
+
+def _put_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+    which = _VIEWS[call.op]
+    values = [v if i == which else Value(planner.known(v)) for i, v in enumerate(inputs)]
+    if values[which].memory is None:
+        return [_small(x) for x in _made(call, [v.array for v in values])]
+    for _ in range(2):
+        shown = [planner.view(x, values[which]) for x in _made(call, [v.array for v in values])]
+        if None not in shown:
+            return shown  # type: ignore[return-value]
+        values[which] = planner.in_order(values[which])  # NumPy copies what it cannot show
+    raise NotPlannableError(f"{call.op} copies")
+
+
+def _join(planner: Planner, parts: Sequence[Value], axis: int) -> Value:
+    """Parts put side by side along an axis, which they all have."""
+    first = parts[0].array
+    along = sum(p.array.shape[axis] for p in parts)
+    for p in parts:
+        if p.array.dtype != first.dtype or _without(p.array.shape, axis) != _without(first.shape, axis):
+            raise NotPlannableError("parts that do not fit")
+    out = planner.made((*first.shape[:axis], along, *first.shape[axis + 1 :]), first.dtype)
+    begin = 0
+    for p in parts:
+        end = begin + p.array.shape[axis]
+        place = out.array[(*(slice(None),) * axis, slice(begin, end))]
+        planner.put(p, Value(place, out.memory))
+        begin = end
+    return out
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _put_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+    *parts, along = inputs
+    axis, rank = int(planner.known(along)), parts[0].array.ndim
+    if not -rank <= axis < rank:
+        raise NotPlannableError("an axis that is not there")
+    return [_join(planner, parts, axis % rank)]
+
+
+def _put_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+    kernel, arrays, memory = call.kernel, [v.array for v in inputs], inputs[0].memory
+    if not isinstance(kernel, Pack) or any(x.shape != arrays[0].shape for x in arrays):
+        raise NotPlannableError("parts that do not fit")
+    axis = kernel.axis % (arrays[0].ndim + 1)
+    if memory is not None and all(v.memory is memory for v in inputs):
+        whole = as_they_lie(arrays, axis, memory.array)
+        shown = None if whole is None else planner.view(whole, inputs[0])
+        if shown is not None:
+            return [shown]
+    parts = [planner.in_memory(v) for v in inputs]
+    return [_join(planner, [Value(np.expand_dims(v.array, axis), v.memory) for v in parts], axis)]
+
+
+_JOINED: dict[str, Put] = {"ConcatV2": _put_concat, "Pack": _put_pack}

@@ -1,0 +1,204 @@
+"""Who does what a kernel of hand-written loops asks for: at once, on arrays, or later, as launches of a native plan.
+
+Such a kernel is more than one compiled function: it finds memory, puts arrays in order, adds padding, and shares its work among threads.
+What it asks for goes to a `Doer`, so it is written once:
+
+    AtOnce      memory is given out, copies are made, threads work
+    Planned     the arrays are stand-ins; what is asked for becomes launches of a plan (`planner`)
+
+The bits are the same: both copy, and call the same functions with the same arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ...memory.pool import buffers
+from ..kernels.copy import sum_source
+from ..thread_pool import Ranges, ranges_of, share, share_units
+from .planner import NS_PER_COPIED, NotPlannableError, Planner, Value
+from .vm import flat
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class Doer(Protocol):
+    """What kernels may ask for. Arrays that they pass are views of what they were given, or asked for."""
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """Memory."""
+
+    def fixed(self, x: Array) -> Array:
+        """An array of the kernel's own, which never changes, as others are."""
+
+    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+        """Copy an array; both may lie along strides. `threads`: so many may share it."""
+
+    def clear(self, x: Array) -> None:
+        """Fill an array with zeros."""
+
+    def ordered(self, x: Array) -> Array:
+        """The array in contiguous memory."""
+
+    def added(self, x: Array, axis: int) -> Array:
+        """The sum along an axis, one after the other."""
+
+    def are_below(self, x: Array, limit: int) -> bool:
+        """Whether all numbers are below a limit; a plan of which that is not true fails when it is run."""
+
+    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
+        """Call a compiled function for all ranges (`threads.share`)."""
+
+    def share_units(
+        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
+    ) -> None:
+        """Call a compiled function whose threads take units of work (`threads.share_units`)."""
+
+
+class AtOnce:
+    """Does it now."""
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """Memory that may have been used before."""
+        return buffers.empty(tuple(shape), dtype)
+
+    def fixed(self, x: Array) -> Array:
+        """The array itself."""
+        return x
+
+    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+        """Copy it."""
+        ranges = ranges_of(len(x), x.nbytes * NS_PER_COPIED, threads)
+        share(lambda lo, hi: np.copyto(into[lo:hi], x[lo:hi]), (), ranges, threads)
+
+    def clear(self, x: Array) -> None:
+        """Fill it with zeros."""
+        x.fill(0)
+
+    def ordered(self, x: Array) -> Array:
+        """The array itself where it is contiguous, else a copy."""
+        return np.ascontiguousarray(x)
+
+    def added(self, x: Array, axis: int) -> Array:
+        """The sum along an axis."""
+        first, *others = np.moveaxis(x, axis, 0)
+        total: Array = first.copy()
+        for part in others:
+            total += part
+        return total
+
+    def are_below(self, x: Array, limit: int) -> bool:
+        """Whether all numbers are below a limit."""
+        return bool(x.max() < limit)
+
+    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
+        """Call the function."""
+        share(function, arguments, ranges, threads)
+
+    def share_units(
+        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
+    ) -> None:
+        """Call the function."""
+        share_units(function, arrays, numbers, units, threads)
+
+
+AT_ONCE = AtOnce()
+
+
+class Planned:
+    """Puts it into a plan."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._values: list[Value] = []  # whose memory the kernel's arrays are views of
+
+    def take(self, value: Value) -> Array:
+        """The stand-in of a tensor that the kernel is given."""
+        value = self._planner.in_memory(value)
+        self._values.append(value)
+        return value.array  # type: ignore[no-any-return]
+
+    def value_of(self, x: Array) -> Value:
+        """A stand-in as a tensor of the plan."""
+        for value in self._values:
+            found = self._planner.view(x, value)
+            if found is not None:
+                return found
+        raise NotPlannableError("an array that NumPy has copied")
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """A stand-in for memory."""
+        return self.take(self._planner.made(tuple(shape), np.dtype(dtype)))
+
+    def fixed(self, x: Array) -> Array:
+        """A copy that belongs to the plan."""
+        return self.take(Value(x))
+
+    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+        """Have it copied."""
+        self._planner.put(self.value_of(x), self.value_of(into), threads)
+
+    def clear(self, x: Array) -> None:
+        """Have it filled with zeros, which are copied."""
+        if x.size:
+            self.put(np.broadcast_to(self.fixed(np.zeros(1, x.dtype)), x.shape), x)
+
+    def ordered(self, x: Array) -> Array:
+        """The array itself where it is contiguous, else what it is copied to."""
+        if x.flags.c_contiguous:
+            return x
+        out = self.empty(x.shape, x.dtype)
+        self.put(x, out)
+        return out
+
+    def added(self, x: Array, axis: int) -> Array:
+        """What the sum along an axis goes into."""
+        axis %= x.ndim
+        out = self.empty((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
+        sizes = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+        function = self._planner.compiled(sum_source(x.dtype.name))
+        self.share(function, (self.ordered(x), out, sizes), ((0, sizes[0]),), 1)
+        return out
+
+    def are_below(self, x: Array, limit: int) -> bool:
+        """True; a run in which they are not fails."""
+        self._planner.below(self.value_of(x), limit)
+        return True
+
+    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
+        """Have the function called."""
+        self._planner.launch(function, self._words(arguments), ranges, threads)
+
+    def share_units(
+        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
+    ) -> None:
+        """Have the function called."""
+        self._planner.launch_units(function, self._words(arrays), flat(numbers), units, threads)
+
+    def _words(self, arguments: Sequence[Any]) -> list[Any]:
+        words: list[Any] = []
+        for x in arguments:
+            words += self._planner.vector(self.value_of(x)) if isinstance(x, np.ndarray) else flat([x])
+        return words
+
+
+def put_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value], told: int = -1) -> Sequence[Value]:
+    """Put what a kernel does into a plan; what it makes.
+
+    Args:
+        call: `call(*arrays, doer=...)` gives an array or several, or None where it does not do such.
+        told: the input whose value it looks at, if there is one.
+
+    Raises:
+        NotPlannableError: it does not do such, or in a way that plans cannot.
+    """
+    doer = Planned(planner)
+    arrays = [np.asarray(planner.known(v)) if i == told else doer.take(v) for i, v in enumerate(inputs)]
+    made = call(*arrays, doer=doer)
+    if made is None:
+        raise NotPlannableError("sizes that the kernel does not take")
+    return [doer.value_of(x) for x in (made if isinstance(made, tuple) else (made,))]

@@ -1,0 +1,294 @@
+"""Native stretches: runs of a program's launches on a CPU that become one call of compiled code.
+
+A small kernel takes a few microseconds, and Python between two of them as much again or more: the shapes of the inputs are looked
+up, memory for the results is found, Numba looks at each argument. So calls that follow one another and are kernels, views, or
+small things that shapes decide, are put together as a `NativeStretch`. It runs them one by one at first, while they are compiled.
+When it meets the same shapes for the third time it makes a plan for them (`planner`), and from then on a run is
+
+    memory for what leaves the stretch,    one call, which runs all launches from a table (`codegen/cpu/native/vm.py`).
+
+The bits are those of the calls one by one. A number that is out of range stops a run, of which nobody has seen anything; it is then
+done again one by one, which says what is wrong and where. So are shapes that a plan cannot be made for. Traced steps are always run
+one by one, so they tell the time of each kernel.
+
+Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a stretch. Sent behind it
+is what waits for another tensor to travel with, and what would be sent next to no time earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.node import Tensor
+from ....graph.core.opdef import opdef
+from ....graph.core.settings import setting
+from ...ir.program import Call, Instruction, Loop, Program, Send
+from ...lower.region import Run, constants_of, run_of
+from ...memory.plan import MemoryPlan
+from . import vm
+from .plan import Plan
+from .planner import Planner, Value
+from .predicted_regions import arenas_of, runs_of
+from .record import can_put, is_launching, put, work_of
+from .region import NativeRun, in_order
+from .update_regions import NativeUpdates, is_large_update, is_update
+
+logger = logging.getLogger(__name__)
+
+FEWEST = 2  # launches that are worth a stretch
+
+LONGEST = 0.05  # of the work that made what somebody waits for: so much more is done before it is sent
+
+_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
+_READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
+"""What only looks, or takes what belongs to this step."""
+_SMALL = frozenset(
+    (
+        "AddV2",
+        "BroadcastArgs",
+        "BroadcastGradientArgs",
+        "Greater",
+        "Identity",
+        "Less",
+        "LogicalAnd",
+        "NoOp",
+        "Rank",
+        "Shape",
+        "ShapeN",
+        "Size",
+        "Sub",
+    )
+)
+"""What mostly is of counters and shapes, where it is not part of a kernel: done before, it holds no memory for longer."""
+_NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
+
+
+def with_native_stretches(program: Program, at_once: bool = False) -> Program:
+    """The program with native stretches in the place of runs of launches, inside loops too.
+
+    `at_once`: plans are made where they are needed, not in the background.
+    """
+    if not vm.is_possible():
+        return program
+    constants = constants_of(program.slots)
+    gathered = tuple(_gathered(program.instructions, constants, at_once, program.sent))
+    made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))
+    if setting("DOVETAIL_DEBUG"):
+        found = [f"{call.op} up to {call.node}" for call in runs_of(made.instructions)]
+        if found:
+            logger.warning("stretches on %s: %s", program.device, ", ".join(found))
+    return made
+
+
+def _with_arenas(
+    memory: Callable[[], MemoryPlan] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
+) -> Callable[[], MemoryPlan] | None:
+    """What tells the memory of a program, with its stretches."""
+    if memory is None or tensors is None:
+        return memory
+    return lambda: memory().with_arenas(arenas_of(instructions, tensors))
+
+
+def _gathered(
+    instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool, sent: Collection[int]
+) -> list[Instruction]:
+    window = _Window(constants, at_once, sent)
+    for step in instructions:
+        if isinstance(step, Loop):
+            window.close()
+            head, body = (tuple(_gathered(part, constants, at_once, sent)) for part in (step.head, step.body))
+            window.out.append(replace(step, head=head, body=body))
+        elif not window.takes(step):
+            if window.steps:
+                window.close()
+                if window.takes(step):
+                    continue
+            window.out.append(step)
+    window.close()
+    _let_threads_stay(window.out)
+    return window.out
+
+
+@dataclass(slots=True)
+class _Window:
+    """Instructions of which some become a stretch of kernels, and some behind it updates: each large one, then the small ones together.
+
+    What can be done before them, and what can be done or sent behind the kernels, is put there.
+    """
+
+    constants: Mapping[int, Any]
+    at_once: bool
+    sent: Collection[int]
+    out: list[Instruction] = field(default_factory=list)
+    steps: list[Call | Send] = field(default_factory=list)  # all, in the order in which they stood
+    before: list[Call] = field(default_factory=list)
+    kernels: list[Call] = field(default_factory=list)
+    behind: list[Call | Send] = field(default_factory=list)
+    updates: list[Call] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)  # by kernels
+    later: set[int] = field(default_factory=set)  # made behind them
+    updated: set[int] = field(default_factory=set)  # made by updates
+    told: set[int] = field(default_factory=set)  # by kernels, of shapes alone
+    is_awaited: bool = False  # whether somebody waits for what is sent behind the kernels
+    work: float = 0.0  # of kernels that make what is sent, as far as sizes are known
+    put_off: float = 0.0  # of others, behind which it is sent
+
+    def takes(self, step: Instruction) -> bool:
+        """Take an instruction, if it can be moved into the window."""
+        if type(step) is Send:
+            if not self.kernels or step.slot in self.updated or step.slot < 0 and self.updates:
+                return False
+            self.is_awaited |= not step.held
+            self.behind.append(step)
+        elif type(step) is not Call or self.updated and self.updated.intersection(step.inputs):
+            return False
+        elif is_update(step):
+            self.updates.append(step)
+            self.updated.update(step.outputs)
+        elif not (self.later and self.later.intersection(step.inputs)) and can_put(step, self.told, self.constants):
+            if self.updates and getattr(step.kernel, "reads_variables", False) or not self.has_time_for(step):
+                return False
+            self.kernels.append(step)
+            self.made.update(step.outputs)
+        elif (self.kernels or self.updates) and self.can_be_first(step):
+            self.before.append(step)
+        elif self.kernels and _only_computes(step) and not is_launching(step):  # a kernel may begin the next stretch
+            self.behind.append(step)
+            self.later.update(step.outputs)
+        else:
+            return False
+        self.steps.append(step)
+        return True
+
+    def has_time_for(self, kernel: Call) -> bool:
+        """Whether what others wait for may be sent behind a kernel, too: it takes next to no time beside what made that."""
+        work = work_of(kernel)
+        if not self.is_awaited:
+            self.work += work
+            return True
+        self.put_off += work
+        return self.put_off <= LONGEST * self.work
+
+    def can_be_first(self, call: Call) -> bool:
+        """Whether a call may run before those of the window."""
+        if self.made.intersection(call.inputs) or self.later.intersection(call.inputs):
+            return False
+        looks = call.op in _READS or getattr(call.kernel, "reads_variables", False)
+        return call.op in _HANDLES or call.op in _SMALL or looks and not self.updates
+
+    def close(self) -> None:
+        """Put what there is behind what was there before, and begin anew."""
+        launching = sum(is_launching(c) for c in self.kernels if not self.told.issuperset(c.outputs))
+        if launching < FEWEST and len(self.updates) < FEWEST:
+            self.out += map(self.by_itself, self.steps)
+        else:
+            large = [c for c in self.updates if is_large_update(c)]
+            small = [c for c in self.updates if not is_large_update(c)]
+            order = [*self.before, *self.kernels, *self.behind, *large, *small]
+            if order != self.steps:
+                _let_go(order)
+            self.out += self.before
+            self.out += self.joined(self.kernels, launching, NativeStretch, "kernels")
+            self.out += self.behind
+            self.out += map(self.by_itself, large)
+            self.out += self.joined(small, len(small), NativeUpdates, "updates")
+        for part in (self.steps, self.before, self.kernels, self.behind, self.updates):
+            part.clear()
+        for slots in (self.made, self.later, self.updated, self.told):
+            slots.clear()
+        self.is_awaited, self.work, self.put_off = False, 0.0, 0.0
+
+    def by_itself(self, step: Call | Send) -> Call | Send:
+        """What stands in the place of an instruction that nothing else is joined with: a large update as a run."""
+        if type(step) is not Call or not is_large_update(step):
+            return step
+        run = run_of([step], self.constants, self.sent)
+        return run.as_call(NativeUpdates(run, 1, self.at_once), step.op)
+
+    def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRun], what: str) -> Sequence[Call]:
+        """One call in the place of several, if that is worth it."""
+        if launching < FEWEST:
+            return list(calls)
+        for call in calls:
+            if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "gather"):
+                call.kernel.gather()
+        run = run_of(calls, self.constants, self.sent)
+        return [run.as_call(kind(run, launching, self.at_once), f"Stretch of {launching} {what}")]
+
+
+def _let_threads_stay(steps: Sequence[Instruction]) -> None:
+    """Let the threads of a run stay for a large update that follows it."""
+    before: NativeRun | None = None
+    for step in steps:
+        if type(step) is not Call:
+            before = None
+        elif isinstance(step.kernel, NativeRun):
+            if before is not None and is_large_update(step.kernel.calls[0]):
+                before.goes_on = True
+            before = step.kernel
+
+
+def _only_computes(call: Call) -> bool:
+    """Whether a call takes values, gives others, and does nothing else."""
+    if call.op in _NOT_OPS:
+        return not getattr(call.kernel, "reads_variables", False)
+    try:
+        found = opdef(call.op)
+    except KeyError:
+        return False
+    return not (found.is_stateful or found.is_blocking or found.ref_inputs)
+
+
+def _let_go(order: Sequence[Call | Send]) -> None:
+    """Let the slots that these let go of go with the last that needs them, now that they run in this order."""
+    freed = {i for step in order for i in step.frees}
+    for step in reversed(order):
+        used = (step.slot,) if isinstance(step, Send) else (*step.inputs, *step.outputs)
+        mine = tuple([i for i in dict.fromkeys(used) if i in freed])
+        freed.difference_update(mine)
+        if set(mine) != set(step.frees):
+            step.frees = mine
+            if isinstance(step, Call) and hasattr(step.kernel, "dying"):
+                step.kernel.dying = frozenset(i for i, slot in enumerate(step.inputs) if slot in mine)
+
+
+class NativeStretch(NativeRun):
+    """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
+
+    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
+        super().__init__(run, launches, at_once)
+        looked_up = {c.inputs[i] for c in run.calls for i in getattr(c.kernel, "variables", ())}
+        self._variables = tuple([i for i, slot in enumerate(run.given) if slot in looked_up])
+
+    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+        """Put all calls into a plan; what leaves."""
+        run = self.run
+        values = {i: Value(value) for i, value in run.constants.items()}
+        values |= {slot: planner.given(i, x) for i, (slot, x) in enumerate(zip(run.given, arrays, strict=True))}
+        for call in self.calls:
+            made = put(planner, call, [values[i] for i in call.inputs])
+            values.update(zip(call.outputs, made, strict=True))
+        return [values[i] for i in run.outputs]
+
+    def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
+        """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
+        return plan.run(self.arrays(inputs), self.goes_on)
+
+    def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a plan is made for."""
+        if not self._variables:
+            return inputs
+        arrays = list(inputs)
+        for i in self._variables:
+            if not isinstance(arrays[i], np.ndarray):
+                arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
+        return tuple(arrays)
+
+    def in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inputs as plans take them."""
+        return tuple(map(in_order, self.arrays(inputs)))

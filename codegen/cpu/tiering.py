@@ -1,0 +1,66 @@
+"""Kernels that start on NumPy and become compiled.
+
+Compiling costs 0.1 to 1 s, so a kernel's work is done by the references until that has cost about as much; then it is compiled by
+the background thread and swapped in. So a first step never waits, and what runs seldom or is small is never compiled. One that
+is compiled already, and kept on disk, is loaded much sooner.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .jit import Function, compile_now, compile_soon, is_kept
+
+COMPILE_AFTER_S = 0.1  # time on NumPy after which a kernel is worth compiling; a small one compiles in about as much
+LOAD_AFTER_S = 0.01  # the same for one that is kept on disk: it loads in a few milliseconds
+
+
+class WarmingKernel:
+    """A function of arrays that gets faster.
+
+    Args:
+        text: the kernel's source text. reference: what does its work until it is compiled.
+
+    Attributes:
+        function: the compiled function, or None while NumPy does the work.
+        text: the source text.
+    """
+
+    def __init__(self, text: str, reference: Callable[..., Any]) -> None:
+        self.function: Function | None = None
+        self.text = text
+        self._reference = reference
+        self._spent = 0.0
+        self._asked = False
+        self._limit = min(LOAD_AFTER_S, COMPILE_AFTER_S)  # of what it has spent, before it is looked at again
+
+    def compile(self) -> None:
+        """Compile it now."""
+        self.function = compile_now(self.text)
+
+    def _on_numpy(self, inputs: Sequence[Any]) -> Any:
+        began = time.perf_counter()
+        result = self._reference(*inputs)
+        self._spent += time.perf_counter() - began
+        if self._spent > self._limit and not self._asked:
+            if self._limit < COMPILE_AFTER_S and not is_kept(self.text):
+                self._limit = COMPILE_AFTER_S
+            else:
+                self.want()
+        return result
+
+    def want_if_kept(self) -> None:
+        """Have it loaded in the background, if it is kept on disk."""
+        if not self._asked and is_kept(self.text):
+            self.want()
+
+    def want(self) -> None:
+        """Have it compiled in the background, if nobody has asked for that yet."""
+        if not self._asked:
+            self._asked = True
+            compile_soon(self.text, self._swap_in)
+
+    def _swap_in(self, function: Function) -> None:
+        self.function = function

@@ -1,0 +1,331 @@
+"""Elementwise work joined to the product that it stands beside: a dense layer as one kernel.
+
+A matrix product or a convolution runs as a template (`triton_templates`), and a template can work on tiles while it has them in
+registers: on those of its operands as they come, and on its result before it is written. After fusion, some kernels do nothing
+but such work. Here they are joined to the product: the product, the *anchor*, with
+
+    the kernel behind it     that takes its result: bias, activation, residual, casts. The result may pass through a reshape on its
+                             way. Where others take the result later on, as what came out of the reshape if there is one, it becomes an
+                             output of its own
+    the kernels before it    that make an operand which nobody else takes, when making an element again and again is cheap:
+                             a tile of an operand is loaded by many programs
+
+What is joined runs where its last part stood. Values do not change, so a product may be computed later; but nothing is moved
+over a receive, for which it might wait, or into and out of a loop. What reduces stays a kernel of its own: no tile has whole
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
+from ...graph.core.node import Node, Tensor
+from ..gpu.templates.epilogue import Edge
+from ..ir.fused_kernel import FusedNodes, inputs_of
+from ..ir.loop_nest import COSTLY, Loops, Store, Value
+from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, RecvTensor, Unit, UnitStep
+
+ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DBackpropInput": (4, 0)}
+"""Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""
+
+FLOATS = (float32, float16, bfloat16)  # what anchors compute
+STORED = (*FLOATS, *FLOAT8)  # what their operands are made from
+MOST_BEFORE = 12  # values of a kernel that is done again for each tile
+_FENCES = (RecvTensor, BeginLoop, EndLoop, LeaveUnless)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgedNodes(FusedNodes):
+    """An anchor and the kernels at its edges: one kernel. `loops` and axes are those of the kernel behind it, or before it.
+
+    `inputs` are the anchor's (or, where there is work before it, what that takes for its tile), then what the kernels read
+    beside the tile: before the first operand, before the second, behind. `shapes` are the anchor's inputs that are only looked
+    at, the shape that the result is given, and the `shapes` of the kernels, in that order.
+
+    Attributes:
+        anchor: the node in the middle.
+        before: for each operand, the kernel that makes it, or None.
+        reshape: what the result passes through.
+        behind: the kernel that takes the result.
+        edges: what the template does: before each operand, and behind.
+    """
+
+    anchor: Node = None  # type: ignore[assignment]
+    before: tuple[FusedNodes | None, ...] = ()
+    reshape: Node | None = None
+    behind: FusedNodes | None = None
+    edges: tuple[Edge | None, ...] = ()
+
+    @property
+    def kernels(self) -> list[FusedNodes]:
+        """The kernels at its edges, in the order of `inputs`."""
+        return [k for k in (*self.before, self.behind) if k is not None]
+
+    def text(self) -> str:
+        """What it computes: the work at each edge in loop IR, where input 0 is the tile."""
+        count = ANCHORS[self.anchor.type][1]
+        places = [f"before operand {i} of" for i in range(count)] + ["behind"]
+        return "\n".join(f"{at} {self.anchor.type}: {e.loops}" for at, e in zip(places, self.edges, strict=True) if e)
+
+
+def join_edges(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tuple[UnitStep | FusedNodes, ...]:
+    """The steps of a unit after fusion, with kernels joined to the products that they stand beside.
+
+    Guarantees: as `fuse`.
+    """
+    if not any(isinstance(s, Node) and s.type in ANCHORS for s in steps):
+        return tuple(steps)
+    return _Joining(unit, steps).result()
+
+
+class _Joining:
+    def __init__(self, unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> None:
+        self.steps: list[UnitStep | FusedNodes | None] = list(steps)
+        self.fed = {t for _, t in unit.feeds}
+        self.fetched = {t for _, t in unit.fetches}
+        self.maker: dict[Tensor, int] = {}
+        self.takers: dict[Tensor, list[int]] = {}
+        self.fences = [0]  # before each step, how many of what nothing is moved over
+        for i, step in enumerate(steps):
+            self.fences.append(self.fences[-1] + isinstance(step, _FENCES))
+            if isinstance(step, FusedNodes):
+                self.maker.update(dict.fromkeys(step.outputs, i))
+            for t in dict.fromkeys(inputs_of(step)):
+                self.takers.setdefault(t, []).append(i)
+
+    def result(self) -> tuple[UnitStep | FusedNodes, ...]:
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Node) and step.type in ANCHORS and self.is_plain(step):
+                self.join(i, step)
+        return tuple(s for s in self.steps if s is not None)
+
+    def is_plain(self, node: Node) -> bool:
+        """Whether an anchor may be moved, and its template takes its types."""
+        if any(t.dtype.is_ref for t in node.inputs) or node.outputs[0] in self.fed:
+            return False
+        return node.outputs[0].dtype in FLOATS
+
+    def join(self, at: int, anchor: Node) -> None:
+        """Put an anchor and its edges together, in the place of the last of them."""
+        behind, reshape, there = self.kernel_behind(at, anchor)
+        before = [self.kernel_before(at, anchor, i) for i in range(ANCHORS[anchor.type][1])]
+        if behind is None and not any(before):
+            return
+        joined = _joined(anchor, [None if b is None else b[1:] for b in before], reshape, behind)
+        for place in (at, *(b[0] for b in before if b is not None)):
+            self.steps[place] = None
+        if reshape is not None:
+            self.steps[self.steps.index(reshape)] = None
+        self.steps[there] = joined
+
+    def near(self, one: int, other: int) -> bool:
+        """Whether a step may be moved from one place to another."""
+        return self.fences[one] == self.fences[other]
+
+    # --- behind ----------------------------------------------------------------------------------------------------
+
+    def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedNodes, Edge] | None, Node | None, int]:
+        """The kernel that takes the result, the reshape on the way, and where the kernel stands."""
+        none = None, None, at
+        tile, reshape = anchor.outputs[0], None
+        takers = self.takers.get(tile, [])
+        first = self.steps[takers[0]] if takers else None
+        if isinstance(first, Node) and first.type == "Reshape" and first.inputs[0] is tile:
+            # another shape of the same rows
+            out = first.outputs[0]
+            alone = len(takers) == 1 and tile not in self.fetched and out not in self.fed
+            if not alone or anchor.type != "MatMul" or not _same_columns(tile, out):
+                return none
+            tile, reshape, takers = out, first, self.takers.get(out, [])
+        if not takers:
+            return none
+        there = takers[0]
+        kernel = self.steps[there]
+        others = len(takers) > 1 or tile in self.fetched
+        if not isinstance(kernel, FusedNodes) or isinstance(kernel, EdgedNodes) or not self.near(at, there):
+            return none
+        if kernel.is_guarded:
+            return none
+        edge = edge_behind(kernel, tile, ANCHORS[anchor.type][0])
+        if edge is None:
+            return none
+        if others and tile not in kernel.outputs:
+            kernel, edge = _with_tile(kernel, edge, tile)
+        return (kernel, edge), reshape, there
+
+    # --- before ----------------------------------------------------------------------------------------------------
+
+    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedNodes, Edge] | None:
+        """Where a kernel stands that makes an operand, and the kernel."""
+        operand = anchor.inputs[which]
+        place = self.maker.get(operand)
+        kernel = None if place is None else self.steps[place]
+        if place is None or not isinstance(kernel, FusedNodes) or isinstance(kernel, EdgedNodes):
+            return None
+        alone = kernel.outputs == (operand,) and self.takers[operand] == [at] and anchor.inputs.count(operand) == 1
+        if not alone or operand in self.fetched or kernel.is_guarded or not self.near(place, at):
+            return None
+        name = ("transpose_a", "adj_x") if which == 0 else ("transpose_b", "adj_y")
+        edge = edge_before(kernel, ANCHORS[anchor.type][0], any(anchor.attrs.get(n) for n in name))
+        return None if edge is None else (place, *edge)
+
+
+def _same_columns(before: Tensor, after: Tensor) -> bool:
+    """Whether a reshape leaves the last axis as it is, and there are axes before it."""
+    old, new = before.dims, after.dims
+    return bool(old and new) and len(new) >= 2 and old[-1] is not None and old[-1] == new[-1]  # type: ignore[index,arg-type]
+
+
+# --- kernels as edges ------------------------------------------------------------------------------------------------
+
+
+def edge_behind(kernel: FusedNodes, tile: Tensor, rank: int) -> Edge | None:
+    """A kernel as work on a template's result, which lies over `rank` axes; None when it cannot be that.
+
+    All axes of the tile are in the space, and nothing else is; of the axes that are one to the template (those of a stack, or
+    the rows of a matrix that was reshaped) every tensor has all or none.
+    """
+    if any(kernel.reduced) or tile not in kernel.inputs:
+        return None
+    position = kernel.inputs.index(tile)
+    count = len(kernel.sizes)
+    if kernel.input_axes[position] != tuple(range(count)) or count < rank:
+        return None
+    many = count - rank + 1  # the first axes of the space, which are one to the template
+    return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
+
+
+def edge_before(kernel: FusedNodes, rank: int, is_transposed: bool) -> tuple[FusedNodes, Edge] | None:
+    """A kernel as work on an operand, and the kernel with its tile as the first input; None when it is not worth it, or not one.
+
+    One input has all axes, and no more bytes than twice what comes out of it; nothing costly is computed. Other inputs have an
+    axis each at most, so how the operand lies in memory is nothing to them.
+    """
+    count, loops = len(kernel.sizes), kernel.loops
+    everything = tuple(range(count))
+    full = [i for i, axes in enumerate(kernel.input_axes) if axes == everything]
+    others = [axes for i, axes in enumerate(kernel.input_axes) if i not in full]
+    if any(kernel.reduced) or len(full) != 1 or count < rank or kernel.output_axes[0] != everything:
+        return None
+    if any(sum(a is not None for a in axes) > 1 for axes in others):
+        return None
+    made, taken = kernel.outputs[0].dtype, kernel.inputs[full[0]].dtype
+    if made not in FLOATS or taken not in STORED or taken.size > 2 * made.size:
+        return None
+    if len(loops.values) > MOST_BEFORE or any(v.op in COSTLY or v.op == "random" for v in loops.values):
+        return None
+    many = count - rank + 1
+    to = [max(axis - many + 1, 0) for axis in everything]
+    if is_transposed:
+        to[-2:] = reversed(to[-2:])
+    edge = _edge(kernel, full[0], to)
+    return None if edge is None else (kernel, edge)
+
+
+def _edge(kernel: FusedNodes, position: int, to: Sequence[int]) -> Edge | None:
+    """The loops with the input in this position as the tile; `to`: the template's axis of each axis of the space."""
+    axes = []
+    for part in kernel.parts:
+        mapped = {to[a] for a in part}
+        if sum(to.count(m) for m in mapped) != len(part):
+            return None  # some tensor has only part of what is one axis to the template
+        axes.append(tuple(sorted(mapped)))
+
+    def number(v: Value) -> Value:
+        if v.op != "load":
+            return v
+        return replace(v, data=0 if v.data == position else v.data + 1 if v.data < position else v.data)
+
+    loops = Loops(kernel.loops.reduced, tuple(number(v) for v in kernel.loops.values), kernel.loops.stores)
+    try:
+        return Edge(loops, tuple(axes))
+    except ValueError:
+        return None
+
+
+def _with_tile(kernel: FusedNodes, edge: Edge, tile: Tensor) -> tuple[FusedNodes, Edge]:
+    """With the tile itself as one more output, for others."""
+    number = next(i for i, v in enumerate(edge.loops.values) if v.op == "load" and v.data == 0)
+    store = Store(number, tuple(range(len(edge.loops.reduced))))
+    everything = tuple(range(len(kernel.sizes)))
+    kernel = replace(
+        kernel,
+        outputs=(*kernel.outputs, tile),
+        output_axes=(*kernel.output_axes, everything),
+        loops=replace(kernel.loops, stores=(*kernel.loops.stores, store)),
+    )
+    return kernel, Edge(replace(edge.loops, stores=(*edge.loops.stores, store)), edge.axes)
+
+
+def tile_of(kernel: FusedNodes, edge: Edge) -> int:
+    """The position of the input that is the tile."""
+    own = [v for v in kernel.loops.values if v.op == "load"]
+    renamed = [v for v in edge.loops.values if v.op == "load"]
+    return next(int(a.data) for a, b in zip(own, renamed, strict=True) if b.data == 0)
+
+
+def _beside(kernel: FusedNodes, edge: Edge) -> list[Tensor]:
+    """What a kernel reads beside its tile."""
+    tile = tile_of(kernel, edge)
+    return [t for i, t in enumerate(kernel.inputs) if i != tile]
+
+
+def _joined(
+    anchor: Node,
+    before: Sequence[Sequence[Any] | None],
+    reshape: Node | None,
+    behind: tuple[FusedNodes, Edge] | None,
+) -> EdgedNodes:
+    """Everything as one step."""
+    loaded, looked = operands_of(anchor)
+    inputs: list[Tensor] = list(loaded)
+    beside: list[Tensor] = []
+    nodes: list[Node] = []
+    shapes: list[Tensor] = list(looked)
+    if reshape is not None:
+        shapes.append(reshape.inputs[1])
+    for i, made in enumerate(before):
+        if made is not None:
+            kernel, edge = made
+            inputs[i] = kernel.inputs[tile_of(kernel, edge)]
+            beside += _beside(kernel, edge)
+            nodes += kernel.nodes
+            shapes += kernel.shapes
+    nodes += [anchor, *([reshape] if reshape else [])]
+    outputs = anchor.outputs
+    if behind is not None:
+        beside += _beside(*behind)
+        nodes += behind[0].nodes
+        shapes += behind[0].shapes
+        outputs = behind[0].outputs
+    base = behind[0] if behind is not None else next(b for b in before if b is not None)[0]
+    told = {f.name: getattr(base, f.name) for f in fields(FusedNodes)}
+    told |= {"nodes": tuple(nodes), "inputs": (*inputs, *beside), "shapes": tuple(shapes), "outputs": outputs}
+    kernels = tuple(None if b is None else b[0] for b in before)
+    edges = (*(None if b is None else b[1] for b in before), None if behind is None else behind[1])
+    return EdgedNodes(
+        **told,
+        anchor=anchor,
+        before=kernels,
+        reshape=reshape,
+        behind=None if behind is None else behind[0],
+        edges=edges,
+    )
+
+
+def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """An anchor's inputs that its template loads, in its order, and those that it only looks at."""
+    if anchor.type == "Conv2DBackpropInput":
+        sizes, filters, gradient = anchor.inputs
+        return (filters, gradient), (sizes,)
+    return anchor.inputs, ()
+
+
+def given_to(kernel: FusedNodes, edge: Edge, tile: Any, beside: Sequence[Any]) -> list[Any]:
+    """A kernel's inputs in its own order, from those of the template."""
+    rest = list(beside)
+    rest.insert(tile_of(kernel, edge), tile)
+    return rest

@@ -1,0 +1,220 @@
+"""Fusion: a unit's steps with kernels among them.
+
+`grouping` finds the nodes that can be one kernel; here the groups that are worth it are written in loop IR (`to_loops`) and put
+into the places of their last nodes. Decided here are also a kernel's outputs (what somebody outside takes), and which views are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import size
+from ..ir.fused_kernel import FusedNodes
+from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS
+from ..ir.partition import Unit, UnitStep, node_of
+from ..passes.rng import with_streams
+from .grouping import BATCH, SMALL, Walk
+from .legality import SUPPORTED, NotFusibleError
+from .merge import Group
+from .rematerialize import Again, computed_again
+from .to_loops import write_kernel
+
+ALONE = 1 << 16
+"""Elements from which one operation is a kernel: its result lies in kept memory, and threads share the work. One that chooses
+is from SMALL: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns."""
+MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and calling it would take long
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What fusion made of a unit's steps, and why nodes are where they are.
+
+    Attributes:
+        steps: the unit's steps, with `FusedNodes` among them.
+        reasons: node name -> why it is in no kernel (nodes that have none of their own are left out).
+    """
+
+    steps: tuple[UnitStep | FusedNodes, ...]
+    reasons: dict[str, str]
+
+    @property
+    def kernels(self) -> list[FusedNodes]:
+        """The kernels, in the order in which they run."""
+        return [s for s in self.steps if isinstance(s, FusedNodes)]
+
+    def __str__(self) -> str:
+        lines = []
+        for i, kernel in enumerate(self.kernels):
+            lines.append(f"kernel {i}: {', '.join(n.name for n in kernel.nodes)}")
+            lines += [f"  {line}" for line in str(kernel.loops).splitlines()]
+        return "\n".join(lines + [f"not fused: {name}: {why}" for name, why in self.reasons.items()])
+
+
+class _Result:
+    """The kernels of the groups that a walk has formed."""
+
+    def __init__(self, walk: Walk, lone: bool, again: Again) -> None:
+        self.walk = walk
+        self.again = again
+        self.lone = lone
+        self.unit = walk.unit
+        self.views = walk.views
+        self.reasons = walk.reasons
+        self.home: dict[Node, Group] = {}
+
+    def result(self) -> Fusion:
+        """The groups that are worth it, in the places of their last nodes."""
+        if not self.walk.groups:
+            return self.fusion(self.unit.steps)
+        takers = self.walk.takers
+        kernels: dict[Node, FusedNodes] = {}
+        gone: set[Node] = set()
+        place = {node_of(step): i for i, step in enumerate(self.unit.steps)}
+        self.home = {n: g for g in self.walk.groups for n in self.own(g)}
+        for group in self.walk.groups:
+            own = self.own(group)
+            try:
+                self.check_worth(group, own)
+                kernel = self.kernel(group, takers, set(group.nodes))
+            except NotFusibleError as e:
+                if group in self.again.nodes:  # its nodes need what nobody would write
+                    self.again.undo()
+                    return self.result()
+                self.reasons.update({n.name: str(e) for n in own})
+                continue
+            kernels[max((n for n in own if n not in group.lifted), key=lambda n: place[n])] = kernel
+            gone.update(own)
+        inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
+        # A kernel that looks something up takes it from outside, whoever else has a copy.
+        inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
+        gone.update(self.dropped(sorted(inside, key=place.__getitem__), takers, gone))
+        gone.update(self.unasked(kernels.values(), takers, gone))
+        steps: list[UnitStep | FusedNodes] = []
+        for step in self.unit.steps:
+            node = node_of(step)
+            if node in kernels:
+                steps.append(kernels[node])
+            elif node not in gone:
+                steps.append(step)
+        return self.fusion(tuple(steps))
+
+    def own(self, group: Group) -> list[Node]:
+        """The nodes that a group runs for everybody."""
+        copies = self.again.of(group)
+        return [n for n in group.nodes if n not in self.views and n not in copies]
+
+    def fusion(self, steps: tuple[UnitStep | FusedNodes, ...]) -> Fusion:
+        return Fusion(
+            steps, self.reasons | dict.fromkeys((n.name for n in self.walk.passed), "it is too small to gain")
+        )
+
+    def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
+        """Of views, in the order of the unit, of which kernels have copies: those that nobody else takes."""
+        out: list[Node] = []
+        left = set(gone)
+        for view in reversed(inside):
+            if all(t is not None and t in left for t in takers.get(view.outputs[0], ())):
+                out.append(view)
+                left.add(view)
+        return out
+
+    def unasked(self, kernels: Iterable[FusedNodes], takers: dict[Tensor, list[object]], gone: set[Node]) -> set[Node]:
+        """Shapes that only kernels take which know them."""
+        found = {n for k in kernels for n in k.nodes if n.type == "Shape"}
+        found -= {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
+        return {n for n in found if all(isinstance(t, Node) and t in gone for t in takers.get(n.outputs[0], ()))}
+
+    def check_worth(self, group: Group, own: Sequence[Node]) -> None:
+        if len(own) < 2 and not self.lone and not self.is_worth_alone(own[0]):
+            raise NotFusibleError("nothing to fuse it with")
+        if all(n.type in LOOKUPS or self.walk.patterns[n].is_view for n in own):
+            raise NotFusibleError("nothing to fuse it with")  # NumPy copies rows as fast
+        tensors = (t for n in own for t in (*(n.inputs[1:] if n.type in LOOKUPS else n.inputs), *n.outputs))
+        biggest = max(size(t) for t in tensors if t.dims is not None)
+        unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
+        drawn = any(self.walk.patterns[n].drawn is not None for n in own)
+        if not self.walk.small and biggest < SMALL and not (unknown or drawn):
+            raise NotFusibleError("it is too small to gain")
+
+    def is_worth_alone(self, node: Node) -> bool:
+        """Whether it is large, NumPy takes long or several passes for it, or goes along memory in strides."""
+        pattern = self.walk.patterns[node]
+        elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
+        quick = node not in self.walk.choosing and pattern.scanned is None
+        if elements >= (ALONE if quick else SMALL):
+            return True
+        if pattern.drawn is not None or pattern.scattered:
+            return True  # NumPy's philox takes a hundred times as long
+        across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
+        return across or node.type in LAST_AXIS or node.type == "OneHot"
+
+    def kernel(self, group: Group, takers: dict[Tensor, list[object]], members: set[Node]) -> FusedNodes:
+        """The kernel of a finished group."""
+        number = {axis: i for i, axis in enumerate(group.space)}
+        outputs = [
+            t for n in self.own(group) for t in n.outputs
+            if t in self.again.lent or any(self.is_outside(taker, t, members) for taker in takers.get(t, ()))
+        ]  # fmt: skip
+        if not outputs:
+            raise NotFusibleError("nobody takes its results")
+        axes_of = {t: tuple(None if a is None else number[a] for a in axes) for t, axes in group.dims.items()}
+        reduced = tuple(a in group.reduced for a in group.space)
+        sizes = tuple(a.size for a in group.space)
+        kernel = write_kernel(group.nodes, outputs, axes_of, reduced, sizes, self.walk.patterns)
+        if group.sources:
+            kernel = self.guarded(kernel)
+        if len(kernel.inputs) + len(outputs) > MOST_ARRAYS:
+            raise NotFusibleError("too many tensors")
+        seen = {x for axes in kernel.input_axes for x in axes}
+        seen |= {x for a in kernel.assumed if a.over is None for x in a.axes}
+        if any(i not in seen and d is None for i, d in enumerate(sizes)):
+            raise NotFusibleError("a size is known to nobody")
+        return kernel
+
+    def is_outside(self, taker: object, tensor: Tensor, members: set[Node]) -> bool:
+        """Whether somebody takes a tensor from the group with these nodes, and has no copy of its own."""
+        if taker in members and taker not in self.views:
+            return False
+        return not (isinstance(taker, Node) and tensor.op in self.again.of(self.home.get(taker)))
+
+    def guarded(self, kernel: FusedNodes) -> FusedNodes:
+        """The kernel with what tells whether its nodes are dead."""
+        made = {t for n in kernel.nodes for t in n.outputs}
+        taken = dict.fromkeys(t for n in kernel.nodes for t in n.inputs if t not in made)
+        # A plain constant is always there, and may have been folded away together with its slot.
+        checks = tuple(t for t in taken if t.op.type != "Const" or t.op in self.walk.guarded)
+        after = dict.fromkeys(a for n in kernel.nodes for a in self.walk.guarded.get(n, ()))
+        return replace(kernel, checks=checks, after=tuple(after), is_guarded=True)
+
+
+def fuse(
+    unit: Unit,
+    *,
+    small: bool = False,
+    lone: bool = False,
+    types: Sequence[DType] = SUPPORTED,
+    again: float = 0.0,
+    numbers: bool = False,
+    longest: int = 0,
+) -> Fusion:
+    """Decide which nodes become one kernel.
+
+    Args:
+        unit: what one device runs.
+        small: fuse what is too small to gain, too.
+        lone: make a kernel of a node, too, that nothing can be fused with.
+        types: the element types that kernels can have.
+        again: let kernels compute again what takes longer to read, where so many operations take as long as one byte; 0: never.
+        numbers: let each kernel have its own copy of arithmetic on single numbers. What others take of it is left as nodes.
+        longest: how long the axis of running sums, and of places of extremes, may be; 0: of any length.
+
+    Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
+    their order; a fused node's value exists outside its kernel only if somebody there takes it.
+    """
+    walk = Walk(with_streams(unit), small=small, types=types, numbers=numbers, longest=longest)
+    walk.walk()
+    return _Result(walk, lone, computed_again(walk, again) if again else Again()).result()

@@ -1,0 +1,391 @@
+"""The walk: which nodes of a unit come together in one kernel.
+
+One walk over the unit's steps. Each node that has a loop form joins the open groups that make or already read what it takes, if
+all of its axes can be told to be axes of theirs (`groups`); else it opens a group. So chains grow downwards, reductions swallow
+what feeds them and what uses them, and nodes that read the same tensor come together side by side.
+
+A kernel runs in the place of its *last* node. That is right exactly if nobody outside needs one of its results before: so a
+group is closed as soon as any other step takes a tensor of it. Sends, receives and nodes with state are never moved and keep
+their order, so what was said of the global order (no two devices wait for each other) stays true. Two groups cannot wait for
+each other either: whoever takes from a group has closed it.
+
+A reduction of what a closed group has in hand is lifted into it all the same (the gradient of a bias, from what the product before
+it took): it is made earlier, and what it reduces need not be read once more. Nothing else is: what is large would lie in memory for longer.
+
+What reads rows of a variable runs with its kernel, before anything else that takes the variable's handle.
+
+A receive closes all groups: what can be computed before is not to wait for another task.
+
+Where control flow is, a group stays on one side: its nodes are all in one loop body, and all dead or alive together (`guards`).
+
+Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel, so each group that
+wants one gets its own copy of it, and the node itself goes when nobody else is left. So does arithmetic on single numbers, where
+kernels may compute things again (`numbers`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from ...graph.core.dtypes import DType, resource
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import Dims, element_count
+from ..ir.index_maps import EXTREMES, LOOKUPS, Pattern, pattern_of
+from ..ir.partition import AwaitNode, RecvTensor, RunGuarded, SendTensor, Unit, node_of, taken_by
+from ..ir.predicates import Guards, Sources, asked_for
+from ..ir.symbolic_shape import STEERING, Sizes
+from ..passes.rng import DRAWN
+from .legality import SUPPORTED, NotFusibleError, check_types
+from .merge import Axes, Axis, Group, Join, merged
+from .op_rules import rule_of
+from .to_loops import write_alone
+
+MOST_NODES = 200
+_READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
+_CHOICES = frozenset(["select"])
+DEEPEST = 120  # values that a kernel makes one from the other: who writes them down goes as deep
+LATEST = 16  # how many open groups are asked whether they read what a node reads
+BATCH = 64  # what a size that only the running graph knows counts as
+SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
+
+
+def has_only_small(unit: Unit) -> bool:
+    """Whether nothing that the unit computes is worth a kernel, because all its tensors are small: the quick answer."""
+    tensors = [t for _, t in unit.feeds]
+    for step in unit.steps:
+        if isinstance(step, Node):
+            tensors += step.outputs
+        elif isinstance(step, RecvTensor):
+            tensors += () if step.tensor is None else (step.tensor,)
+        elif isinstance(step, RunGuarded):
+            tensors += step.node.outputs
+        elif not isinstance(step, SendTensor | AwaitNode):
+            return False  # a loop
+    return all((count := element_count(dims)) is not None and count < SMALL for dims in {t.dims for t in tensors})
+
+
+class Walk:
+    """The walk over a unit.
+
+    Attributes:
+        groups: those that were formed, in order; some are not worth a kernel.
+        patterns: of the nodes in them, and of views.
+        views: views, and arithmetic on numbers, that stand by themselves, and of which groups may have copies.
+        reasons: node name -> why it is in no group.
+        choosing: nodes that choose between two values for each element.
+        passed: nodes that were too small to look at.
+        guarded: what the nodes that may be dead wait for.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        *,
+        small: bool,
+        types: Sequence[DType] = SUPPORTED,
+        numbers: bool = False,
+        longest: int = 0,
+    ) -> None:
+        self.unit = unit
+        self.types = types
+        self.numbers = numbers
+        self.longest = longest
+        self.small = small
+        self.fed = {t for _, t in unit.feeds}
+        self.open: dict[Group, None] = {}  # in order
+        self.group_of: dict[Tensor, Group] = {}  # tensors that a group makes
+        self.patterns: dict[Node, Pattern] = {}
+        self.views: set[Node] = set()  # that stand by themselves
+        self.reading: set[Group] = set()  # open ones that read rows of variables
+        self.at_hand: set[Node] = set()  # those of them that may be copied here
+        self.reasons: dict[str, str] = {}
+        self.groups: dict[Group, None] = {}
+        self.choosing: set[Node] = set()
+        self.depth: dict[Node, int] = {}  # how many values nodes make one from the other
+        self.part = 0
+        self.passed: list[Node] = []
+        self.small_dims: dict[Dims, bool] = {}
+        self.guards = Guards()
+        self.guarded: dict[Node, tuple[Node | int, ...]] = {}
+        self.asked = asked_for(unit)
+        self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where its shape says more than its static one
+        self.sizes = Sizes(self.makers)
+
+    def walk(self) -> None:
+        """Form the groups."""
+        for step in self.unit.steps:
+            sources = self.guards.see(step)
+            if isinstance(step, Node):
+                self.node(step, sources)
+            elif isinstance(step, RunGuarded):
+                self.guarded[step.node] = step.after
+                self.node(step.node, sources)
+            elif isinstance(step, SendTensor):
+                self.taken(taken_by(step))
+            elif not isinstance(step, AwaitNode):
+                # A kernel runs in the place of its last node: what joined it behind a receive would make the others wait for
+                # another task, with nothing done meanwhile.
+                self.open.clear()
+                if not isinstance(step, RecvTensor):  # a loop begins, tests or ends: nothing moves across
+                    self.at_hand.clear()
+                    self.part += 1
+
+    def node(self, node: Node, sources: Sources) -> None:
+        self.see(node)
+        if node.type in ("Const", "Placeholder"):
+            return
+        if self.reading and node.type not in _READS and any(t.dtype is resource for t in node.inputs):
+            for group in self.reading:
+                self.open.pop(group, None)
+            self.reading.clear()
+        if not self.small and node.type not in DRAWN and self.is_small(node):
+            self.passed.append(node)
+            if self.open:
+                self.taken(node.inputs)
+            return
+        try:
+            if any(t in self.fed for t in node.outputs):
+                raise NotFusibleError("a value is fed for it")
+            if node in self.asked:
+                raise NotFusibleError("it tells others whether its branch is taken")
+            rule_of(node)
+            pattern = self.patterns[node] = pattern_of(node).with_sizes(node, self.sizes)
+            check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
+            if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
+                self.check_length(pattern)
+            alone = write_alone(node, pattern)
+            if alone.operations & _CHOICES:
+                self.choosing.add(node)
+            if alone.depth > DEEPEST:
+                raise NotFusibleError("it does too much one after the other")
+            self.depth[node] = alone.depth
+            self.taken([node.inputs[i] for i in pattern.before])
+            self.taken([t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is None])
+        except NotFusibleError as e:
+            self.reasons[node.name] = str(e)
+            self.patterns.pop(node, None)
+            self.taken(node.inputs)
+            return
+        if pattern.scattered:
+            self.scattered(node, pattern, sources)
+        elif not (self.joined(node, pattern, sources) or self.lifted(node, pattern, sources)):
+            self.taken(node.inputs)
+            if pattern.is_view or self.is_number(node, pattern):
+                self.views.add(node)
+                self.at_hand.add(node)
+            else:
+                self.start(node, pattern, sources)
+
+    def see(self, node: Node) -> None:
+        """Take in what a node's sizes are."""
+        if node.opdef.name not in STEERING and (not self.fed or self.fed.isdisjoint(node.outputs)):
+            if not node.opdef.is_stateful:
+                self.makers.update(dict.fromkeys(node.outputs, node))
+            self.sizes.see(node)
+
+    def scattered(self, node: Node, pattern: Pattern, sources: Sources) -> None:
+        """Put a sum over segments behind what makes its rows, if nobody else takes anything of that; or by itself. Nothing follows it."""
+        group = self.group_of.get(node.inputs[0])
+        if group is not None and group in self.open and group.sources == sources and not group.reduced:
+            inside = {*group.nodes, node}
+            if len(group.nodes) < MOST_NODES and all(
+                t in inside for made in group.made for t in self.takers.get(made, ())
+            ):
+                join = merged([group], pattern.data_of(node), pattern, self.known)
+                if join is not None:
+                    self.add(group, node, pattern, join.mapping)
+                    self.close_scatter(group)
+                    return
+        self.taken(node.inputs)
+        self.start(node, pattern, sources)
+        self.close_scatter(next(reversed(self.groups)))
+
+    def close_scatter(self, group: Group) -> None:
+        """Let nothing more come into a group."""
+        group.scatters = True
+        self.open.pop(group, None)
+
+    @cached_property
+    def takers(self) -> dict[Tensor, list[object]]:
+        """For each tensor who takes it: nodes, and steps that are none; None for a fetch."""
+        out: dict[Tensor, list[object]] = {}
+        for step in self.unit.steps:
+            for t in taken_by(step):
+                out.setdefault(t, []).append(node_of(step) or step)
+        for _, t in self.unit.fetches:
+            out.setdefault(t, []).append(None)
+        return out
+
+    def check_length(self, pattern: Pattern) -> None:
+        """Leave long running sums, and places of extremes along long axes, to templates that go along these once."""
+        (along,) = pattern.reduced
+        size = pattern.sizes[along]
+        if size is None or size > self.longest:
+            raise NotFusibleError("its axis is long, or of a size that is not known: a template goes along that once")
+
+    def is_number(self, node: Node, pattern: Pattern) -> bool:
+        """Whether it makes one number from others, which each group may compute for itself."""
+        return self.numbers and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
+
+    def is_small(self, node: Node) -> bool:
+        """Whether it is small, and takes nothing from a group that is not: the quick way past most nodes of most graphs."""
+        small, group_of = self.small_dims, self.group_of
+        for t in (*node.outputs, *node.inputs):
+            dims = t.dims
+            known = small.get(dims)
+            if known is None:
+                count = element_count(dims)
+                known = small[dims] = count is not None and count < SMALL
+            if not known or t in group_of:
+                return False
+        return True
+
+    # --- who takes what --------------------------------------------------------------------------------------------
+
+    def taken(self, tensors: Iterable[Tensor]) -> None:
+        """Somebody else takes these: the groups that make them can't move any further."""
+        for t in tensors:
+            group = self.group_of.get(t)
+            if group is not None and group in self.open:
+                del self.open[group]
+
+    def known(self, group: Group, tensor: Tensor) -> Axes | None:
+        """A tensor's axes in a group, if it makes or reads it, or would through views."""
+        found = group.dims.get(tensor)
+        if found is not None or tensor.op not in self.at_hand:
+            return found
+        pattern = self.patterns[tensor.op]
+        if not pattern.is_view:
+            return None
+        base = self.known(group, tensor.op.inputs[0])
+        labels = pattern.inputs[0]
+        if base is None or labels is None:
+            return None
+        axis_of = {label: axis for label, axis in zip(labels, base, strict=True) if label is not None}
+        if any(label is not None and label not in axis_of for label in pattern.outputs[0]):
+            return None  # a broadcast along an axis that only the reader knows
+        return tuple(None if label is None else axis_of[label] for label in pattern.outputs[0])
+
+    # --- joining ---------------------------------------------------------------------------------------------------
+
+    def joined(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
+        """Put the node into an open group, if there is one that it fits into."""
+        data = pattern.data_of(node)
+        makers = [
+            g
+            for g in dict.fromkeys(self.group_of.get(t) for t, _ in data)
+            if g is not None and g in self.open and g.sources == sources
+        ]
+        latest = list(itertools.islice(reversed(self.open), LATEST))
+        latest = [g for g in latest if g.sources == sources and g not in makers]
+        readers = [g for g in latest if any(self.known(g, t) is not None for t, _ in data)]
+        if pattern.is_view and not makers:
+            return False
+        for groups in ([*makers], *([g] for g in makers), *([g] for g in readers)):
+            if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES or self.deep(groups, node) > DEEPEST:
+                continue
+            join = merged(groups, data, pattern, self.known)
+            if join is None:
+                continue
+            for g in makers:
+                if g not in groups:
+                    del self.open[g]
+            self.unite(join)
+            self.add(join.main, node, pattern, join.mapping)
+            return True
+        return False
+
+    def deep(self, groups: Iterable[Group], node: Node) -> int:
+        """How many values groups would make one from the other up to a node."""
+        before = max([g.depth.get(t, 0) for g in groups for t in node.inputs], default=0)
+        return before + self.depth[node]
+
+    def lifted(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
+        """Put a reduction into a closed group that makes what it reduces, and has all it takes, if there is one."""
+        if not pattern.reduced or pattern.scanned is not None or pattern.before or node.opdef.is_stateful:
+            return False
+        if any(own is None and t.op.type != "Const" for t, own in zip(node.inputs, pattern.inputs, strict=True)):
+            return False
+        data = pattern.data_of(node)
+        for group in dict.fromkeys(self.group_of.get(t) for t, _ in data):
+            if group is None or group in self.open or group.part != self.part or group.sources != sources:
+                continue
+            if group.reads_state or group.scatters or len(group.nodes) >= MOST_NODES:
+                continue
+            if self.deep([group], node) > DEEPEST:
+                continue
+            if not all(t in group.dims or t.op.type == "Const" for t, _ in data):
+                continue
+            join = merged([group], data, pattern, self.known)
+            if join is not None:
+                self.unite(join)
+                group.lifted.add(node)
+                self.add(group, node, pattern, join.mapping)
+                return True
+        return False
+
+    def unite(self, join: Join) -> None:
+        """Make the groups of a join one."""
+        main = join.main
+        main.reduced, main.scanned = join.reduced, join.scanned
+        for group in join.rest:
+            del self.open[group], self.groups[group]
+            inside = set(main.nodes)
+            main.nodes += [n for n in group.nodes if n not in inside]
+            main.made |= group.made
+            main.depth |= group.depth
+            main.reads_state |= group.reads_state
+            for t, axes in group.dims.items():
+                main.dims.setdefault(t, tuple(None if a is None else join.same[a] for a in axes))
+            for t in group.made:
+                self.group_of[t] = main
+
+    def start(self, node: Node, pattern: Pattern, sources: Sources) -> None:
+        """A new group of one node."""
+        axes = {
+            label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)
+        }  # what is unknown comes with the node
+        group = Group(
+            [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part,
+            scanned=pattern.scanned,
+        )  # fmt: skip
+        self.open[group] = self.groups[group] = None
+        self.add(group, node, pattern, axes)
+
+    def add(self, group: Group, node: Node, pattern: Pattern, mapping: dict[int, Axis]) -> None:
+        for t, labels in pattern.data_of(node):
+            self.read(group, t, tuple(None if x is None else mapping[x] for x in labels))
+        group.nodes.append(node)
+        if node.opdef.is_stateful:
+            group.reads_state = True
+        if group.reads_state:
+            self.reading.add(group)
+        depth = self.deep([group], node)
+        for t, labels in zip(node.outputs, pattern.outputs, strict=True):
+            group.depth[t] = depth
+            group.dims[t] = tuple(None if x is None else mapping[x] for x in labels)
+            group.made.add(t)
+            self.group_of[t] = group
+        for label, axis in mapping.items():
+            if axis.size is None:
+                axis.size = pattern.sizes[label]
+            if label in pattern.unknown:
+                axis.unknown |= pattern.unknown[label]
+
+    def read(self, group: Group, tensor: Tensor, axes: Axes) -> None:
+        """Let a group read a tensor; of a view, it reads what is viewed and gets a copy of the view."""
+        if tensor in group.dims:
+            return
+        view = tensor.op
+        if view in self.at_hand:
+            pattern = self.patterns[view]
+            axis_of = {label: axis for label, axis in zip(pattern.outputs[0], axes, strict=True) if label is not None}
+            for t, labels in pattern.data_of(view):
+                self.read(group, t, tuple(None if x is None else axis_of[x] for x in labels))
+            group.nodes.append(view)
+            group.depth[tensor] = self.deep([group], view)
+        elif tensor in self.group_of:
+            self.taken([tensor])
+        group.dims[tensor] = axes

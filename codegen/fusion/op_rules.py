@@ -1,0 +1,225 @@
+"""From nodes to loops: every op that can be part of a fused kernel, in terms of the loop IR.
+
+Elementwise ops need nothing of their own here: their scalar body is called once, with symbols in the place of numbers
+(`symbols`). Reductions and the softmax family have a rule each, which says the same as their reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...graph.core.dtypes import bfloat16, bool_, float16, float32, int64
+from ...graph.core.node import Node, Tensor
+from ..ir.loop_nest import LoopsBuilder, Scan
+from .legality import NotFusibleError
+from .tracer import Symbol, SymbolicMath, literal, python_number
+
+Rule = Callable[[LoopsBuilder, Node, Sequence[int]], Sequence[int]]
+"""(builder, node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row
+that is looked up) -> values of the outputs."""
+
+
+def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    op = node.opdef
+    assert op.scalar is not None
+    result = op.scalar(SymbolicMath(), *[Symbol(builder, i) for i in inputs], **op.kernel_attrs(node.attrs))
+    if not isinstance(result, Symbol):
+        result = literal(builder, result, node.outputs[0].dtype.base)
+    return [result.number]
+
+
+def _same(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[0]]
+
+
+def _constant(value: int) -> Rule:
+    return lambda builder, node, inputs: [
+        builder.constant(python_number(value, node.outputs[0].dtype), node.outputs[0].dtype)
+    ]
+
+
+def _add(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [builder.apply("add", inputs[0], inputs[1])]
+
+
+def _select(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [builder.apply("select", *inputs)]
+
+
+def _reduction(kind: str) -> Rule:
+    return lambda builder, node, inputs: [builder.reduce(kind, inputs[0])]
+
+
+def _mean(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    dtype = builder.dtype(inputs[0])
+    if not dtype.is_floating:
+        raise NotFusibleError("the mean of integers stays with NumPy, which checks for an empty one")
+    return [builder.apply("div", builder.reduce("sum", inputs[0]), builder.count(dtype))]
+
+
+def _l2_loss(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    total = builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))
+    return [builder.apply("div", total, builder.constant(2.0, builder.dtype(total)))]
+
+
+def _softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    (x,) = inputs
+    e = builder.apply("exp", builder.apply("sub", x, builder.reduce("max", x)))
+    return [builder.apply("div", e, builder.reduce("sum", e))]
+
+
+def _layer_norm(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    x, *affine = inputs
+    apply, dtype = builder.apply, builder.dtype(x)
+    centred = apply("sub", x, apply("div", builder.reduce("sum", x), builder.count(dtype)))
+    variance = apply("div", builder.reduce("sum", apply("mul", centred, centred)), builder.count(dtype))
+    root = apply("sqrt", apply("add", variance, builder.constant(python_number(node.attrs["epsilon"], dtype), dtype)))
+    y = apply("mul", centred, apply("div", builder.constant(1.0, dtype), root))
+    return [apply("add", apply("mul", y, affine[0]), affine[1]) if affine else y]
+
+
+def _log_softmax_of(builder: LoopsBuilder, x: int) -> int:
+    shifted = builder.apply("sub", x, builder.reduce("max", x))
+    return builder.apply("sub", shifted, builder.apply("log", builder.reduce("sum", builder.apply("exp", shifted))))
+
+
+def _log_softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [_log_softmax_of(builder, inputs[0])]
+
+
+def _cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    logits, y = inputs
+    apply = builder.apply
+    log_p = _log_softmax_of(builder, logits)
+    zero = builder.constant(0.0, builder.dtype(y))
+    cost = apply("select", apply("eq", y, zero), zero, apply("mul", y, log_p))
+    loss = apply("neg", builder.reduce("sum", cost))
+    return [loss, apply("sub", apply("mul", apply("exp", log_p), builder.reduce("sum", y)), y)]
+
+
+def _sparse_cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    """The loss of a label that there is not, which nobody refused before, is NaN, and so is its gradient."""
+    logits, label, position = inputs
+    apply, dtype = builder.apply, builder.dtype(logits)
+    log_p = _log_softmax_of(builder, logits)
+    label = _as_position(builder, label)
+    there = apply("and", apply("ge", label, builder.constant(0, int64)), apply("lt", label, builder.count(int64)))
+    zero = apply("select", there, builder.constant(0.0, dtype), builder.constant(float("nan"), dtype))
+    one = builder.constant(1.0, dtype)
+    found = apply("eq", label, position)
+    loss = apply("neg", builder.reduce("sum", apply("select", found, log_p, zero)))
+    return [loss, apply("sub", apply("exp", log_p), apply("select", found, one, zero))]
+
+
+def _one_hot(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    index, on, off, position = inputs
+    return [builder.apply("select", builder.apply("eq", _as_position(builder, index), position), on, off)]
+
+
+def _looked_up(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    return [inputs[-1]]
+
+
+def _scan(kind: str) -> Rule:
+    return lambda builder, node, inputs: [
+        builder.scan(Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"])), inputs[0])
+    ]
+
+
+def _drawn(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    """The numbers; in a narrow type, the first bits of those of float32."""
+    number, dtype = inputs[-1], node.outputs[0].dtype
+    if builder.dtype(number) is dtype:
+        return [number]
+    bits = {float16: 11, bfloat16: 8}[dtype]
+    scale, back = (builder.constant(s, float32) for s in (2.0**bits, 2.0**-bits))
+    whole = builder.apply("floor", builder.apply("mul", number, scale))
+    return [builder.apply("cast", builder.apply("mul", whole, back), dtype=dtype)]
+
+
+def _as_position(builder: LoopsBuilder, number: int) -> int:
+    return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
+
+
+def _extreme(kind: str) -> Rule:
+    """The first place of the largest or smallest element, or of a NaN."""
+
+    def rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+        x, position = inputs
+        apply, dtype = builder.apply, builder.dtype(inputs[0])
+        if dtype is bool_:
+            raise NotFusibleError("places of truth values stay with NumPy")
+        found = apply("eq", x, builder.reduce(kind, x))
+        if dtype.is_floating:
+            found = apply("or", found, apply("isnan", x))
+        nowhere = builder.constant(int(int64.max), int64)
+        place = builder.reduce("min", apply("select", found, position, nowhere))
+        made = node.outputs[0].dtype
+        return [place if made is int64 else apply("cast", place, dtype=made)]
+
+    return rule
+
+
+_rules: dict[str, Rule] = {
+    "Identity": _same,
+    "StopGradient": _same,
+    "PreventGradient": _same,
+    "ExpandDims": _same,
+    "Squeeze": _same,
+    "Reshape": _same,
+    "BroadcastTo": _same,
+    "ZerosLike": _constant(0),
+    "OnesLike": _constant(1),
+    "BiasAdd": _add,
+    "BiasAddGrad": _reduction("sum"),
+    "Select": _select,
+    "Sum": _reduction("sum"),
+    "Mean": _mean,
+    "Prod": _reduction("prod"),
+    "Max": _reduction("max"),
+    "Min": _reduction("min"),
+    "Any": _reduction("any"),
+    "All": _reduction("all"),
+    "L2Loss": _l2_loss,
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "LayerNorm": _layer_norm,
+    "SoftmaxCrossEntropyWithLogits": _cross_entropy,
+    "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
+    "OneHot": _one_hot,
+    "ArgMax": _extreme("max"),
+    "ArgMin": _extreme("min"),
+    "GatherV2": _looked_up,
+    "ResourceGather": _looked_up,
+    "Cumsum": _scan("sum"),
+    "Cumprod": _scan("prod"),
+    "UnsortedSegmentSum": _same,
+    "UniformOfStream": _drawn,
+    "NormalOfStream": _drawn,
+}
+
+
+def rule_of(node: Node, is_view: bool = False) -> Rule:
+    """How to write a node in loop IR; one that `is_view` only passes its input on.
+
+    Raises:
+        NotFusibleError: it cannot be.
+    """
+    if is_view:
+        return _same
+    rule = _rules.get(node.type)
+    if rule is None and node.opdef.scalar is not None:
+        rule = _scalar_rule
+    if rule is None:
+        raise NotFusibleError(f"{node.type} has no loop form")
+    return rule
+
+
+def constant_of(tensor: Tensor) -> bool | int | float | None:
+    """The number that a tensor always is, if it is a constant of one element."""
+    if tensor.op.type != "Const":
+        return None
+    array = np.asarray(tensor.op.attrs["value"])
+    return array.reshape(()).item() if array.size == 1 and array.dtype.kind in "fiub" else None

@@ -1,0 +1,154 @@
+"""The rules of optimizers as loops.
+
+They are written once, as functions of NumPy arrays (`graph/ops/state/training.py`). Here they are called with symbols in the place of
+arrays, which write down what is done to them as loop IR; so every dense update is one kernel over the variable and its slots.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.ops.state.training import RULES, UpdateRule
+from ..ir.loop_nest import Loops, LoopsBuilder
+from .legality import NotFusibleError
+from .table_loops import owned_row
+from .tracer import Symbol, SymbolicMath
+
+ACCUMULATES = {"AssignAdd": "add", "AssignAddVariableOp": "add", "AssignSub": "sub", "AssignSubVariableOp": "sub"}
+
+_OPERATIONS: dict[Any, Callable[..., Any]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.true_divide: operator.truediv,
+    np.negative: operator.neg,
+}
+_FUNCTIONS = {np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: "maximum", np.power: "pow"}
+
+
+class _Array(np.lib.mixins.NDArrayOperatorsMixin):
+    """What an optimizer's rule takes for an array."""
+
+    def __init__(self, symbol: Symbol) -> None:
+        self.symbol = symbol
+        self.dtype = symbol.dtype.np
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        # np.asarray wraps what it does not know
+        given = [x if isinstance(x, _Array) else np.asarray(x).item() for x in inputs]
+        values = [x.symbol if isinstance(x, _Array) else x for x in given]
+        if method != "__call__" or options.keys() - {"out"}:  # where a result is kept is nothing to a loop
+            raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
+        if ufunc in _FUNCTIONS:
+            kept = [v if isinstance(v, Symbol) else SymbolicMath.full_like(given[0].symbol, v) for v in values]
+            return _Array(getattr(SymbolicMath(), _FUNCTIONS[ufunc])(*kept))
+        if ufunc not in _OPERATIONS:
+            raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
+        return _Array(_OPERATIONS[ufunc](*values))
+
+
+@lru_cache(maxsize=256)
+def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loops:
+    """An optimizer's rule over all elements: inputs in the order of its op, the new values as outputs.
+
+    >>> print(update("GradientDescent", float32, ()))
+    loops over d0
+      v0: float32[d0] = load in0
+      v1: float32 = load in1
+      v2: float32[d0] = load in2
+      v3: float32[d0] = mul v1 v2
+      v4: float32[d0] = sub v0 v3
+      store out0[d0] = v4
+    """
+    found: UpdateRule = RULES[rule]
+    places = 1 + len(found.slots)
+    names = ["var", *found.slots, *found.before, found.gradient, *found.after]
+    builder = LoopsBuilder([False])
+    arrays = {
+        name: _Array(Symbol(builder, builder.load(i, dtype, [0] if i < places or name == found.gradient else [])))
+        for i, name in enumerate(names)
+    }
+    old = [arrays.pop(name) for name in names[:places]]
+    gradient = arrays.pop(found.gradient)
+    for value in found.step(*old, gradient, **arrays, **dict(flags)):
+        builder.store(value.symbol.number, [0])
+    loops, _ = builder.finish()
+    return loops
+
+
+@lru_cache(maxsize=256)
+def sparse_update(
+    rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], index: DType, summed: DType | None = None
+) -> Loops:
+    """An optimizer's rule over the rows that are named, each once: inputs as of `update`, and then the numbers of the rows.
+
+    `summed`: rows may be named several times. Then one more input says who makes the step of each row of the variable, as a place
+    among those that name it, and what the gradient has there, in this type, is the sum of all.
+
+    >>> print(sparse_update("GradientDescent", float32, (), int32))
+    loops over d0, d1
+      v0: int32[d0] = load in3
+      v1: float32[d0, d1] = gather in0[v0, d1]
+      v2: float32 = load in1
+      v3: float32[d0, d1] = load in2
+      v4: float32[d0, d1] = mul v2 v3
+      v5: float32[d0, d1] = sub v1 v4
+      store out0[v0, d1] = v5
+    """
+    dense, places = update(rule, dtype, flags), 1 + len(RULES[rule].slots)
+    builder = LoopsBuilder([False, False])
+    row = builder.load(len(dense.loads), index, [0])
+    if summed is not None:
+        row = owned_row(builder, row, len(dense.loads) + 1)
+    made: list[int] = []
+    for v in dense.values:
+        if v.op == "load":
+            axes = [0, 1] if v.axes else []
+            if v.data < places:
+                made.append(builder.gather(v.data, v.dtype, row, [1]))
+            elif axes and summed is not None and summed is not v.dtype:
+                made.append(builder.apply("cast", builder.load(v.data, summed, axes), dtype=v.dtype))
+            else:
+                made.append(builder.load(v.data, v.dtype, axes))
+        elif v.op == "constant":
+            made.append(builder.constant(v.data, v.dtype))
+        else:
+            made.append(builder.apply(v.op, *[made[a] for a in v.args], dtype=v.dtype))
+    for s in dense.stores:
+        builder.store(made[s.value], [1], row)
+    return builder.finish()[0]
+
+
+@lru_cache(maxsize=64)
+def accumulation(op: str, dtype: DType) -> Loops:
+    """A variable plus, or minus, an array."""
+    builder = LoopsBuilder([False])
+    builder.store(builder.apply(op, builder.load(0, dtype, [0]), builder.load(1, dtype, [0])), [0])
+    loops, _ = builder.finish()
+    return loops
+
+
+def update_of(node: Node) -> tuple[Loops, int, int] | None:
+    """For a node that changes variables from a dense array: the loops, how many places it takes, and which input the array is.
+
+    None for all other nodes, and for rules that have no form as loops.
+    """
+    if node.type in ACCUMULATES:
+        return accumulation(ACCUMULATES[node.type], node.inputs[1].dtype.base), 1, 1
+    rule = RULES.get(node.type.removeprefix("Resource").removeprefix("Apply")) if "Apply" in node.type else None
+    if rule is None:
+        return None
+    places = 1 + len(rule.slots)
+    gradient = places + len(rule.before)
+    flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
+    try:
+        return update(rule.name, node.inputs[gradient].dtype.base, flags), places, gradient
+    except NotFusibleError:
+        return None

@@ -1,0 +1,238 @@
+"""Kernels in loop IR: the nodes of a group, written one after the other over the axes of the space that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...graph.core.dtypes import float32, int64
+from ...graph.core.node import Node, Tensor
+from ..ir.fused_kernel import Assumption, FusedNodes
+from ..ir.index_maps import Assumed, Labels, Pattern, pattern_of
+from ..ir.loop_nest import ADD, LoopsBuilder
+from ..passes.rng import DRAWN
+from .legality import NotFusibleError
+from .op_rules import constant_of, rule_of
+
+
+def write_kernel(
+    nodes: Sequence[Node],
+    outputs: Sequence[Tensor],
+    axes_of: Mapping[Tensor, Labels],
+    reduced: tuple[bool, ...],
+    sizes: tuple[int | None, ...],
+    patterns: Mapping[Node, Pattern] | None = None,
+) -> FusedNodes:
+    """Write nodes as one kernel.
+
+    Args:
+        nodes: in an order in which they can run.
+        outputs: the tensors that it gives.
+        axes_of: the space's axis of each dimension of each tensor of the nodes; None: of size 1.
+        reduced, sizes: of each axis of the space.
+        patterns: the nodes', where they are known.
+
+    Raises:
+        NotFusibleError: what these nodes need together has no loop form.
+    """
+    writer = _Writer(axes_of, reduced, patterns or {})
+    for node in nodes:
+        writer.node(node)
+    for t in outputs:
+        writer.output(t, alone=len(outputs) == 1)
+    return writer.kernel(nodes, outputs, sizes)
+
+
+def kernel_of(group: FusedNodes, nodes: Sequence[Node], output: Tensor) -> FusedNodes:
+    """The kernel of the first few of a group's nodes, giving one tensor: to find out which node is wrong."""
+    return write_kernel([n for n in nodes if n.type != "Shape"], [output], group.axes_of, group.reduced, group.sizes)
+
+
+def write_alone(node: Node, pattern: Pattern) -> LoopsBuilder:
+    """Write a node by itself, so that one that cannot be written is known before it joins others."""
+    builder = LoopsBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
+    operands = []
+    for i, (t, labels) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
+        if labels is not None:
+            number, dtype = constant_of(t), t.dtype.base
+            axes = [x for x in labels if x is not None]
+            operands.append(builder.load(i, dtype, axes) if number is None else builder.constant(number, dtype))
+    if pattern.position is not None:
+        operands.append(builder.position(pattern.position, int64))
+    if pattern.row is not None:
+        row = [x for x in pattern.row if x is not None]
+        operands.append(builder.gather(0, node.outputs[0].dtype, operands[0], row))
+    if pattern.drawn is not None:
+        operands.append(_drawn_number(builder, node, operands, pattern.drawn))
+    rule_of(node, pattern.is_view)(builder, node, operands)
+    return builder
+
+
+class _Writer:
+    """A kernel as far as it is written.
+
+    Attributes:
+        values: of each tensor that has been loaded or made, its value's number.
+        others: what the nodes take besides their data.
+        tables: of a table that rows are looked up in, and the axes of its rows, the input's number.
+        rows: of a table that rows are added to: the value that says which, the input that this comes from, how many rows there are.
+        run: the nodes, and shapes that others need and the kernel knows.
+    """
+
+    def __init__(
+        self, axes_of: Mapping[Tensor, Labels], reduced: tuple[bool, ...], patterns: Mapping[Node, Pattern]
+    ) -> None:
+        self.axes_of = axes_of
+        self.patterns = patterns
+        self.reduced = reduced
+        self.builder = LoopsBuilder(reduced)
+        self.values: dict[Tensor, int] = {}
+        self.inputs: list[Tensor] = []
+        self.input_axes: list[Labels] = []
+        self.others: list[Tensor] = []
+        self.assumed: list[tuple[Assumed, Labels]] = []
+        self.ranges: list[tuple[int, int]] = []
+        self.tables: dict[tuple[Tensor, Labels], int] = {}
+        self.lookups: list[tuple[int, int]] = []
+        self.rows: dict[Tensor, tuple[int, int, Tensor]] = {}
+        self.run: dict[Node, None] = {}
+
+    def node(self, node: Node) -> None:
+        """Write a node behind those so far."""
+        pattern, builder = self.patterns.get(node) or pattern_of(node), self.builder
+        for a in pattern.assumed:
+            self.assume(a, self.lies(a.labels, node, pattern))
+        self.run[node] = None
+        operands = self.operands(node, pattern)
+        if pattern.position is not None:
+            (axis,) = self.lies((pattern.position,), node, pattern)
+            assert axis is not None
+            for i in pattern.checked:
+                self.ranges.append((self.loaded(self.values[node.inputs[i]]), axis))
+            operands.append(builder.position(axis, int64))
+        if pattern.row is not None:
+            operands.append(self.looked_up(node, operands[0], self.lies(pattern.row, node, pattern)))
+        if pattern.drawn is not None:
+            operands.append(_drawn_number(builder, node, operands, self.lies(pattern.drawn, node, pattern)))
+        if pattern.scattered:
+            _, rows, count = node.inputs
+            along = [x for x in self.axes_of[rows] if x is not None]
+            placed = self.loaded(operands[1])
+            if along != list(range(len(along))):
+                raise NotFusibleError("its axes are in another order")
+            self.rows[node.outputs[0]] = operands[1], placed, count
+        self.values.update(zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True))
+
+    def lies(self, labels: Labels, node: Node, pattern: Pattern) -> Labels:
+        """A node's labels as axes of the space."""
+        axis: dict[int | None, int | None] = {}
+        for t, own in zip((*node.inputs, *node.outputs), (*pattern.inputs, *pattern.outputs), strict=True):
+            if own is not None:
+                axis.update(zip(own, self.axes_of[t], strict=True))
+        return tuple(None if x is None else axis[x] for x in labels)
+
+    def assume(self, what: Assumed, lies: Labels) -> None:
+        """Take for granted what a node assumes of the value of a shape, unless the kernel knows that."""
+        maker = what.tensor.op
+        if what.over is None and maker.type == "Shape":
+            (of,) = maker.inputs
+            if self.axes_of.get(of) == lies and of in self.values:
+                self.run[maker] = None  # for the references: the kernel knows that it is so
+                return
+        if maker.type != "Const":
+            self.assumed.append((what, lies))
+
+    def operands(self, node: Node, pattern: Pattern) -> list[int]:
+        """The values of a node's inputs that hold data."""
+        out = []
+        for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
+            if own is not None:
+                out.append(self.value(t))
+            elif i or pattern.row is None:  # not the table that rows are looked up in
+                self.others.append(t)
+        return out
+
+    def value(self, tensor: Tensor) -> int:
+        """A tensor's value, loaded where nothing before has made it."""
+        if tensor not in self.values:
+            constant, dtype = constant_of(tensor), tensor.dtype.base
+            if constant is not None:
+                self.values[tensor] = self.builder.constant(constant, dtype)
+            else:
+                axes = self.axes_of[tensor]
+                self.values[tensor] = self.builder.load(len(self.inputs), dtype, [x for x in axes if x is not None])
+                self.inputs.append(tensor)
+                self.input_axes.append(axes)
+        return self.values[tensor]
+
+    def loaded(self, value: int) -> int:
+        """The input that a value is, which the launcher will check."""
+        number = self.builder.load_of(value)
+        if number is None:
+            raise NotFusibleError("what it checks is made in the kernel")
+        return number
+
+    def looked_up(self, node: Node, place: int, row: Labels) -> int:
+        """An element of a table's row."""
+        along = [x for x in row if x is not None]
+        places = self.loaded(place)
+        if along != sorted(along):
+            raise NotFusibleError("its axes are in another order")
+        table = self.tables.setdefault((node.inputs[0], row), len(self.inputs))
+        if table == len(self.inputs):
+            self.inputs.append(node.inputs[0])
+            self.input_axes.append(row)
+        self.lookups.append((table, places))
+        return self.builder.gather(table, node.outputs[0].dtype, place, along)
+
+    def output(self, tensor: Tensor, *, alone: bool) -> None:
+        """Store a tensor. `alone`: nothing else is stored."""
+        axes = [x for x in self.axes_of[tensor] if x is not None]
+        if axes != sorted(axes):
+            raise NotFusibleError("its axes are in another order")
+        if tensor not in self.rows:
+            self.builder.store(self.values[tensor], axes)
+        elif alone:
+            self.builder.store(self.values[tensor], axes, self.rows[tensor][0], ADD)
+        else:
+            raise NotFusibleError("others take what it adds up")
+
+    def kernel(self, nodes: Sequence[Node], outputs: Sequence[Tensor], sizes: tuple[int | None, ...]) -> FusedNodes:
+        """What has been written."""
+        loops, parts = self.builder.finish()
+        looked_at = {a.tensor for a, _ in self.assumed} | {count for *_, count in self.rows.values()}
+        shapes = tuple(
+            t for t in dict.fromkeys(self.others) if t in looked_at or not (t.op.type == "Const" or t.op in self.run)
+        )
+        assumed = dict.fromkeys(Assumption(shapes.index(a.tensor), axes, a.over) for a, axes in self.assumed)
+        taken = (t for n in nodes for t in (*n.inputs, *n.outputs))
+        return FusedNodes(
+            nodes=tuple(self.run),
+            inputs=tuple(self.inputs),
+            shapes=shapes,
+            outputs=tuple(outputs),
+            loops=loops,
+            parts=parts,
+            input_axes=tuple(self.input_axes),
+            output_axes=tuple(self.axes_of[t] for t in outputs),
+            axes_of={t: self.axes_of[t] for t in taken if t in self.axes_of},
+            reduced=self.reduced,
+            sizes=sizes,
+            assumed=tuple(assumed),
+            ranges=tuple(dict.fromkeys(self.ranges)),
+            lookups=tuple(dict.fromkeys(self.lookups)),
+            tables=tuple(
+                (outputs.index(t), placed, shapes.index(count))
+                for t, (_, placed, count) in self.rows.items()
+                if t in outputs
+            ),
+        )
+
+
+def _drawn_number(builder: LoopsBuilder, node: Node, stream: Sequence[int], lies: Labels) -> int:
+    """The number that a node draws for an element, in float32 where its own type is narrower."""
+    axes = [x for x in lies if x is not None]
+    if axes != sorted(axes):
+        raise NotFusibleError("its axes are in another order")
+    dtype = node.outputs[0].dtype
+    key, draw = stream
+    return builder.random(DRAWN[node.type][0], dtype if dtype.size >= 4 else float32, key, draw, axes)

@@ -1,0 +1,111 @@
+"""Which of several candidates is fastest here: measured once, remembered on disk.
+
+Each run is timed by two events around it. Before it a buffer as large as the GPU's L2 cache is cleared, for two reasons. What a
+candidate reads comes from memory then, as it mostly does in a step, and not from where its last run left it. And the GPU is busy for so
+long that the host has queued all of the candidate's launches when the first one starts: what is timed is the GPU's work, as in a
+captured graph, however slowly Python launches.
+
+Candidates take turns, so that whatever else the GPU does hits all of them, and the median of a candidate's runs counts; those
+that are far behind after the first turn are left out. Of candidates that are equally fast the first one wins: the likely one. All of it
+takes about a quarter of a second, unless a single run of all takes longer.
+
+The result is kept in the cache folder, under a hash of what was compared, of the kind of GPU and of the driver's version, so other
+processes need not measure; a machine with another GPU does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from ...graph.core.errors import ResourceExhaustedError
+from .. import artifact_cache
+from .driver.api import bindings, check
+from .driver.array import DeviceArray
+from .driver.device import Device
+from .driver.streams import Event
+
+MOST_TURNS, FEWEST_TURNS = 9, 5
+ENOUGH_MS = 250.0  # for all turns of all candidates
+LONG_MS = 50.0  # a candidate that takes so long has one turn: what lies between such is no accident
+BEHIND = 4.0  # times as long as the fastest: has no further turn
+EQUAL = 1.01  # times as long as the fastest
+_FORMAT = 2
+
+_chosen: dict[str, int] = {}
+
+
+def fastest(device: Device, key: str, candidates: Sequence[Callable[[], None]]) -> int:
+    """The position of the candidate that takes the least time; the device is entered.
+
+    Args:
+        device: where they run.
+        key: what is compared: equal keys get the same answer.
+        candidates: functions that queue one run each on the device's compute stream. They run several times.
+    """
+    if len(candidates) == 1:
+        return 0
+    version = int(check(bindings().cuDriverGetVersion()))
+    name = hashlib.sha256(repr((_FORMAT, device.name, version, len(candidates), key)).encode()).hexdigest()[:32]
+    known = _chosen.get(name)
+    if known is None:
+        known = _read(name, len(candidates))
+    if known is None:
+        times = measure(device, candidates)
+        known = next(i for i, t in enumerate(times) if t <= EQUAL * min(times))
+        about = {"best": known, "ms": [round(t, 6) for t in times], "key": key, "gpu": device.name, "driver": version}
+        artifact_cache.put(artifact_cache.folder("tuned") / f"{name}.json", json.dumps(about).encode(), anew=True)
+    _chosen[name] = known
+    return known
+
+
+def measure(device: Device, candidates: Sequence[Callable[[], None]]) -> list[float]:
+    """Milliseconds of one run of each: the median of its turns."""
+    flushed = _as_large_as_l2(device)
+    samples: list[list[float]] = []
+    for candidate in candidates:
+        candidate()  # what loads and compiles does so now
+        samples.append(_timed(device, flushed, [candidate])[0:1])
+    best = min(s[0] for s in samples)
+    rest = [i for i, (once,) in enumerate(samples) if once <= BEHIND * best and best < LONG_MS]
+    if len(rest) > 1:
+        turn_ms = sum(samples[i][0] for i in rest)
+        for _ in range(max(FEWEST_TURNS, min(MOST_TURNS, int(ENOUGH_MS / max(turn_ms, 1e-3)))) - 1):
+            for i, took in zip(rest, _timed(device, flushed, [candidates[i] for i in rest]), strict=True):
+                samples[i].append(took)
+    return [statistics.median(s) for s in samples]
+
+
+def _timed(device: Device, flushed: DeviceArray | None, candidates: Sequence[Callable[[], None]]) -> list[float]:
+    """Milliseconds of a run of each, one after the other."""
+    events: list[tuple[Event, Event]] = []
+    for candidate in candidates:
+        if flushed is not None:
+            device.clear(flushed)
+        begin, end = device.event(timing=True), device.event(timing=True)
+        device.compute.record(begin)
+        candidate()
+        device.compute.record(end)
+        events.append((begin, end))
+    events[-1][1].synchronize()
+    return [end.milliseconds_since(begin) for begin, end in events]
+
+
+def _as_large_as_l2(device: Device) -> DeviceArray | None:
+    """Memory that fills the GPU's L2 cache; None where there is no room for it."""
+    with suppress(ResourceExhaustedError):
+        return device.empty((device.l2_bytes,), np.dtype(np.uint8), "measuring candidates")
+    return None
+
+
+def _read(name: str, count: int) -> int | None:
+    try:
+        best = json.loads((artifact_cache.folder("tuned") / f"{name}.json").read_bytes())["best"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return best if type(best) is int and 0 <= best < count else None

@@ -1,0 +1,128 @@
+"""The CUDA backend: fused nodes become Triton kernels, products and their like templates, and what has neither runs on the host.
+
+What runs where. Which values live in the GPU's memory, `residency` says.
+
+    a fused group, and each node alone that has a loop form     Triton kernels made from loops, the fastest of a few candidates
+    matrix products, convolutions, attention, pooling...         templates (`select`), against each other and cuBLASLt
+    variables and optimisers' updates                            in the GPU's memory, in place where nobody holds the old value
+    views, shapes, control flow                                  nothing: they only look at shapes, or pass values on
+    everything else                                              its NumPy reference, on the host: the inputs are copied there. Such
+                                                                 steps have `(on the host)` behind their name in the program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...graph.core.node import Node
+from ...graph.core.opdef import Trait
+from ...graph.core.settings import setting
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import Context
+from ..backend import ContextOf
+from ..fusion.epilogue import EdgedNodes
+from ..ir.fused_kernel import FusedNodes
+from ..ir.program import Kernel, Program
+from ..reference import NumpyBackend
+from .driver.device import Device
+from .driver.ipc import Lends
+from .fusion_passes import fuse_for_gpu
+from .kernels import FusedOnDevice, TemplateOnDevice
+from .residency import OnHost, OnShape, SmallOnHost, View, lives_on_device
+
+if TYPE_CHECKING:
+    from ..ir.partition import Unit, UnitStep
+
+_VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
+_OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
+_PASSING = frozenset(
+    ("Identity", "StopGradient", "PreventGradient", "Switch", "RefSwitch", "Merge", "Enter", "RefEnter", "Exit", "NextIteration",
+     "LoopCond", "ReadVariableOp", "IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "IdentityN")
+)  # fmt: skip
+"""Ops that hand values on without looking into them: their references do for arrays of any kind."""
+
+
+class CudaBackend:
+    """Kernels for one GPU.
+
+    Args:
+        device: the GPU.
+        peers: names of the devices of this task that are GPUs, too: what is sent to them stays in GPU memory.
+        lends: which GPUs of other tasks read this one's memory; None: none.
+        check: compare every kernel with the references, at every run.
+        tf32: products of float32 may be made from 10 bits of each factor's fraction.
+        tunes: of several kernels the fastest may be taken, as it is measured (DOVETAIL_TUNE).
+    """
+
+    name = "cuda"
+    rewrites = NumpyBackend.rewrites
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        peers: frozenset[str] = frozenset(),
+        check: bool = False,
+        lends: Lends | None = None,
+        tf32: bool = False,
+        tunes: bool = True,
+    ) -> None:
+        self.device = device
+        self.peers = peers
+        self.lends = lends
+        self.check = check
+        self.tf32 = tf32
+        self.tunes = tunes and bool(setting("DOVETAIL_TUNE"))
+        self.variables: dict[str, tuple[str, str]] = {}  # nodes that give a variable's place: its container and name
+        self._host = NumpyBackend()
+
+    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+        """Steps with fused nodes among them, single ones included."""
+        return fuse_for_gpu(unit, self.rewrites, float8=self.device.target.has_float8)[1].steps
+
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+        """A kernel made from the group's loops, or from a template with those at its edges."""
+        if isinstance(group, EdgedNodes):
+            from .bind.gemm_epilogue import edged_kernel
+
+            return edged_kernel(self, group)
+        tensors = (*group.inputs, *group.outputs)
+        if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
+            return SmallOnHost(self._host.fused(group, context_of))
+        return FusedOnDevice(self, group, context_of)
+
+    def kernel(self, node: Node, context: Context | None) -> Kernel:
+        """What runs a node that is not fused."""
+        from .select import template_of
+        from .variables import state_kernel
+
+        plain = self._host.kernel(node, context)
+        if context is not None and Trait.STATE_HANDLE in node.opdef.traits:
+            self.variables[node.name] = context.container, str(node.attrs.get("shared_name") or node.name)
+        if node.type in _PASSING or Trait.STATE_HANDLE in node.opdef.traits or not node.inputs:
+            return plain
+        if Trait.METADATA in node.opdef.traits:
+            return OnShape(plain)
+        if node.type in _VIEWS:
+            return View(node, plain)
+        if node.type in _OF_SHAPES:
+            return SmallOnHost(plain)
+        tensors = (*node.inputs, *node.outputs)
+        if context is None and not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
+            return SmallOnHost(plain)
+        if context is not None:
+            return state_kernel(self, node, context, OnHost(plain)) or OnHost(plain)
+        template = template_of(node, self.device.target, tf32=self.tf32)
+        return OnHost(plain) if template is None else TemplateOnDevice(self, node, template, OnHost(plain))
+
+    def finish(self, program: Program) -> Program:
+        """The program with copies where tensors arrive and leave, and long stretches of launches as graphs."""
+        from .graph_regions import with_stretches
+        from .horizontal_fusion import with_joint_updates
+        from .transfers import with_crossings
+
+        program = with_crossings(program, self.device, self.peers, self.lends)
+        if not self.check:
+            program = with_joint_updates(program, self)
+        return with_stretches(program, self.device) if setting("DOVETAIL_CUDA_GRAPHS") and not self.check else program

@@ -1,0 +1,81 @@
+"""Templates of attention: alone, and in programs that are trained (`codegen/passes/attention_fusion.py`), with and without a mask.
+
+Operands are stacks of any number of axes; to the kernels the last of these are heads and all others a batch. A mask is broadcast
+along axes of size 1; it may lack leading ones. Where it is broadcast along some axes of the batch and not along others, or along
+the keys, the node runs on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....graph.core.node import Node
+from ..driver.device import Device
+from ..ir import Target
+from ..kernels import Choice
+from ..select import Template
+from ..templates.attention import attention, attention_gradient, attention_sizes
+
+Shape = tuple[int, ...]
+
+LARGEST_HEAD = 256
+
+
+def _sizes(q: Shape, k: Shape, v: Shape, mask: Shape | None) -> dict[str, int] | None:
+    """The sizes of a launch; None when the kernels are not for these shapes."""
+    if len(q) < 3 or q[:-2] != k[:-2] or k != v or q[-1] != k[-1] or not 0 < q[-1] <= LARGEST_HEAD or 0 in q or 0 in k:
+        return None
+    batch, four = math.prod(q[:-3]), None
+    if mask is not None:
+        if len(mask) > len(q):
+            return None
+        mask = (1,) * (len(q) - len(mask)) + mask
+        if mask[:-3] != q[:-3] and any(m != 1 for m in mask[:-3]):
+            return None
+        four = (math.prod(mask[:-3]), *mask[-3:])
+    try:
+        return attention_sizes((batch, *q[-3:]), (batch, *k[-3:]), four)
+    except ValueError:
+        return None
+
+
+def _forward(node: Node, target: Target, *, tf32: bool = False) -> Template:
+    """`Attention`, and `AttentionWithSums`, which keeps what the other throws away."""
+    dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
+    mask = node.inputs[3].dtype.base if len(node.inputs) > 3 else None
+    results = len(node.outputs) if node.type == "AttentionWithSums" else 1
+    attention(dtype, 64, scale, target=target, mask=mask)  # ValueError for a type that no kernel has
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
+        q, k, v = shapes[:3]
+        sizes = _sizes(q, k, v, shapes[3] if mask is not None else None)
+        if sizes is None:
+            return None
+        routines = attention(dtype, q[-1], scale, target=target, mask=mask, tf32=tf32, known=sizes)
+        sums = (tuple(q[:-1]), np.dtype(np.float32))
+        return Choice(routines, sizes, [(q, dtype.np), sums], results=results)
+
+    return Template(len(node.inputs), choose)
+
+
+def _gradient(node: Node, target: Target, *, tf32: bool = False) -> Template:
+    """`AttentionGrad`: the kernels take its inputs in its own order."""
+    dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
+    mask = node.inputs[6].dtype.base if len(node.inputs) > 6 else None
+    attention_gradient(dtype, 64, scale, target=target, mask=mask)
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
+        q, k, v, result, sums, grad = shapes[:6]
+        sizes = _sizes(q, k, v, shapes[6] if mask is not None else None)
+        if sizes is None or result != q or grad != q or sums != q[:-1]:
+            return None
+        routines = attention_gradient(dtype, q[-1], scale, target=target, mask=mask, tf32=tf32, known=sizes)
+        return Choice(routines, sizes, [(q, dtype.np), (k, dtype.np), (v, dtype.np)])
+
+    return Template(len(node.inputs), choose)
+
+
+ATTENTION_MAKERS = {"Attention": _forward, "AttentionWithSums": _forward, "AttentionGrad": _gradient}

@@ -1,0 +1,202 @@
+"""Products with elementwise work at their edges, as one kernel on a GPU (`codegen/fusion/epilogue.py` puts them together).
+
+The parts say together what a run needs: a kernel before an operand, whether the sizes are as fusion assumed; the template, the
+shape of the result; the reshape, the shape that it goes on with; the kernel behind, the shapes of what is written. Where one of
+them says no, each part runs by itself, which is also how errors come to name the right node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.node import Node
+from ...backend import NodeError
+from ...fusion.epilogue import EdgedNodes, given_to, operands_of
+from ...ir.fused_kernel import FusedNodes
+from ...ir.program import Kernel
+from ..backend import CudaBackend
+from ..ir import SM90, Routine
+from ..kernels import Choice, OnDevice
+from ..library_gemm import Wanted, around_library
+from ..select import PRODUCTS, Template, library_product
+from ..templates.epilogue import Edge
+
+Shape = tuple[int, ...]
+
+
+def edged_kernel(backend: CudaBackend, group: EdgedNodes) -> Kernel:
+    """What runs an anchor and its edges: one kernel, or, where the template has none for these types, one after the other."""
+    from ..select import template_of
+
+    template = template_of(group.anchor, backend.device.target, group.edges, backend.tf32)
+    apart = Apart(backend, group)
+    return apart if template is None else EdgedOnDevice(backend, group, template, apart)
+
+
+def likely_source(group: EdgedNodes) -> str:
+    """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024), on an H100."""
+    from ..select import template_of
+
+    template = template_of(group.anchor, SM90, group.edges)
+    if template is None:
+        return f"no kernel for {group.anchor.type} of these types: its parts run one by one"
+    shapes = [tuple(1024 if d is None else d for d in t.dims or ()) for t in operands_of(group.anchor)[0]]
+    looked = [tuple(1024 if d is None else d for d in group.anchor.outputs[0].dims or ())] * len(
+        operands_of(group.anchor)[1]
+    )
+    nowhere: Any = None  # what takes edges does not ask the device
+    choice = template.choose(nowhere, shapes, looked)
+    if choice is None:
+        return "sizes that are not known yet decide"
+    first = choice.candidates[0]
+    return "\n\n".join(launch.kernel.text for launch in first.launches) if isinstance(first, Routine) else str(first)
+
+
+class _Parts:
+    """Which of a joined step's inputs belong to which part."""
+
+    def __init__(self, group: EdgedNodes) -> None:
+        self.group = group
+        loaded, looked = operands_of(group.anchor)
+        self.operands, self.looked = len(loaded), len(looked)
+        pairs = zip(
+            (*group.before, *([None] * (2 - len(group.before))), group.behind), _three(group.edges), strict=True
+        )
+        self.parts: list[tuple[FusedNodes, Edge] | None] = [
+            None if k is None or e is None else (k, e) for k, e in pairs
+        ]
+
+    def beside(self, inputs: Sequence[Any]) -> list[Sequence[Any]]:
+        """What each kernel reads beside its tile: before the operands, and behind."""
+        return _cut(inputs[self.operands :], [0 if p is None else len(p[0].inputs) - 1 for p in self.parts])
+
+    def values(self, shapes: Sequence[Any]) -> tuple[Sequence[Any], Any, list[Sequence[Any]]]:
+        """What the anchor looks at, the shape of the reshape, and the `shapes` of each kernel."""
+        first = self.looked + (self.group.reshape is not None)
+        wanted = shapes[self.looked] if self.group.reshape is not None else None
+        rest = _cut(shapes[first:], [0 if p is None else len(p[0].shapes) for p in self.parts])
+        return shapes[: self.looked], wanted, rest
+
+
+def _three(edges: Sequence[Edge | None]) -> Sequence[Edge | None]:
+    return (*edges[:-1], *([None] * (3 - len(edges))), edges[-1])
+
+
+def _cut(values: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
+    out, at = [], 0
+    for n in lengths:
+        out.append(values[at : at + n])
+        at += n
+    return out
+
+
+class EdgedOnDevice(OnDevice):
+    """The template with its edges."""
+
+    def __init__(self, backend: CudaBackend, group: EdgedNodes, template: Template, apart: Apart) -> None:
+        constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
+        super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, apart)
+        self.group = group
+        self.template = template
+        self._parts = _Parts(group)
+        self._has_others = bool(group.shapes)
+
+    def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        """The template's candidates, with outputs as the kernel behind it has them."""
+        parts, group = self._parts, self.group
+        operands = list(shapes[: parts.operands])
+        beside = parts.beside(shapes)
+        looked, wanted, values = parts.values(others)
+        for part, own, tile, told in zip(parts.parts[:2], beside, operands, values, strict=False):
+            if part is not None and _sizes(part, tile, own, told) is None:
+                return None
+        try:
+            choice = self.template.choose(self.device, operands, looked)
+        except ValueError:
+            return None  # the parts say what is wrong
+        if choice is None:
+            return None
+        ((shape, dtype),) = choice.outputs
+        if group.reshape is not None:
+            other = reshaped(shape, wanted)
+            if other is None:
+                return None
+            shape = other
+        outputs: list[tuple[Shape, np.dtype[Any]]] = [(shape, dtype)]
+        if parts.parts[2] is not None:
+            sizes = _sizes(parts.parts[2], shape, beside[2], values[2])
+            if sizes is None:
+                return None
+            behind = parts.parts[2][0]
+            outputs = [
+                (tuple(1 if a is None else sizes[a] for a in axes), t.dtype.base.np)
+                for t, axes in zip(behind.outputs, behind.output_axes, strict=True)
+            ]
+        candidates = list(choice.candidates)
+        if group.anchor.type in PRODUCTS and self.backend.tunes:
+            product = library_product(group.anchor, choice.sizes, self.backend.tf32)
+            candidates += around_library(self.backend, Wanted(group, product, operands, shape, beside, values))
+        return Choice(candidates, choice.sizes, outputs)
+
+
+def _sizes(
+    part: tuple[FusedNodes, Edge], tile: Shape, beside: Sequence[Shape], told: Sequence[Any]
+) -> list[int] | None:
+    """Sizes of a kernel's axes; None when they are not as fusion assumed."""
+    kernel, edge = part
+    return kernel.sizes_for(given_to(kernel, edge, tile, beside), [told[a.position] for a in kernel.assumed])
+
+
+def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape | None:
+    """A shape after a reshape that leaves the last axis as it is; None when it does not."""
+    nothing = np.lib.stride_tricks.as_strided(np.zeros((), np.int8), shape, (0,) * len(shape))
+    try:
+        made: Shape = nothing.reshape(tuple(wanted)).shape
+    except ValueError:
+        return None
+    return made if made[-1:] == shape[-1:] else None
+
+
+class Apart:
+    """The parts of a joined step, one after the other."""
+
+    def __init__(self, backend: CudaBackend, group: EdgedNodes) -> None:
+        self.backend = backend
+        self.group = group
+        self._parts = _Parts(group)
+        self._made: tuple[list[Kernel | None], Kernel, Kernel | None] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        group, parts = self.group, self._parts
+        if self._made is None:
+            fused = [None if p is None else self.backend.fused(p[0]) for p in parts.parts]
+            reshape = None if group.reshape is None else self.backend.kernel(group.reshape, None)
+            self._made = fused, self.backend.kernel(group.anchor, None), reshape
+        kernels, anchor, reshape = self._made
+        count = len(group.inputs)
+        operands, beside = list(inputs[: parts.operands]), parts.beside(inputs[:count])
+        looked, wanted, values = parts.values(inputs[count:])
+        for i, (part, kernel) in enumerate(zip(parts.parts[:2], kernels, strict=False)):
+            if part is not None and kernel is not None:
+                operands[i] = kernel(*given_to(*part, operands[i], beside[i]), *values[i])
+        product = _named(group.anchor, anchor, (*looked, *operands))
+        tile = product
+        if reshape is not None and group.reshape is not None:
+            tile = _named(group.reshape, reshape, (product, wanted))
+        behind, kernel = parts.parts[2], kernels[2]
+        if behind is None or kernel is None:
+            return tile
+        return kernel(*given_to(*behind, tile, beside[2]), *values[2])
+
+
+def _named(node: Node, kernel: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """A node's result; an error tells which node it is."""
+    try:
+        return kernel(*inputs)
+    except NodeError:
+        raise
+    except Exception as e:
+        raise NodeError(node) from e

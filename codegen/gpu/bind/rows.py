@@ -1,0 +1,142 @@
+"""Templates of nodes that work along an axis: running sums, places of extremes, largest elements, picking and adding rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.node import Node
+from ..driver.device import Device
+from ..ir import Target, triton_type
+from ..kernels import Choice
+from ..select import Template
+from ..templates.gather import check_segment_sum, gather, segment_of, segment_sum
+from ..templates.radix_sort import long_sort
+from ..templates.scan_sort import LONGEST_SORTED, argument, scan, sort
+
+_MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
+
+Shape = tuple[int, ...]
+Choose = Callable[[Device, Sequence[Shape], Sequence[Any]], Choice | None]
+
+
+def _around(shape: Shape, axis: int) -> dict[str, int] | None:
+    """The array as [before, length, after]; None when it has no elements, or no such axis."""
+    if not -len(shape) <= axis < len(shape) or 0 in shape:
+        return None
+    axis %= len(shape)
+    return {"before": math.prod(shape[:axis]), "length": shape[axis], "after": math.prod(shape[axis + 1 :])}
+
+
+def _scan(kind: str) -> Callable[[Node, Target], Template]:
+    def maker(node: Node, target: Target) -> Template:
+        dtype = node.outputs[0].dtype.base
+        routines = scan(kind, dtype, exclusive=bool(node.attrs["exclusive"]), reverse=bool(node.attrs["reverse"]))
+
+        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+            sizes = _around(shapes[0], others[0][0])
+            return None if sizes is None else Choice(routines, sizes, [(shapes[0], dtype.np)])
+
+        return Template(1, choose)
+
+    return maker
+
+
+def _argument(kind: str) -> Callable[[Node, Target], Template]:
+    def maker(node: Node, target: Target) -> Template:
+        index = node.outputs[0].dtype.base
+        routines = argument(kind, node.inputs[0].dtype.base, index)
+
+        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+            shape, axis = shapes[0], others[0][0]
+            sizes = _around(shape, axis)
+            if sizes is None:
+                return None
+            axis %= len(shape)
+            return Choice(routines, sizes, [((*shape[:axis], *shape[axis + 1 :]), index.np)])
+
+        return Template(1, choose)
+
+    return maker
+
+
+def _top_k(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    long = long_sort(dtype, descending=True)  # ValueError for a type that is not sorted
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        shape, k = shapes[0], others[0][0]
+        if not shape or 0 in shape or not 0 < k <= shape[-1] < 1 << 31:
+            return None
+        sizes = {"before": math.prod(shape[:-1]), "length": shape[-1], "k": k}
+        made = (*shape[:-1], k)
+        in_a_block = shape[-1] <= LONGEST_SORTED and dtype.size <= 4
+        routine = sort(dtype, shape[-1], descending=True) if in_a_block else long
+        return Choice([routine], sizes, [(made, dtype.np), (made, np.dtype(np.int32))])
+
+    return Template(1, choose)
+
+
+def _gather(node: Node, target: Target) -> Template:
+    params, indices = (t.dtype.base for t in node.inputs[:2])
+    triton_type(params.name)  # KeyError for a type that kernels cannot have
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        shape, picked = shapes
+        axis = others[0][0] % len(shape) if shape else 0
+        batch = int(node.attrs["batch_dims"])
+        batch = batch + len(picked) if batch < 0 else batch
+        if 0 in shape or 0 in picked or not batch <= axis < len(shape) or shape[:batch] != picked[:batch]:
+            return None
+        sizes = {
+            "batch": math.prod(shape[:batch]),
+            "before": math.prod(shape[batch:axis]),
+            "length": shape[axis],
+            "count": math.prod(picked[batch:]),
+            "after": math.prod(shape[axis + 1 :]),
+        }
+        sizes["rows"] = math.prod(shape[: axis + 1])
+        return Choice(
+            gather(params, indices, sizes), sizes, [((*shape[:axis], *picked[batch:], *shape[axis + 1 :]), params.np)]
+        )
+
+    return Template(2, choose)
+
+
+def _segments(node: Node, target: Target) -> Template:
+    dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
+    kind = node.type.removeprefix("UnsortedSegment").lower()
+
+    if kind == "sum":
+        check_segment_sum(dtype)
+    else:
+        segment_of(kind, dtype, index)  # ValueError for a type that is not combined
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        data, ids = shapes
+        segments = others[0][0]
+        if 0 in data or segments <= 0 or data[: len(ids)] != ids:
+            return None
+        inner = data[len(ids) :]
+        after = math.prod(inner)
+        sizes = {"count": math.prod(ids), "after": after, "rows": segments, "elements": segments * after}
+        if kind != "sum" and segments * sizes["count"] > _MOST_LOOKED_AT:
+            return None
+        ways = segment_sum(dtype, index, sizes) if kind == "sum" else (segment_of(kind, dtype, index, after),)
+        return Choice(ways, sizes, [((segments, *inner), dtype.np)])
+
+    return Template(2, choose)
+
+
+ROW_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+    "Cumsum": _scan("sum"),
+    "Cumprod": _scan("prod"),
+    "ArgMax": _argument("max"),
+    "ArgMin": _argument("min"),
+    "TopKV2": _top_k,
+    "GatherV2": _gather,
+    **dict.fromkeys((f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")), _segments),
+}

@@ -1,0 +1,85 @@
+"""Templates of nodes that put slices at coordinates, into zeros or into a tensor, and of the one that picks them: scatter_nd and kin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....graph.core.node import Node
+from ...fusion.table_loops import MOST_COORDINATES
+from ..driver.device import Device
+from ..ir import Target, triton_type
+from ..kernels import Choice
+from ..select import Template
+from ..templates.gather import gather_nd
+from ..templates.scatter import check_scatter, launch_sizes, scatter
+
+Shape = tuple[int, ...]
+MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
+
+
+def slices_of(dims: Shape, coordinates: Shape) -> dict[str, int] | None:
+    """The sizes of a launch that goes to coordinates of this shape in an array; None where no kernel does."""
+    if not coordinates or not 1 <= (depth := coordinates[-1]) <= min(len(dims), MOST_COORDINATES):
+        return None
+    count = math.prod(coordinates[:-1])
+    if 0 in dims or not 0 < count < MOST_UPDATES:
+        return None
+    return launch_sizes(math.prod(dims[:depth]), math.prod(dims[depth:]), count, dims[:depth])
+
+
+def fits(dims: Shape, coordinates: Shape, updates: Shape) -> bool:
+    """Whether updates have one slice for each coordinate."""
+    return updates == (*coordinates[:-1], *dims[coordinates[-1] :])
+
+
+def _scatter_nd(node: Node, target: Target) -> Template:
+    index, dtype = (t.dtype.base for t in node.inputs[:2])
+    check_scatter("add", dtype)
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        (at, updates), dims = shapes, tuple(others[0])
+        sizes = slices_of(dims, at)
+        if sizes is None or not fits(dims, at, updates):
+            return None
+        ways = scatter("add", dtype, index, sizes, at[-1], begin="cleared", names=("in0", "in1"))
+        return Choice(ways, sizes, [(dims, dtype.np)])
+
+    return Template(2, choose)
+
+
+def _tensor_scatter(node: Node, target: Target) -> Template:
+    kind = node.type.removeprefix("TensorScatter").lower()
+    dtype, index = (t.dtype.base for t in node.inputs[:2])
+    check_scatter(kind, dtype)
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        dims, at, updates = shapes
+        sizes = slices_of(dims, at)
+        if sizes is None or not fits(dims, at, updates):
+            return None
+        return Choice(scatter(kind, dtype, index, sizes, at[-1], begin="copied"), sizes, [(dims, dtype.np)])
+
+    return Template(3, choose)
+
+
+def _gather_nd(node: Node, target: Target) -> Template:
+    dtype, index = (t.dtype.base for t in node.inputs[:2])
+    triton_type(dtype.name)  # KeyError for a type that kernels cannot have
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        dims, at = shapes
+        sizes = slices_of(dims, at)
+        if sizes is None:
+            return None
+        return Choice(gather_nd(dtype, index, at[-1], sizes), sizes, [((*at[:-1], *dims[at[-1] :]), dtype.np)])
+
+    return Template(2, choose)
+
+
+SCATTER_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+    "ScatterNd": _scatter_nd,
+    "GatherNd": _gather_nd,
+    **dict.fromkeys((f"TensorScatter{kind}" for kind in ("Update", "Add", "Sub", "Min", "Max")), _tensor_scatter),
+}

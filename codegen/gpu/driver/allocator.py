@@ -1,0 +1,253 @@
+"""Memory of one GPU: a pool that keeps what it has got, a limit, and an error that says who holds what.
+
+Asking the driver for memory stops the GPU; so a freed block is kept and given to the next who wants one of its size. Sizes are
+rounded up to four steps per power of two, so that a kept block often fits, and at most a quarter of it is wasted.
+
+A block may be given away again while kernels that use it are still queued: whoever gets it queues its own work behind them, on
+the same stream. Blocks that a copy stream fills must wait for the compute stream instead. So a block has a *home*, the stream
+that its next user starts on; when one of another home than the compute stream's is freed, an event is recorded there, and the
+copy that gets it next waits for that event, on the device.
+
+A block comes back when Python lets its last `Block` go, which may be anywhere, even inside `allocate`: so that only appends it to
+a queue, and `allocate` looks through the queue first.
+
+While a graph is captured, its thread gets blocks that the graph keeps (`Kept`): their addresses are in it. What is let go of during
+the capture is given out again in the same graph, whose kernels run one after the other each time. So a graph holds as much memory
+as its steps need at once, not as much as they need in all. Where memory runs out, graphs are given up before there is an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ....graph.core.errors import ResourceExhaustedError
+
+SMALLEST = 512  # bytes; what cuMemAlloc aligns to, and more than any vector load needs
+LISTED = 10  # tensors in an out-of-memory error
+
+COMPUTE, COPY_IN = 0, 1
+"""Homes of blocks."""
+
+
+def rounded(count: int) -> int:
+    """The size of block that so many bytes get.
+
+    >>> rounded(1), rounded(513), rounded(1_000_000)
+    (512, 1024, 1048576)
+    """
+    if count <= 4 * SMALLEST:
+        return -(-count // SMALLEST) * SMALLEST
+    step = 1 << ((count - 1).bit_length() - 3)
+    return -(-count // step) * step
+
+
+class Block:
+    """A piece of a GPU's memory; it goes back to its pool when nobody holds it any more.
+
+    `used`: an event behind its last use, where that is known; otherwise its next user waits for all that is queued when it comes back.
+    """
+
+    __slots__ = ("__weakref__", "home", "pointer", "returned", "size", "used")
+
+    def __init__(self, pointer: int, size: int, home: int, returned: deque[tuple[int, int, int, Any]]) -> None:
+        self.pointer = pointer
+        self.size = size
+        self.home = home
+        self.returned = returned
+        self.used: Any = None
+
+    def __del__(self) -> None:
+        self.returned.append((self.pointer, self.size, self.home, self.used))
+
+
+class Again:
+    """A block of a graph's memory, lent to one array while the graph is captured."""
+
+    __slots__ = ("block", "pointer", "returned")
+
+    def __init__(self, block: Block, returned: deque[Block]) -> None:
+        self.block = block
+        self.pointer = block.pointer
+        self.returned = returned
+
+    def __del__(self) -> None:
+        self.returned.append(self.block)
+
+
+class Kept:
+    """The memory of a graph that the calling thread captures.
+
+    Attributes:
+        blocks: all of it.
+        thread: who captures.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.thread = threading.get_ident()
+        self._returned: deque[Block] = deque()
+        self._free: dict[int, list[Block]] = {}
+
+    def again(self, size: int) -> Again | None:
+        """A block of this size that nothing holds at this place of the graph; None: there is none."""
+        while self._returned:
+            block = self._returned.popleft()
+            self._free.setdefault(block.size, []).append(block)
+        free = self._free.get(size)
+        return Again(free.pop(), self._returned) if free else None
+
+    def new(self, block: Block) -> Again:
+        """A block that the graph keeps from now on."""
+        self.blocks.append(block)
+        return Again(block, self._returned)
+
+
+class Pool:
+    """The memory of one GPU that this process uses. Safe to use from several threads.
+
+    Args:
+        name: the GPU's, for errors.
+        get: bytes -> address; raises MemoryError when there is no more.
+        give_back: address -> None.
+        mark: records an event behind all work that is queued for the compute stream.
+        limit: bytes that it may hold at most.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        get: Callable[[int], int],
+        give_back: Callable[[int], None],
+        mark: Callable[[], Any],
+        limit: int,
+    ) -> None:
+        self.name = name
+        self.limit = limit
+        self.held = 0
+        self.in_use = 0
+        self.most_in_use = 0
+        self._get = get
+        self._give_back = give_back
+        self._mark = mark
+        self._lock = threading.RLock()
+        self._returned: deque[tuple[int, int, int, Any]] = deque()
+        self._free: dict[tuple[int, int], list[tuple[int, Any]]] = {}
+        self._live: dict[int, tuple[int, str]] = {}
+        self.may_free: Callable[[int], bool] = lambda pointer: True  # whether nobody else sees a block that is free
+        self.keeper: Kept | None = None  # while a graph is captured: who keeps the blocks whose addresses are in it
+        self.give_up: Callable[[], bool] = lambda: False  # lets go of what only saves time; whether there was any
+
+    def allocate(
+        self, count: int, label: str = "", home: int = COMPUTE, *, filled: bool = False
+    ) -> tuple[Block | Again, Any]:
+        """A block of at least `count` bytes, and the event that its first user must wait for (None: nothing).
+
+        Args:
+            count: bytes, more than 0.
+            label: whose it is, for the error when memory runs out: the node's name.
+            home: where its first user runs: the event is given for `COPY_IN` only.
+            filled: it is filled now, also while a graph is captured, and not by the graph.
+
+        Raises:
+            ResourceExhaustedError: there is no room, even after everything that is only kept was given back.
+        """
+        size = rounded(count)
+        keeper = self.keeper
+        if keeper is not None and keeper.thread == threading.get_ident():
+            return self._of_graph(keeper, size, label, home, filled or home != COMPUTE)
+        return self._block(size, label, home)
+
+    def _of_graph(self, keeper: Kept, size: int, label: str, home: int, filled: bool) -> tuple[Block | Again, Any]:
+        """A block of a graph's memory."""
+        again = None if filled else keeper.again(size)
+        if again is not None:
+            return again, None
+        block, event = self._block(size, f"{label or '(not named)'}, kept by a graph", home)
+        if not filled:
+            return keeper.new(block), event
+        keeper.blocks.append(block)  # each run of the graph reads what is in it now
+        return block, event
+
+    def _block(self, size: int, label: str, home: int) -> tuple[Block, Any]:
+        with self._lock:
+            if self._returned:
+                self._take_back()
+            kept = self._free.get((home, size))
+            if kept:
+                pointer, event = kept.pop()
+            else:
+                pointer, event = self._more(size, label), None
+            self._live[pointer] = (size, label)
+            self.in_use += size
+            if self.in_use > self.most_in_use:
+                self.most_in_use = self.in_use
+        return Block(pointer, size, home, self._returned), event
+
+    def largest(self, count: int = LISTED) -> list[tuple[int, str]]:
+        """(bytes, whose) of the largest blocks in use, the largest first."""
+        with self._lock:
+            self._take_back()
+            return sorted(self._live.values(), key=lambda x: (-x[0], x[1]))[:count]
+
+    def trim(self) -> int:
+        """Give back to the driver what is kept and not in use; how many bytes that was."""
+        with self._lock:
+            self._take_back()
+            freed = 0
+            for (_, size), kept in self._free.items():
+                seen = [(pointer, event) for pointer, event in kept if not self.may_free(pointer)]
+                for pointer in {p for p, _ in kept} - {p for p, _ in seen}:
+                    self._give_back(pointer)
+                    freed += size
+                kept[:] = seen
+            self.held -= freed
+            return freed
+
+    def _take_back(self) -> None:
+        event = None
+        while self._returned:
+            pointer, size, home, used = self._returned.popleft()
+            if home != COMPUTE and used is None:
+                used = event = event or self._mark()
+            del self._live[pointer]
+            self.in_use -= size
+            self._free.setdefault((home, size), []).append((pointer, used if home != COMPUTE else None))
+
+    def _more(self, size: int, label: str) -> int:
+        for attempt in ("as it is", "trimmed", "without graphs"):
+            if attempt == "without graphs" and not self.give_up():
+                break
+            if attempt != "as it is":
+                self.trim()
+            if self.held + size > self.limit:
+                continue
+            try:
+                pointer = self._get(size)
+            except MemoryError:
+                continue
+            self.held += size
+            return pointer
+        raise ResourceExhaustedError(None, None, self._no_room(size, label))
+
+    def _no_room(self, size: int, label: str) -> str:
+        whom = f" for {label}" if label else ""
+        lines = [
+            f"{self.name} is out of memory: no room for {_bytes(size)}{whom}; {_bytes(self.in_use)} of at most "
+            f"{_bytes(self.limit)} are in use. The largest:"
+        ]
+        lines += [f"  {_bytes(b):>10}  {who or '(not named)'}" for b, who in self.largest()] or ["  (nothing)"]
+        lines.append(
+            "Other processes may hold the rest. Use smaller batches, or put variables on other devices; "
+            "DOVETAIL_GPU_MEMORY sets the limit."
+        )
+        return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

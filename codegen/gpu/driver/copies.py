@@ -1,0 +1,266 @@
+"""Copies between the host's memory and a GPU's, all through pinned memory.
+
+The driver may make a thread wait for the GPU when it is given memory that is not pinned. So nothing is: what is copied goes through
+buffers that are, by the processor on one side and by the GPU on the other.
+
+    small, to the device       a ring; along with the kernels, on their stream: it takes the GPU as long as to wait for a copy elsewhere
+    small, to the host         a slot of its own, on the same stream
+    large                      pieces in turn, on a stream of their own, so that one is copied by the host while the GPU moves another
+
+A large copy to the device begins when nobody uses the memory any more that it fills, and to the host when the kernels that were
+launched before are done. What a program sends is on its way (`Coming`) while the next kernels are launched, and run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .allocator import COPY_IN
+from .api import bindings, check
+from .array import DeviceArray
+from .streams import Event, Stream
+
+if TYPE_CHECKING:
+    from .device import Device
+
+SMALL_COPY = 64 << 10  # bytes up to which a copy to the host is small
+SMALL_IN = 256 << 10  # the same of one to the device: 5 µs of a PCIe bus of 50 GB/s
+PIECE = 4 << 20  # bytes of a buffer for large ones: long enough that starting a copy does not show
+PIECES = 4  # in each direction
+_RING = 2 << 20  # bytes of one half of the ring
+_ALIGNED = 64
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
+
+
+class Transfers:
+    """The copies between the host and one device. Safe to use from several threads."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.pieces_out = _Buffers(PIECE, PIECES)
+        self.slots_out = _Buffers(SMALL_COPY, 1)
+        self._pieces_in = _Buffers(PIECE, PIECES)
+        self._ring = _Ring(device.compute)
+        self._in_lock, self._out_lock = threading.Lock(), threading.Lock()  # large copies follow one another
+
+    # --- to the device -----------------------------------------------------------------------------------------------
+
+    def to_device(self, value: np.ndarray[Any, Any], label: str) -> DeviceArray:
+        """A copy on the device; kernels launched later see it. The value is contiguous, and may change afterwards."""
+        device, size = self.device, value.nbytes
+        if size <= SMALL_IN:
+            with device.entered():
+                block, _ = device.pool.allocate(size, label, filled=True)
+                self._small_to_device(block.pointer, value)
+            return DeviceArray(device, value.shape, value.dtype, block.pointer, block)
+        with device.entered():
+            block, event = device.pool.allocate(size, label, COPY_IN)
+        with self._in_lock:
+            if event is not None:
+                device.copy_in.wait(event)
+            source = value.ctypes.data
+            for at in range(0, size, PIECE):
+                count = min(PIECE, size - at)
+                buffer = self._pieces_in.take()
+                ctypes.memmove(buffer.address, source + at, count)
+                check(bindings().cuMemcpyHtoDAsync(block.pointer + at, buffer.address, count, device.copy_in.handle))
+                buffer.event = device.copy_in.record()
+        with device.entered():
+            device.main.wait(device.copy_in.record())
+        return DeviceArray(device, value.shape, value.dtype, block.pointer, block)
+
+    def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
+        """Copy a value over an array that graphs read; what is launched later sees it. The value is contiguous.
+
+        A large one is copied elsewhere first, beside the kernels that still read what is there.
+        """
+        device = self.device
+        if value.nbytes <= SMALL_IN:
+            with device.entered():
+                self._small_to_device(target.pointer, value)
+            return
+        there = self.to_device(value, "a fed or received tensor")
+        with device.entered():
+            device.copy_into(target, there)
+            there._owner.used = device.main.record()  # the next one may be copied there while the graph runs
+
+    def _small_to_device(self, pointer: int, value: np.ndarray[Any, Any]) -> None:
+        size = value.nbytes
+        place = self._ring.place(size)
+        ctypes.memmove(place, value.ctypes.data, size)
+        check(bindings().cuMemcpyHtoDAsync(pointer, place, size, self.device.main.handle))
+
+    # --- to the host -------------------------------------------------------------------------------------------------
+
+    def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        """A copy in host memory. Waits for the kernels that make the array, and for no later ones."""
+        size = array.nbytes
+        if size == 0:
+            return np.empty(array.shape, array.dtype)
+        if size <= SMALL_COPY:
+            return Coming(self.device, array).result()
+        device = self.device
+        with device.entered():
+            device.must_run("a copy to the host")
+            made = device.compute.record()
+        out = np.empty(array.shape, array.dtype)
+        with self._out_lock:
+            device.copy_out.wait(made)
+            coming: deque[_Piece] = deque()
+            for at in range(0, size, PIECE):
+                if len(coming) == PIECES:
+                    coming.popleft().put_into(out)
+                coming.append(_Piece(array, at, device.copy_out))
+            for piece in coming:
+                piece.put_into(out)
+        return out
+
+
+class Coming:
+    """An array on its way to host memory. It keeps the array as it is until it has come.
+
+    Of a large one only the first pieces are on their way before somebody asks for the result.
+    """
+
+    __slots__ = ("array", "device", "pieces")
+
+    def __init__(self, device: Device, array: DeviceArray) -> None:
+        self.device = device
+        self.array: DeviceArray | None = array
+        self.pieces: list[_Piece] = []
+        size = array.nbytes
+        with device.entered():
+            device.must_run("a copy to the host")
+            stream = device.compute
+            if size > SMALL_COPY:
+                stream = device.copy_out
+                stream.wait(device.compute.record())
+            for at in range(0, min(size, PIECES * PIECE), PIECE):
+                self.pieces.append(_Piece(array, at, stream))
+
+    def result(self) -> np.ndarray[Any, Any]:
+        """The copy, once. Waits for it, and for nothing that was launched after it."""
+        array = self.array
+        assert array is not None
+        out = np.empty(array.shape, array.dtype)
+        pieces, self.pieces = self.pieces, []
+        for piece in pieces:
+            piece.put_into(out)
+        begun = pieces[-1].end if pieces else 0
+        if begun < array.nbytes:
+            rest = DeviceArray(
+                self.device, (array.nbytes - begun,), np.dtype(np.uint8), array.pointer + begun, array._owner
+            )
+            out.reshape(-1).view(np.uint8)[begun:] = self.device.to_host(rest)
+        self.array = None
+        return out
+
+    def __del__(self) -> None:
+        if self.pieces:  # nobody asked: the memory must stay until the copy is over, and the buffers with it
+            self.device.hold_until(self.pieces[-1].event, (self.array, self.pieces))
+
+
+class _Piece:
+    """A part of an array on its way to the host, through a buffer."""
+
+    __slots__ = ("_at", "_buffer", "end", "event")
+
+    def __init__(self, array: DeviceArray, at: int, stream: Stream) -> None:
+        transfers = array.device.transfers
+        size = array.nbytes
+        self._at, self.end = at, min(at + PIECE, size)
+        self._buffer = (transfers.slots_out if size <= SMALL_COPY else transfers.pieces_out).take()
+        check(bindings().cuMemcpyDtoHAsync(self._buffer.address, array.pointer + at, self.end - at, stream.handle))
+        self.event = stream.record()
+
+    def put_into(self, out: np.ndarray[Any, Any]) -> None:
+        """Put it where it belongs, when it is there."""
+        self.event.synchronize()
+        ctypes.memmove(out.ctypes.data + self._at, self._buffer.address, self.end - self._at)
+
+
+# --- pinned memory ---------------------------------------------------------------------------------------------------
+
+
+class _Buffers:
+    """Pinned buffers of one size. Those that were given back are used in turn; there are at least so many in all."""
+
+    def __init__(self, size: int, least: int) -> None:
+        self.size = size
+        self.least = least
+        self.free: deque[tuple[int, Event | None]] = deque()
+
+    def take(self) -> _Buffer:
+        """A buffer that nothing is copied through any more; it comes back when nobody holds it."""
+        while True:
+            if len(self.free) < self.least:
+                self._more()
+            try:
+                address, event = self.free.popleft()
+            except IndexError:  # another thread was quicker
+                continue
+            if event is not None:
+                event.synchronize()
+            return _Buffer(address, self.free)
+
+    def _more(self) -> None:
+        begin = _pinned(PIECE)
+        self.free.extendleft((begin + at, None) for at in range(0, PIECE, self.size))
+
+
+class _Buffer:
+    """A piece of pinned memory. `event`: what its next user waits for."""
+
+    __slots__ = ("address", "event", "returned")
+
+    def __init__(self, address: int, returned: deque[tuple[int, Event | None]]) -> None:
+        self.address = address
+        self.event: Event | None = None
+        self.returned = returned
+
+    def __del__(self) -> None:
+        self.returned.append((self.address, self.event))
+
+
+class _Ring:
+    """Pinned memory for small copies to the device, which run one after the other on a stream.
+
+    It has two halves. An event behind the last copy out of one says when that half may be used again; by the time that the other
+    is full, that has mostly happened.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._address = 0
+        self._half = 1
+        self._at = _RING
+        self._events: list[Event | None] = [None, None]
+
+    def place(self, size: int) -> int:
+        """Where to put so many bytes, at most SMALL_IN; the device is entered, and they are copied at once."""
+        if self._at + size > _RING:
+            self._turn()
+        place = self._address + self._half * _RING + self._at
+        self._at += -(-size // _ALIGNED) * _ALIGNED
+        return place
+
+    def _turn(self) -> None:
+        if not self._address:
+            self._address = _pinned(2 * _RING)
+        else:
+            self._events[self._half] = self._stream.record()
+        self._half = 1 - self._half
+        self._at = 0
+        event = self._events[self._half]
+        if event is not None:
+            event.synchronize()
+
+
+def _pinned(size: int) -> int:
+    """The address of new pinned memory, which stays."""
+    return int(check(bindings().cuMemHostAlloc(size, _PORTABLE)))

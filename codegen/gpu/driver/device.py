@@ -1,0 +1,312 @@
+"""One GPU of this process: its streams, its memory, and the copies between it, the host and other GPUs.
+
+Three streams. Kernels run on `compute`, in the order in which they are launched, so kernels need no events between them. Large
+copies run on `copy_in` and `copy_out`, beside the kernels: a copy out waits (on the device) for the kernels launched before it,
+and the kernels launched after a copy in wait for it. Small ones go along with the kernels: a detour would cost more than it saves.
+
+One thread at a time talks to a device, under `lock`: launches then need no buffers of their own, and a graph that is captured
+holds one thread's kernels only. Nobody waits for the GPU under the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.settings import setting
+from ..ir import Target
+from .allocator import Pool
+from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count
+from .array import DeviceArray
+from .copies import Coming, Transfers
+from .streams import Event, Stream
+
+_NO_TIMING, _RELAXED = 2, 2  # CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+class NotCapturableError(Exception):
+    """What was to be captured cannot be: it needs the host."""
+
+
+class _Entered(AbstractContextManager[None]):
+    """What `Device.entered` gives. A generator would take three times as long, and each launch enters."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __enter__(self) -> None:
+        self.device.lock.acquire()
+        try:
+            self.device.make_current()
+        except BaseException:
+            self.device.lock.release()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.device.lock.release()
+
+
+class Device:
+    """A GPU. There is one object for each: `device(index)`.
+
+    Attributes:
+        index: its number among those that the process sees.
+        name: the product's name.
+        memory_bytes: its memory.
+        target: what kernels are compiled for.
+        multiprocessors: how many blocks run at the same time, at least.
+        l2_bytes: the size of its L2 cache.
+        compute: the stream of kernels; while a graph is captured, one that writes them down.
+        main: the stream of kernels, also then.
+        pool: its memory.
+    """
+
+    def __init__(self, index: int) -> None:
+        driver = bindings()
+        check(driver.cuInit(0))
+        self.index = index
+        self.ordinal = check(driver.cuDeviceGet(index))
+        self.name = _text(check(driver.cuDeviceGetName(256, self.ordinal)))
+        self.memory_bytes = int(check(driver.cuDeviceTotalMem(self.ordinal)))
+        ask = driver.CUdevice_attribute
+        major = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        minor = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        self.target = Target("cuda", 10 * major + minor, 32)
+        self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.l2_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
+        self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
+        self.lock = threading.RLock()
+        self._entered = _Entered(self)
+        self.updates: list[Any] | None = None  # while a graph is captured: the variables that it changes
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has graphs, and a `give_up` that lets go of them
+        self.loaded: dict[Any, Any] = {}  # kernels that were loaded for it, by what they were made from
+        self._events: deque[Any] = deque()
+        self._held: deque[tuple[Event, Any]] = deque()
+        self._peers: set[int] = set()
+        with self.entered():
+            self.compute = Stream(self, "compute")
+            self.copy_in = Stream(self, "copy in")
+            self.copy_out = Stream(self, "copy out")
+            self._capture = Stream(self, "capture")
+        self.main = self.compute
+        self.transfers = Transfers(self)
+        limit = int(setting("DOVETAIL_GPU_MEMORY")) or self.memory_bytes
+        self.pool = Pool(f"GPU:{index} ({self.name})", self._get, self._give_back, self._mark, limit)
+        self.pool.give_up = self._give_up_graphs
+
+    def _attribute(self, which: Any) -> int:
+        return int(check(bindings().cuDeviceGetAttribute(which, self.ordinal)))
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Talk to this device: under its lock, with its context current in this thread."""
+        return self._entered
+
+    def make_current(self) -> None:
+        """Make its context this thread's. Others (PyTorch, CuPy) use the same, primary one."""
+        check(bindings().cuCtxSetCurrent(self.context))
+
+    def event(self, *, timing: bool = False) -> Event:
+        """A new event."""
+        if timing:
+            return Event(check(bindings().cuEventCreate(0)), None)
+        try:
+            handle = self._events.popleft()
+        except IndexError:
+            handle = check(bindings().cuEventCreate(_NO_TIMING))
+        return Event(handle, self._events)
+
+    def synchronize(self) -> None:
+        """Wait until everything queued so far is done.
+
+        Raises:
+            CudaError: a kernel failed (an address out of bounds...). The device cannot be used by this process any more then.
+        """
+        self.make_current()
+        for stream in (self.copy_in, self.main, self.copy_out):
+            stream.synchronize()
+        self.let_go()
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def _get(self, size: int) -> int:
+        self.make_current()
+        try:
+            return int(check(bindings().cuMemAlloc(size)))
+        except CudaError as e:
+            if e.code == OUT_OF_MEMORY:
+                raise MemoryError from e
+            raise
+
+    def _give_back(self, pointer: int) -> None:
+        self.make_current()
+        check(bindings().cuMemFree(pointer))
+
+    def _give_up_graphs(self) -> bool:
+        """Let go of all graphs, whose memory is needed; whether there were any."""
+        self.make_current()
+        given_up = [held.give_up() for held in list(self.graphs)]  # each of them
+        return any(given_up)
+
+    def _mark(self) -> Event:
+        self.make_current()
+        return self.main.record()
+
+    def hold_until(self, event: Event, what: Any) -> None:
+        """Keep something alive until an event has happened: another stream uses its memory."""
+        self._held.append((event, what))
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of what was kept until events that have happened."""
+        while self._held:
+            try:
+                entry = self._held.popleft()
+            except IndexError:
+                return
+            if not entry[0].is_done:
+                self._held.appendleft(entry)
+                return
+
+    # --- copies ----------------------------------------------------------------------------------------------------
+
+    def from_host(self, value: Any, label: str = "") -> DeviceArray:
+        """A copy of a host array on this device. Returns before it is there; kernels launched later see it.
+
+        While a graph is captured it is copied now, once, and not by each run of the graph.
+
+        Raises:
+            ResourceExhaustedError: no room.
+        """
+        array = np.asarray(value)
+        if array.nbytes == 0:
+            return DeviceArray(self, array.shape, array.dtype, 0, None)
+        return self.transfers.to_device(array if array.flags.c_contiguous else np.ascontiguousarray(array), label)
+
+    def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
+        """Copy a host array of the same shape and type over an array that graphs read; what is launched later sees it."""
+        if value.nbytes:
+            self.transfers.refill(target, value if value.flags.c_contiguous else np.ascontiguousarray(value))
+
+    def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        """A copy of an array in host memory. Waits for the kernels that make it, and for no later ones."""
+        return self.transfers.to_host(array)
+
+    def coming_to_host(self, array: DeviceArray) -> Coming:
+        """Begin to copy an array to host memory: what is launched from now on runs beside the copy."""
+        return Coming(self, array)
+
+    def from_peer(self, array: DeviceArray, label: str = "") -> DeviceArray:
+        """A copy of another GPU's array on this one, straight from memory to memory where the machine can do that."""
+        source = array.device
+        if source is self:
+            return array
+        if array.nbytes == 0:
+            return DeviceArray(self, array.shape, array.dtype, 0, None)
+        with source.entered():
+            made = source.compute.record()
+        with self.entered():
+            self._reach(source)
+            block, _ = self.pool.allocate(array.nbytes, label)
+            self.compute.wait(made)
+            check(
+                bindings().cuMemcpyPeerAsync(
+                    block.pointer, self.context, array.pointer, source.context, array.nbytes, self.compute.handle
+                )
+            )
+            source.hold_until(self.compute.record(), array)
+            return DeviceArray(self, array.shape, array.dtype, block.pointer, block)
+
+    def _reach(self, other: Device) -> None:
+        """Let this device read the other's memory directly, if the machine can; otherwise the driver goes through the host."""
+        if other.index in self._peers:
+            return
+        self._peers.add(other.index)
+        driver = bindings()
+        if int(check(driver.cuDeviceCanAccessPeer(self.ordinal, other.ordinal))):
+            code = int(driver.cuCtxEnablePeerAccess(other.context, 0)[0])
+            if code != PEER_ENABLED:
+                check((code,))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], label: str = "") -> DeviceArray:
+        """An array whose content is undefined."""
+        size = dtype.itemsize
+        for d in shape:
+            size *= d
+        if size == 0:
+            return DeviceArray(self, shape, dtype, 0, None)
+        block, _ = self.pool.allocate(size, label)
+        return DeviceArray(self, shape, dtype, block.pointer, block)
+
+    def copy(self, array: DeviceArray, label: str = "") -> DeviceArray:
+        """A copy of an array of this device."""
+        made = self.empty(array.shape, array.dtype, label)
+        self.copy_into(made, array)
+        return made
+
+    def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Copy an array of this device over another of as many bytes."""
+        if source.nbytes:
+            self.copy_bytes(target.pointer, source.pointer, source.nbytes)
+
+    def copy_bytes(self, target: int, source: int, count: int) -> None:
+        """Copy from one address of this device to another."""
+        with self.entered():
+            check(bindings().cuMemcpyDtoDAsync(target, source, count, self.compute.handle))
+
+    def clear(self, array: DeviceArray) -> None:
+        """Set all bytes to 0."""
+        if array.nbytes:
+            with self.entered():
+                check(bindings().cuMemsetD8Async(array.pointer, 0, array.nbytes, self.compute.handle))
+
+    # --- graphs ----------------------------------------------------------------------------------------------------
+
+    def must_run(self, what: str) -> None:
+        """NotCapturableError while a graph is captured: this cannot be part of one."""
+        if self.compute is not self.main:
+            raise NotCapturableError(f"{what} cannot be part of a graph")
+
+    @contextmanager
+    def recording(self) -> Iterator[Any]:
+        """While this lasts, `compute` is a stream on which nothing runs and everything is written down; see `graphs`."""
+        driver = bindings()
+        with self.entered():
+            if self.compute is not self.main:
+                raise RuntimeError("a graph is being captured already")
+            self.compute = self._capture
+            mode = driver.CUstreamCaptureMode(_RELAXED)
+            try:
+                check(driver.cuStreamBeginCapture(self._capture.handle, mode))
+                yield self._capture
+            finally:
+                self.compute = self.main
+
+    def __repr__(self) -> str:
+        return f"<GPU:{self.index} {self.name}>"
+
+
+def _text(name: Any) -> str:
+    return (name if isinstance(name, str) else bytes(name).split(b"\0")[0].decode()).strip()
+
+
+@cache
+def device(index: int) -> Device:
+    """The GPU of that number.
+
+    Raises:
+        IndexError: there are fewer.
+        ImportError: the bindings are missing.
+        CudaError: it cannot be used.
+    """
+    if index >= gpu_count():
+        raise IndexError(f"GPU:{index} is asked for, and this process sees {gpu_count()}")
+    return Device(index)

@@ -1,0 +1,77 @@
+"""CUDA graphs: launches that are written down once and started together.
+
+While a `capture` lasts, what this thread launches on the device is not run but written down, arguments and all. So the addresses
+in it are fixed: the graph keeps the memory that was allocated meanwhile, and whoever captures must see to it that everything else
+it touches stays where it is. The driver starts a run of a graph when the one before is done, so its memory is never used twice at once.
+
+    with capture(device) as graph:
+        kernel.launch(...)
+    graph.launch()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .allocator import Kept
+from .api import bindings, check, error
+from .device import Device
+
+
+class Graph:
+    """Launches of one device, in order.
+
+    Attributes:
+        device: where they run.
+        memory: what was allocated while it was captured.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.memory = Kept()
+        self._executable: Any = None
+        driver = bindings()
+        self._start = driver.cuGraphLaunch
+        self._destroy = driver.cuGraphExecDestroy  # kept here: when Python ends, modules may be gone before this
+
+    def launch(self) -> None:
+        """Queue all of it, behind what is queued. RuntimeError when nothing was captured."""
+        with self.device.entered():
+            self.start()
+
+    def start(self) -> None:
+        """The same; the device is entered."""
+        if self._executable is None:
+            raise RuntimeError("the graph was not captured to its end")
+        code = self._start(self._executable, self.device.main.handle)[0]
+        if code:
+            raise error(int(code))
+
+    def _ready(self, captured: Any) -> None:
+        driver = bindings()
+        self._executable = check(driver.cuGraphInstantiate(captured, 0))
+        check(driver.cuGraphDestroy(captured))
+
+    def __del__(self) -> None:
+        # A graph that still runs is destroyed by the driver when it has ended; its memory is used again behind it on the stream.
+        if self._executable is not None:
+            self._destroy(self._executable)
+
+
+@contextmanager
+def capture(device: Device) -> Iterator[Graph]:
+    """Write down what this thread launches. When the body fails, nothing was launched and there is no graph."""
+    graph = Graph(device)
+    driver = bindings()
+    with device.recording() as stream:
+        device.pool.keeper = graph.memory
+        try:
+            yield graph
+        except BaseException:
+            driver.cuStreamEndCapture(stream.handle)  # whatever it says: the stream is done with this
+            raise
+        finally:
+            device.pool.keeper = None
+        graph._ready(check(driver.cuStreamEndCapture(stream.handle)))

@@ -1,0 +1,257 @@
+"""NCCL: collectives from GPU to GPU, through the bindings of nccl4py (`nccl.bindings.nccl`).
+
+A `NcclLink` is one member's side of a communicator, as `graph/collectives/device_link.py` wants it: it belongs to a session, a
+group and a rank. What runs on it does so in a thread of its own, on a stream of its own, in the order of the runs' numbers: a
+communicator wants the same calls in the same order from all members, and each call ends on the device when all have made theirs.
+
+The communicator does not block (`blocking = 0`): its calls say "in progress", and are asked until they are done. So the thread can
+always look whether the link was stopped, and abort the communicator, which ends what spins on the device. It asks for the end of a
+run in the same way, since waiting for the event of a collective whose member has died would never end.
+
+Where the package or the library is missing there are no links, and values travel in messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ....graph.collectives.device_link import Card
+from ....graph.core.errors import AbortedError, OpError, UnavailableError
+from .api import CudaError, bindings as cuda, check
+from .device import Device
+from .optional import OptionalBindings
+from .streams import Event, Stream
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 50e-6  # how often a run is asked for its end: about what a small one takes
+FAREWELL_S = 5.0  # so long a communicator may take to end in an orderly way; then it is aborted
+IN_PROGRESS = 7  # ncclInProgress
+
+TYPES = {
+    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5,
+    "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
+}  # fmt: skip
+"""ncclDataType_t of the types that it reduces on every GPU."""
+BYTES = 1  # ncclUint8: for what is only moved
+REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}  # ncclRedOp_t
+
+bindings = OptionalBindings("NCCL", "nccl.bindings.nccl", probe="get_version")
+use = bindings.use
+
+
+class Job(Protocol):
+    """What is done in one run on a communicator."""
+
+    ready: Event
+    """When the operands are there."""
+
+    def call(self, nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
+        """Queue it; gives the result, which is there when the stream has come to it. `rows`: of each member."""
+        ...
+
+
+class _StoppedError(Exception):
+    """The link was stopped."""
+
+
+class NcclLink:
+    """One member's side of a communicator: a `Link` of `graph/collectives/device_link.py`.
+
+    Args:
+        device: the member's GPU. rank, size: its place in the group.
+    """
+
+    def __init__(self, device: Device, rank: int, size: int) -> None:
+        self.device, self.rank, self.size = device, rank, size
+        self.card, self._invitation = Card(0, (0, 0)), b""
+        nccl = bindings()
+        if nccl:
+            try:
+                device.make_current()
+                self._invitation = bytes(nccl.get_unique_id()) if rank == 0 else b""
+                self.card = Card(int(nccl.get_version()), _identity(device))
+            except (
+                Exception
+            ) as e:  # no network that it can use, say; the library's errors have no common class but this one
+                logger.warning("NCCL is not used on %s: %s", device, e)
+        self._given = 0
+        self._changed = threading.Condition()
+        self._jobs: dict[int, tuple[bytes, Job, Sequence[int], Callable[[Any], None]]] = {}
+        self._next = 0
+        self._is_stopped = self._is_closed = False
+        self._communicator: Any = None  # an object of the bindings
+        self._stream: Stream | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- as `Link`: none of these takes long -----------------------------------------------------------------------
+
+    def invitation(self) -> bytes:
+        """As `Link.invitation`: NCCL's unique id."""
+        return self._invitation
+
+    def next_number(self) -> int:
+        """As `Link.next_number`."""
+        self._given += 1
+        return self._given - 1
+
+    def start(self, number: int, invitation: bytes, job: Job, rows: Sequence[int], tell: Callable[[Any], None]) -> None:
+        """As `Link.start`."""
+        with self._changed:
+            self._jobs[number] = invitation, job, rows, tell
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"nccl {self.device.index}", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """As `Link.stop`."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Nobody needs it any more: its thread says farewell to the other members."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    # --- the thread ------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while self._next not in self._jobs and not self._is_closed and not self._is_stopped:
+                    self._changed.wait()
+                if self._is_stopped or self._next not in self._jobs:
+                    waiting, self._jobs = list(self._jobs.values()), {}
+                    break
+                invitation, job, rows, tell = self._jobs.pop(self._next)
+                self._next += 1
+            result = self._outcome(invitation, job, rows)
+            tell(result)
+            del job, result, tell  # so that their memory goes back before the next one comes
+        for _, _, _, tell in waiting:
+            tell(_stopped())
+        self._part()
+
+    def _outcome(self, invitation: bytes, job: Job, rows: Sequence[int]) -> Any:
+        """The result of a run, or the error that it ended with. After an error the link is of no use."""
+        try:
+            return self._run(invitation, job, rows)
+        except _StoppedError:
+            error: OpError = _stopped()
+        except Exception as e:  # NCCL's own errors have no common class but this one; CudaError; no memory
+            error = e if isinstance(e, OpError) else UnavailableError(None, None, f"NCCL failed: {self._reason(e)}")
+        self.stop()
+        return error
+
+    def _run(self, invitation: bytes, job: Job, rows: Sequence[int]) -> Any:
+        nccl = bindings()
+        self.device.make_current()
+        if self._communicator is None:
+            self._connect(nccl, invitation)
+        assert self._stream is not None
+        self._stream.wait(job.ready)
+        result = job.call(nccl, self._communicator, int(self._stream.handle), rows)
+        self._settle(nccl)
+        done = self._stream.record()
+        while not done.is_done:
+            self._look(nccl)
+            time.sleep(ASK_S)
+        return result
+
+    def _connect(self, nccl: Any, invitation: bytes) -> None:
+        with self.device.entered():
+            self._stream = Stream(self.device, "collectives")
+        identity, config = nccl.UniqueId.from_buffer(invitation), nccl.Config()
+        config.blocking = 0
+        self._communicator = nccl.comm_init_rank_config(self.size, identity.ptr, self.rank, config.ptr)
+        self._settle(nccl)
+        logger.info("rank %d of %d is connected by NCCL on %s", self.rank, self.size, self.device)
+
+    def _settle(self, nccl: Any) -> None:
+        """Wait until the communicator has taken what it was told."""
+        while self._look(nccl) == IN_PROGRESS:
+            time.sleep(ASK_S)
+
+    def _look(self, nccl: Any) -> int:
+        """How the communicator is; raises when it has failed, or the link was stopped."""
+        if self._is_stopped:
+            raise _StoppedError
+        state = int(nccl.comm_get_async_error(self._communicator))
+        if state not in (0, IN_PROGRESS):
+            raise UnavailableError(
+                None, None, f"NCCL failed: {nccl.get_error_string(state)}: {nccl.get_last_error(self._communicator)}"
+            )
+        return state
+
+    def _reason(self, e: Exception) -> str:
+        last = ""
+        if self._communicator is not None:
+            last = str(bindings().get_last_error(self._communicator))
+        return f"{e}: {last}" if last else str(e)
+
+    def _part(self) -> None:
+        """Let the communicator go. In an orderly way it waits for the others, who may still read this member's memory."""
+        nccl = bindings()
+        if self._communicator is None or not nccl:
+            return
+        communicator, until = self._communicator, time.monotonic() + FAREWELL_S
+        try:
+            self.device.make_current()
+            if not self._is_stopped:
+                nccl.comm_finalize(communicator)
+                while time.monotonic() < until and not self._is_stopped:
+                    if int(nccl.comm_get_async_error(communicator)) != IN_PROGRESS:
+                        nccl.comm_destroy(communicator)
+                        self._communicator = None
+                        return
+                    time.sleep(1e-3)
+            nccl.comm_abort(communicator)
+        except Exception as e:  # it is of no use any more in any case
+            logger.info("a communicator of NCCL could not be ended: %s", e)
+        self._communicator = None
+
+
+def _stopped() -> OpError:
+    return AbortedError(None, None, "another member has ended it")
+
+
+def _identity(device: Device) -> tuple[int, int]:
+    """What tells a GPU from all others, as two whole numbers."""
+    try:
+        uuid = check(cuda().cuDeviceGetUuid(device.ordinal))
+    except CudaError:
+        return 0, device.index
+    first, second = np.frombuffer(bytes(uuid.bytes)[:16], np.int64).tolist()
+    return first, second
+
+
+_links: weakref.WeakKeyDictionary[Any, dict[Any, NcclLink]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def link_of(session: Any, device: Device, members: tuple[str, ...], rank: int) -> NcclLink:
+    """A session's link for a member of a group. It ends with the session."""
+    with _lock:
+        links = _links.get(session)
+        if links is None:
+            links = _links[session] = {}
+            weakref.finalize(session, _close, links)
+        found = links.get((members, rank))
+        if found is None:
+            found = links[members, rank] = NcclLink(device, rank, len(members))
+        return found
+
+
+def _close(links: dict[Any, NcclLink]) -> None:
+    for link in links.values():
+        link.close()

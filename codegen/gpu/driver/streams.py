@@ -1,0 +1,68 @@
+"""Streams of a GPU, and events: points in them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .api import NOT_READY, bindings, check
+
+if TYPE_CHECKING:
+    from .device import Device
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which other libraries use, does not wait for it
+
+
+class Stream:
+    """A queue of work of one device."""
+
+    __slots__ = ("device", "handle", "name")
+
+    def __init__(self, device: Device, name: str) -> None:
+        self.device = device
+        self.name = name
+        self.handle = check(bindings().cuStreamCreate(_NON_BLOCKING))
+
+    def record(self, event: Event | None = None) -> Event:
+        """An event that has happened when all work queued so far is done."""
+        event = event or self.device.event()
+        check(bindings().cuEventRecord(event.handle, self.handle))
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Let what is queued from now on start after the event; the caller goes on."""
+        check(bindings().cuStreamWaitEvent(self.handle, event.handle, 0))
+
+    def synchronize(self) -> None:
+        """Wait until all work queued so far is done. CudaError when a kernel failed."""
+        check(bindings().cuStreamSynchronize(self.handle))
+
+
+class Event:
+    """A point in a stream. Events without timing are used again when nobody holds them."""
+
+    __slots__ = ("handle", "returned")
+
+    def __init__(self, handle: Any, returned: deque[Any] | None) -> None:
+        self.handle = handle
+        self.returned = returned
+
+    def __del__(self) -> None:
+        if self.returned is not None:
+            self.returned.append(self.handle)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has happened."""
+        code = int(bindings().cuEventQuery(self.handle)[0])
+        if code not in (0, NOT_READY):
+            check((code,))
+        return code == 0
+
+    def synchronize(self) -> None:
+        """Wait until it has happened."""
+        check(bindings().cuEventSynchronize(self.handle))
+
+    def milliseconds_since(self, earlier: Event) -> float:
+        """Time between two events that were made with `timing=True`."""
+        return float(check(bindings().cuEventElapsedTime(earlier.handle, self.handle)))

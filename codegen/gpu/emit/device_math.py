@@ -1,0 +1,256 @@
+"""The functions of `vecmath` for GPUs: one definition, translated.
+
+`vecmath` is straight arithmetic on numbers and their bits, so it can be read as Triton nearly word for word. What is translated
+is its text: a GPU kernel's `exp` has the very polynomial of the CPU's, with the same error, and Triton's interpreter can run it
+(the vendors' device libraries it cannot). `a * b + c` becomes one fused operation, which `vecmath` allows itself and only itself.
+
+What Triton lacks or does inexactly, and what a GPU does otherwise, is in `_OWN`: division and square root are IEEE's, minima and
+maxima let NaN through.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from . import device_random
+
+_JIT = "@triton.jit\n"
+
+# Functions that are written by hand: name -> text. Those named `..32` and `..64` are for one type, the others for any.
+_OWN = {
+    "maximum": "def maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "minimum": "def minimum(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "product": "def product(a, b):\n    return a * b\n",
+    "added": "def added(a, b):\n    return a + b\n",
+    # A total and what was before its last element, of two neighbouring sets together: running sums without the element itself.
+    "added_before": "def added_before(all_a, before_a, all_b, before_b):\n    return all_a + all_b, all_a + before_b\n",
+    "product_before": "def product_before(all_a, before_a, all_b, before_b):\n    return all_a * all_b, all_a * before_b\n",
+    # Mean, sum of squares around it, and count, of two sets together (Chan, Golub and LeVeque, 1979).
+    "joined": (
+        "def joined(mean, rest, seen, mean_b, rest_b, seen_b):\n"
+        "    away = mean_b - mean\n"
+        "    both = seen + seen_b\n"
+        "    part = tl.where(both == 0.0, 0.0, seen_b / both)\n"
+        "    return mean + away * part, rest + rest_b + away * away * (seen * part), both\n"
+    ),
+    # A division that IEEE rounds has a way around, by a call, for denormal numbers: a third of the instructions of a tanh. Here none
+    # can come. The inverse has 21 bits, and the quotient, once corrected by its rest, all.
+    "quotient32": (
+        "def quotient32(a, b):\n"
+        "    root = tl.rsqrt(b)\n"
+        "    inverse = root * root\n"
+        "    q = a * inverse\n"
+        "    return tl.fma(tl.fma(-q, b, a), inverse, q)\n"
+    ),
+    # As `vecmath.part_of32`: many quotients with one divisor, each corrected twice by its rest. What a total is scaled by keeps its
+    # inverse a normal number; one that is 0, infinite or NaN is not corrected.
+    "part_of32": (
+        "def part_of32(x, total):\n"
+        "    scale = tl.where(total > 1.152921504606847e18, 9.313225746154785e-10, 1.0)\n"
+        "    scale = tl.where(total < 8.673617379884035e-19, 1073741824.0, scale)\n"
+        "    scaled = total * scale\n"
+        "    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), scaled)\n"
+        "    usual = (scaled > 0.0) & (scaled < float('inf'))\n"
+        "    divisor, factor = tl.where(usual, scaled, 0.0), tl.where(usual, inverse, 0.0)\n"
+        "    y = x * scale\n"
+        "    q = y * inverse\n"
+        "    q = tl.fma(tl.fma(-q, divisor, y), factor, q)\n"
+        "    return tl.fma(tl.fma(-q, divisor, y), factor, q)\n"
+    ),
+    # What is rounded to 11 bits or fewer takes the machine's own power of two: an error of 5e-6 is less than a hundredth of that.
+    "exp_narrow": "def exp_narrow(x):\n    return tl.exp2(x * 1.4426950408889634)\n",
+    "tanh_narrow": (
+        "def tanh_narrow(x):\n"
+        "    a = tl.abs(x)\n"
+        "    e = tl.exp2(a * -2.8853900817779268)\n"
+        "    root = tl.rsqrt(1.0 + e)\n"
+        "    return tl.where(a < 0.0009765625, x, copysign32((1.0 - e) * (root * root), x))\n"
+    ),
+    "part_narrow": (
+        "def part_narrow(x, total):\n"
+        "    scale = tl.where(total < 8.673617379884035e-19, 1073741824.0, 1.0)\n"
+        "    return x * scale * tl.div_rn(tl.full((), 1.0, tl.float32), total * scale)\n"
+    ),
+    "trunc": "def trunc(x):\n    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))\n",
+    "copysign32": (
+        "def copysign32(a, x):\n"
+        "    bits = (a.to(tl.int32, bitcast=True) & 0x7FFFFFFF) | (x.to(tl.int32, bitcast=True) & -0x80000000)\n"
+        "    return bits.to(tl.float32, bitcast=True)\n"
+    ),
+    "copysign64": (
+        "def copysign64(a, x):\n"
+        "    size = a.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF\n"
+        "    bits = size | (x.to(tl.int64, bitcast=True) & -0x8000000000000000)\n"
+        "    return bits.to(tl.float64, bitcast=True)\n"
+    ),
+    # Adding 2**23 (2**52) leaves no room for a fraction; what is larger has none.
+    "rint32": (
+        "def rint32(x):\n"
+        "    a = tl.abs(x)\n"
+        "    return tl.where(a < 8388608.0, copysign32((a + 8388608.0) - 8388608.0, x), x)\n"
+    ),
+    "rint64": (
+        "def rint64(x):\n"
+        "    a = tl.abs(x)\n"
+        "    return tl.where(a < 4503599627370496.0, copysign64((a + 4503599627370496.0) - 4503599627370496.0, x), x)\n"
+    ),
+}  # fmt: skip
+_USES = {"rint32": ("copysign32",), "tanh_narrow": ("copysign32",), "rint64": ("copysign64",), **device_random.CALLS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function's text, and the names of others that it calls."""
+
+    text: str
+    calls: tuple[str, ...]
+
+
+def functions(names: Iterable[str]) -> str:
+    """The text of these functions and of those that they call, in an order in which each comes after what it calls.
+
+    Raises:
+        KeyError: there is no such function.
+    """
+    known = _functions()
+    out: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        if name not in out:
+            for other in known[name].calls:
+                add(other)
+            out[name] = None
+
+    for name in sorted(names):
+        add(name)
+    return "".join(f"{_JIT}{known[name].text}\n\n" for name in out)
+
+
+@cache
+def _functions() -> dict[str, _Function]:
+    written = {**_OWN, **device_random.FUNCTIONS}
+    own: dict[str, _Function] = {}
+    for path in sorted((Path(__file__).parents[2] / "vecmath").glob("*.py")):
+        own |= _translated(ast.parse(path.read_text(encoding="utf-8")))
+    return own | {name: _Function(text, _USES.get(name, ())) for name, text in written.items()}
+
+
+def _translated(tree: ast.Module) -> dict[str, _Function]:
+    """What a file of `vecmath` gives."""
+    found: dict[str, _Function] = {}
+    constants: dict[str, ast.expr] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            (target,) = statement.targets
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
+            if len(names) == len(values):
+                constants |= {n.id: v for n, v in zip(names, values, strict=True) if isinstance(n, ast.Name)}
+        elif isinstance(statement, ast.FunctionDef) and _is_vectorisable(statement):
+            translation = _Translation(constants, "64" if statement.name.endswith("64") else "32")
+            text = ast.unparse(ast.fix_missing_locations(translation.function(statement)))
+            found[statement.name] = _Function(text + "\n", tuple(translation.calls))
+    return found
+
+
+def _is_vectorisable(function: ast.FunctionDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "vectorisable" for d in function.decorator_list)
+
+
+class _Translation(ast.NodeTransformer):
+    """One function of `vecmath`, as Triton."""
+
+    def __init__(self, constants: dict[str, ast.expr], width: str) -> None:
+        self.constants = constants
+        self.width = width
+        self.numbers: dict[str, ast.expr] = {}
+        self.calls: dict[str, None] = {}
+
+    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """The whole function, without its decorator and docstring."""
+        body: list[ast.stmt] = []
+        for statement in node.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                name = statement.targets[0].id
+                value = self.visit(statement.value)
+                # A variable that is a number stays one: in Triton it would be of the type float32.
+                self.numbers.pop(name, None)
+                if _is_number(value):
+                    self.numbers[name] = value
+                else:
+                    body.append(ast.Assign([ast.Name(name, ast.Store())], value))
+            elif isinstance(statement, ast.Return):
+                assert statement.value is not None
+                body.append(ast.Return(self.visit(statement.value)))
+        return ast.FunctionDef(node.name, node.args, body, [])
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 (the visitor's name)
+        if node.id in self.numbers:
+            return self.numbers[node.id]
+        constant = self.constants.get(node.id)
+        return node if constant is None else self.visit(constant)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802
+        return _expression(f'float("{node.attr}")')  # np.inf, np.nan
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:  # noqa: N802
+        node = ast.BinOp(self.visit(node.left), node.op, self.visit(node.right))
+        if isinstance(node.op, ast.Div) and self.width == "32":
+            return _call("tl.div_rn", node.left, node.right)
+        # Triton 3.6 would round a number among fma's operands to float32.
+        if isinstance(node.op, ast.Add | ast.Sub) and self.width == "32":
+            minus = isinstance(node.op, ast.Sub)
+            for product, other in ((node.left, node.right), (node.right, node.left)):
+                if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult):
+                    first = _negated(product.left) if minus and product is node.right else product.left
+                    last = _negated(other) if minus and product is node.left else other
+                    return _call("tl.fma", first, product.right, last)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+        assert isinstance(node.func, ast.Name)
+        name, arguments = node.func.id, [self.visit(a) for a in node.args]
+        if name in ("f32", "f64", "i32", "i64"):
+            (x,) = arguments
+            kind = {"f": "float", "i": "int"}[name[0]] + name[1:]
+            return x if _is_number(x) else _method(x, "to", f"tl.{kind}")
+        if name in ("bits32", "bits64", "of_bits32", "of_bits64"):
+            kind = f"float{name[-2:]}" if name.startswith("of_") else f"int{name[-2:]}"
+            return _method(arguments[0], "to", f"tl.{kind}", bitcast="True")
+        if name in ("select", "fabs", "floor", "ceil"):
+            return _call({"select": "tl.where", "fabs": "tl.abs"}.get(name, f"tl.{name}"), *arguments)
+        if name == "sqrt":
+            return _call("tl.sqrt_rn" if self.width == "32" else "tl.sqrt", *arguments)
+        name = {"fmaximum": "maximum", "fminimum": "minimum", "copysign": f"copysign{self.width}",
+                "rint": f"rint{self.width}"}.get(name, name)  # fmt: skip
+        self.calls[name] = None
+        return _call(name, *arguments)
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _negated(x: ast.expr) -> ast.expr:
+    return ast.UnaryOp(ast.USub(), x)
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.expr:
+    return ast.Call(_expression(name), list(arguments), [])
+
+
+def _method(x: ast.expr, name: str, argument: str, **named: str) -> ast.expr:
+    keywords = [ast.keyword(key, _expression(value)) for key, value in named.items()]
+    return ast.Call(ast.Attribute(x, name, ast.Load()), [_expression(argument)], keywords)
+
+
+def _is_number(x: ast.expr) -> bool:
+    if isinstance(x, ast.UnaryOp):
+        return _is_number(x.operand)
+    return isinstance(x, ast.Constant) or (
+        isinstance(x, ast.Call) and isinstance(x.func, ast.Name) and x.func.id == "float"
+    )

@@ -1,0 +1,383 @@
+"""Source text of GPU kernels: loop IR in, a readable Triton module out.
+
+A block of a launch works on a tile of [YB, XB] elements. The axes of the space are divided between the tile's two sides:
+
+    nothing is reduced    x is the last axis, y are all others, joined. (Of one axis, or none: x alone, and no y.)
+    something is reduced  y are the kept axes, joined, and x are the reduced ones, joined: a block makes YB results
+
+A value that varies along y only is a column [YB, 1], along x only a row [1, XB], along neither a scalar, so broadcasting is
+Triton's own. Which side lies contiguously in memory does not matter here: Triton looks at the addresses and hands out the
+elements so that neighbouring threads read neighbours, so rows and columns are reduced by the same text. Joined indices are
+divided into single axes only where an array has some of the joined axes and not the others; then once per row of the tile, not
+per element.
+
+Three forms:
+
+    whole    the tile has all of x. Each value is computed once and stays in registers, whatever the number of reductions
+    looped   x is long: the block goes along it once per stage of reductions, with accumulators of the size of a tile, and reads
+             its inputs anew (from the second-level cache, if it is kept there). Two reductions that one pass can make
+             (`pairs`) take one. What is left behind the last full tile is done once more, with a mask
+    partial  only the first stage of reductions, and of each row only one of SPLITS pieces: for few and long rows. Totals
+             go to scratch memory, and a second kernel reduces those (`schedules`). What it can make along the way it stores
+
+Random numbers are made by counters of Philox, each of which gives four neighbours (`device_random`).
+
+Rows of tables are read, and put back, where their numbers say; a row that is out of range is zero, and is left out. What is added
+to rows is added by atomic operations, in any order: only there may the last bits of a sum differ from run to run.
+
+Numbers are those of the CPU's kernels: a product and a sum are two roundings, division and square root are IEEE's, the functions
+are those of `vecmath`, NaN and infinities come through. float16 and bfloat16 are widened to float32 when they are read, and
+rounded when they are stored or cast. Sums are added in the order of the tile, which depends on its size only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ....graph.core.dtypes import float64
+from ...fusion.online_reductions import SOFTMAX, Pair
+from ...ir.loop_nest import ADD, MAX, SET, Loops, Value
+from ..ir import HEADER
+from .device_math import functions
+from .expr import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, numbers_of, start_of, stored_as, type_of
+
+
+def triton_source(loops: Loops, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
+    """Write a kernel.
+
+    Returns:
+        The module's text, and the names of the constants that the kernel takes after arrays and sizes.
+    """
+    writer = _Writer(loops, tile, names)
+    writer.write()
+    constants = tuple(c for c in ("YB", "XB", "SPLITS") if any(c in line for line in writer.lines))
+    arguments = [*names.inputs, *names.outputs, *names.arguments, *numbers_of(loops, names)]
+    arguments += [names.block] if names.block else []
+    arguments += [f"{c}: tl.constexpr" for c in constants]
+    text = "".join(
+        [
+            HEADER,
+            functions(writer.helpers),
+            "# Made by Dovetail from:\n",
+            *[f"#   {line}\n" for line in str(loops).splitlines()],
+            "@triton.jit\n",
+            f"def {kernel}({', '.join(arguments)}):\n",
+            *[f"    {line}\n" for line in writer.lines],
+        ]
+    )
+    return text, constants
+
+
+_STORES = {SET: "tl.store", ADD: "tl.atomic_add", MAX: "tl.atomic_max"}
+
+
+class _Writer(TileWriter):
+    """The lines of one kernel's body."""
+
+    def put(self, output: int) -> None:
+        """Store an output's elements; of a table, into those rows that there are."""
+        store = self.loops.stores[output]
+        v = self.loops.values[store.value]
+        value = self.value(store.value)
+        target = self.names.outputs[output - len(self.loops.stores)]  # behind the totals of PARTIAL, which may be more
+        if store.row is None:
+            where, mask = self.address(store.axes), self.mask(store.axes)
+        else:
+            where, there = self.in_row(target, self.value(store.row), store.axes)
+            mask = self.mask((*store.axes, *self.loops.values[store.row].axes))
+            mask = f"{mask} & {there}" if mask else there
+        arguments = [f"{target} + {where}" if where else target]
+        arguments.append(f"{value}.to({stored_as(v.dtype)})" if v.dtype in NARROW else value)
+        arguments += [f"mask={mask}"] if mask else []
+        # What goes into one row comes in any order, and nobody looks before the kernel ends.
+        arguments += [] if store.how == SET else ['sem="relaxed"']
+        self.line(f"{_STORES[store.how]}({', '.join(arguments)})")
+
+    # --- reductions ------------------------------------------------------------------------------------------------
+
+    def over_tile(self, v: Value, text: str) -> str:
+        """A reduction of a tile's rows."""
+        kind, dtype = str(v.data), v.dtype
+        at = "0" if self.flat else "1, keep_dims=True"
+        if kind in ("any", "all"):
+            return f"tl.{'max' if kind == 'any' else 'min'}({text}, {at}) != 0"
+        if kind == "prod" or (kind in ("max", "min") and dtype.is_floating):
+            helper = "product" if kind == "prod" else f"{kind}imum"
+            self.helpers.add(helper)
+            done = f"tl.reduce({text}, {at.replace(',', f', {helper},', 1) if ',' in at else f'{at}, {helper}'})"
+        else:
+            done = f"tl.{kind}({text}, {at})"
+        return done if dtype.is_floating else f"{done}.to({type_of(dtype)})"
+
+    def accumulated(self, v: Value, total: str, x: str) -> str:
+        """A tile of totals, with one more tile."""
+        kind, dtype = str(v.data), v.dtype
+        start = start_of(kind, dtype)
+        if kind in ("any", "all"):
+            return f"{total} {'|' if kind == 'any' else '&'} {self.inside(v.args[0], f'{x}.to(tl.int32)', start)}"
+        if kind in ("max", "min"):
+            new = self.call(f"{kind}imum", total, x) if dtype.is_floating else f"tl.{kind}imum({total}, {x})"
+            return self.inside(v.args[0], new, total)
+        text = f"{total} {'+' if kind == 'sum' else '*'} {self.inside(v.args[0], x, start)}"
+        return text if dtype.is_floating else f"({text}).to({type_of(dtype)})"
+
+    def reductions(self, stage: int) -> list[int]:
+        """Reductions whose operands are there after so many reductions; not those that are made with their pair's first."""
+        late = {p.second for p in self.pairs.values()}
+        found = [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
+        return [i for i in found if i not in late]
+
+    def outputs(self, stage: int, full: bool) -> list[int]:
+        """Outputs that can be stored after so many reductions: those along x, or those that are not."""
+        found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
+        return [i for i in found if any(a in self.sides.x for a in self.loops.stores[i].axes) == full]
+
+    # --- the body --------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write the body."""
+        self.blocks()
+        if self.tile.form == WHOLE:
+            self.columns("")
+            self.whole()
+        else:
+            self.looped()
+
+    def blocks(self) -> None:
+        """Which part of the space this block has."""
+        side_y, side_x = self.sides.y, self.sides.x
+        counted = self.tile.form == WHOLE and not self.loops.reduced_axes and not self.tile.one_column
+        for side, name in ((side_y, "ny"), (side_x, "nx")):
+            if len(side) > 1:
+                self.line(f"{name} = {' * '.join(self.names.sizes[a] for a in side)}")
+        if not (side_x or side_y):
+            return
+        block = self.names.block or "tl.program_id(0)"
+        block = f"{block}.to(tl.int64)" if self.tile.wide else block
+        rows = "[:, None]"
+        if self.tile.form == PARTIAL:
+            self.line(f"block = {block}")
+            self.line("piece = block % SPLITS")
+            self.line(f"length = tl.cdiv(tl.cdiv({self.nx}, SPLITS), XB) * XB")
+            block = "block // SPLITS"
+        elif counted and side_y:
+            self.line(f"block = {block}")
+            self.line(f"across = tl.cdiv({self.nx}, XB)")
+            self.first_column = "block % across * XB + "
+            block = "block // across"
+        elif counted:
+            self.first_column = f"{block} * XB + "
+        if side_y:
+            # A tile of one row needs a side of its own all the same: values have the shape [1, XB].
+            first = f"({block}) * YB" if " " in block else f"{block} * YB"
+            self.line(f"{self.y} = {first} + tl.arange(0, YB){rows}")
+            if not self.tile.one_row:
+                self.line(f"my = {self.y} < {self.ny}")
+            if len(side_y) > 1:
+                self.divide(side_y, "y")
+
+    first_column = ""
+
+    def columns(self, first: str) -> None:
+        """The indices along x."""
+        if not self.sides.x:
+            return
+        first, across = first or self.first_column, "" if self.flat else "[None, :]"
+        self.line(f"{self.x} = {first}tl.arange(0, XB){across}")
+        for per in sorted({16 // v.dtype.size for v in self.loops.values if v.op == "random" and self.by_counters(v)}):
+            begin = f"({first.removesuffix(' + ')}) // {per} + " if first else ""
+            self.line(f"c{per} = {begin}tl.arange(0, XB // {per}){across}")
+        if not self.is_filled:
+            self.line(f"mx = {self.x} < {self.nx}")
+        if len(self.sides.x) > 1:
+            self.divide(self.sides.x, "x")
+
+    def whole(self) -> None:
+        """All in one tile."""
+        for stage in range(max(self.stages, default=0) + 1):
+            for full in (True, False):
+                for o in self.outputs(stage, full):
+                    self.put(o)
+            for r in self.reductions(stage):
+                v = self.loops.values[r]
+                x = self.value(v.args[0])
+                if v.data in ("any", "all"):
+                    x = f"{x}.to(tl.int32)"
+                x = self.inside(v.args[0], x, start_of(str(v.data), v.dtype))
+                self.line(f"v{r} = {self.over_tile(v, x)}")
+                self.known[r] = f"v{r}"
+
+    def looped(self) -> None:
+        """One pass over x per stage."""
+        last = 0 if self.tile.form == PARTIAL else max(self.stages, default=0)
+        for stage in range(last + 1):
+            reductions = self.reductions(stage)
+            outputs = self.outputs(stage, full=True)
+            if reductions or outputs:
+                self.one_pass(reductions, outputs, rereads=stage < last)
+            if self.tile.form != PARTIAL:
+                for o in self.outputs(stage, full=False):
+                    self.put(o)
+
+    def one_pass(self, reductions: Sequence[int], outputs: Sequence[int], rereads: bool) -> None:
+        """Go along x."""
+        values = self.loops.values
+        roots = [values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
+        for k in self.constant_along_x(roots):
+            self.value(k)
+        shape = "[XB]" if self.flat else "[YB, XB]"
+        for r in reductions:
+            v = values[r]
+            kind = "tl.int32" if v.data in ("any", "all") else type_of(v.dtype)
+            pair = self.pairs.get(r)
+            if pair is None or pair.kind == SOFTMAX:
+                self.line(f"t{r} = tl.full({shape}, {start_of(str(v.data), v.dtype)}, {kind})")
+            for name in () if pair is None else ("sum",) if pair.kind == SOFTMAX else ("mean", "rest"):
+                self.line(f"{name}{r} = tl.zeros({shape}, {kind})")
+            if self.is_variance(r):  # how many each element of the tile has seen: all as many, before a mask
+                self.line(f"seen{r} = tl.full({shape if self.scans(roots) else '()'}, 0.0, {kind})")
+        self.rereads = rereads
+        for i in self.scans(roots):
+            v = values[i]
+            self.line(
+                f"total{i} = tl.full({'()' if self.flat else '[YB, 1]'}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})"
+            )
+
+        def body() -> None:
+            if self.loops.backwards:
+                self.line(f"start = (tl.cdiv({self.nx}, XB) - 1) * XB - back")
+            self.columns("start + ")
+            for r in reductions:
+                pair = self.pairs.get(r)
+                x = self.value(values[r].args[0])
+                if pair is None:
+                    self.line(f"t{r} = {self.accumulated(values[r], f't{r}', x)}")
+                else:
+                    self.accumulate_pair(pair, x)
+            for o in outputs:
+                self.put(o)
+
+        first, last = "0", self.nx
+        if self.tile.form == PARTIAL:
+            first, last = "first", "last"
+            self.line("first = piece * length")
+            self.line(f"last = tl.minimum(first + length, {self.nx})")
+        if self.scans(roots):
+            self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):", body)
+        else:
+            self.full_tiles(first, last, body, [f"seen{r}" for r in reductions if self.is_variance(r)], shape)
+        totals: list[str] = []
+        for r in reductions:
+            pair = self.pairs.get(r)
+            if pair is None:
+                self.line(f"v{r} = {self.over_tile(values[r], f't{r}')}")
+                self.known[r] = f"v{r}"
+                totals.append(f"v{r}")
+            else:
+                totals += self.finish_pair(pair)
+        if self.tile.form == PARTIAL:
+            where = f"{self.y} * SPLITS + piece" if self.sides.y else "piece"
+            mask = "" if self.tile.one_row or not self.sides.y else ", mask=my"
+            for name, total in zip(self.names.outputs, totals, strict=False):
+                self.line(f"tl.store({name} + {where}, {total}{mask})")
+
+    def is_variance(self, reduction: int) -> bool:
+        pair = self.pairs.get(reduction)
+        return pair is not None and pair.kind != SOFTMAX
+
+    def full_tiles(self, first: str, last: str, body: Callable[[], None], counts: Sequence[str], shape: str) -> None:
+        """Go along x by tiles without masks, so that a tile's loads are issued one behind the other, and then do what is left.
+
+        `counts`: numbers that become tiles of this `shape` then.
+        """
+        whole = f"tl.maximum({last} - {first}, 0)" if self.tile.form == PARTIAL else last
+        rounded = f"{whole} // XB * XB"
+        self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
+        self.is_filled = True
+        stages = self.tile.stages
+        over = f"range({first}, whole, XB)" if stages == 1 else f"tl.range({first}, whole, XB, num_stages={stages})"
+        self.nest(f"for start in {over}:", body)
+        self.is_filled = False
+        for name in counts:
+            self.line(f"{name} = {name} + tl.zeros({shape}, {name}.dtype)")
+
+        def rest() -> None:
+            self.line("start = whole")
+            body()
+
+        self.nest(f"if whole < {last}:", rest)
+
+    def accumulate_pair(self, pair: Pair, x: str) -> None:
+        """A tile more for two reductions at once. Per element of the tile, as if each had a row of its own."""
+        r = pair.first
+        zero_if_outside = self.inside(pair.of, "1.0", "0.0")
+        if pair.kind == SOFTMAX:
+            exp = self.exponential(self.loops.values[r])
+            low = 'float("-inf")'
+            self.line(f"x{r} = {self.inside(pair.of, x, low)}")
+            self.line(f"top{r} = {self.call('maximum', f't{r}', f'x{r}')}")
+            # While nothing but -inf was seen, there is nothing to subtract.
+            self.line(f"less{r} = tl.where(top{r} == {low}, 0.0, top{r})")
+            correction = self.call(exp, f"t{r} - less{r}")
+            self.line(f"sum{r} = sum{r} * {correction} + {self.call(exp, f'x{r} - less{r}')}")
+            self.line(f"t{r} = top{r}")
+            return
+        divide = "{} / {}" if self.loops.values[r].dtype is float64 else "tl.div_rn({}, {})"
+        self.line(f"seen{r} = seen{r} + {'1.0' if self.is_filled else zero_if_outside}")
+        self.line(f"away{r} = {x} - mean{r}")
+        if self.is_filled:  # one division for the whole tile
+            one = f"tl.full((), 1.0, {type_of(self.loops.values[r].dtype)})"
+            self.line(f"part{r} = {divide.format(one, f'seen{r}')}")
+            moved = f"mean{r} + away{r} * part{r}"
+        else:
+            moved = f"mean{r} + {divide.format(f'away{r}', f'seen{r}')}"
+        self.line(f"mean{r} = {self.inside(pair.of, moved, f'mean{r}')}")
+        self.line(f"rest{r} = {self.inside(pair.of, f'rest{r} + away{r} * ({x} - mean{r})', f'rest{r}')}")
+
+    @staticmethod
+    def exponential(v: Value) -> str:
+        """The function for exponentials of what is not above 0."""
+        return "exp64" if v.dtype is float64 else "exp_narrow" if v.dtype in NARROW else "exp_below32"
+
+    def finish_pair(self, pair: Pair) -> list[str]:
+        """Two reductions over the tile; the names of what they are known by."""
+        r = pair.first
+        v = self.loops.values[r]
+        at = "0" if self.flat else "1, keep_dims=True"
+        if pair.kind == SOFTMAX:
+            exp = self.exponential(v)
+            self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
+            top = f"v{r}"
+            if (
+                self.tile.form == PARTIAL
+            ):  # a piece may be empty, and a row of -inf alone is known as such only at the end
+                self.line(f'less{r} = tl.where(v{r} == float("-inf"), 0.0, v{r})')
+                top = f"less{r}"
+            parts = f"sum{r} * {self.call(exp, f't{r} - {top}')}"
+            self.line(f"v{pair.second} = tl.sum({parts}, {at})")
+            self.known |= {r: f"v{r}", pair.second: f"v{pair.second}"}
+            return [f"v{r}", f"v{pair.second}"]
+        self.helpers.add("joined")
+        axis, keep = (at.split(", ") + [""])[:2]
+        names = f"mean{r}, rest{r}, seen{r}"
+        self.line(f"{names} = tl.reduce(({names}), {axis}, joined{f', {keep}' if keep else ''})")
+        self.known |= {pair.mean: f"mean{r}", pair.second: f"rest{r}", r: f"mean{r}"}
+        return [f"mean{r}", f"rest{r}", f"seen{r}"]
+
+    def constant_along_x(self, numbers: Iterable[int]) -> list[int]:
+        """The values that these need and that do not vary along x: they are computed before a loop, once."""
+        out: dict[int, None] = {}
+        todo, seen = list(numbers), set()
+        while todo:
+            i = todo.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            v = self.loops.values[i]
+            if v.op in ("constant", "reduce"):
+                continue
+            if self.varies_along_x(i):
+                todo.extend(v.args)
+            else:
+                out[i] = None
+        return sorted(out)

@@ -1,0 +1,57 @@
+"""What a GPU's unit becomes before it is lowered: the passes that only GPUs have, around fusion, in their order.
+
+attention and its gradient    parts become one node each (`attention_fusion`)
+fusion                        nodes that lie in one space become kernels (`fuse`)
+edges                         kernels are joined to the products that they stand beside (`edged`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...graph.core.dtypes import FLOAT8
+from ..fusion.epilogue import join_edges
+from ..fusion.fuse import Fusion, fuse
+from ..fusion.legality import SUPPORTED
+from ..ir.fused_kernel import FusedNodes
+from ..ir.partition import Unit
+from ..passes.attention_fusion import join_attention
+from ..passes.rewrite import Fired, Rewrites
+
+LONGEST = (
+    16384  # elements of a running sum, or of a place sought, that a block has at once; templates are for longer ones
+)
+
+OPERATIONS_PER_BYTE = 10.0
+"""How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
+3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
+
+
+def gpu_rewrites(wanted: Rewrites) -> Rewrites:
+    """What is rewritten for a GPU, where that is for CPUs: templates make some functions worth to be recognised."""
+    return replace(wanted, recognised=wanted.recognised | {"Attention"})
+
+
+def fuse_for_gpu(unit: Unit, wanted: Rewrites, *, float8: bool = True) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
+    """The unit after its first pass, its steps with kernels among them, and what the first pass did.
+
+    Args:
+        unit: what a GPU runs, after rewriting.
+        wanted: what may be rewritten.
+        float8: whether the GPU's instructions know numbers of 8 bits.
+    """
+    fired: tuple[Fired, ...] = ()
+    if "Attention" in wanted.recognised and wanted.rules:
+        unit, fired = join_attention(unit)
+    # Arithmetic on single numbers stays in kernels of its own (no `numbers`): as nodes it would run on the host, which waits for the GPU.
+    fused = fuse(
+        unit,
+        small=True,
+        lone=True,
+        types=SUPPORTED + FLOAT8 * float8,
+        again=OPERATIONS_PER_BYTE,
+        longest=LONGEST,
+    )
+    steps = join_edges(unit, fused.steps)
+    inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
+    return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

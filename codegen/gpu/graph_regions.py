@@ -1,0 +1,148 @@
+"""Stretches: runs of a program's launches that become one CUDA graph, started by one call.
+
+A launch costs the host microseconds: allocating its results, looking up what fits the shapes, telling the driver. A training step
+of a small model is mostly that. So steps that follow one another and run on the GPU alone are put together as a `Stretch`, which
+makes a graph of them when it repeats (`captured`).
+
+Taking a variable's place out of its container is no work for the GPU, and is done before a stretch, every time. What comes from the
+host and is taken by one stretch alone is brought by that, and what leaves for the host from one begins to do so there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..ir.program import Call, Guarded, Instruction, Loop, Program, Send
+from ..lower.region import constants_of, run_of
+from .driver.device import Device
+from .graph_replay import Stretch
+from .kernels import OnDevice
+from .residency import OnShape, SmallOnHost, View
+from .transfers import FROM_HOST, leaving
+from .variables import Assign
+
+FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
+
+_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
+_KINDS = (OnDevice, OnShape, View, SmallOnHost)
+_WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "Read", "ReadVariableOp", "NoOp"))
+_TAKEN = _WITHOUT_WORK | _HANDLES | {FROM_HOST}
+
+
+def with_stretches(program: Program, device: Device) -> Program:
+    """The program with stretches in the place of runs of launches, inside loops too."""
+    gathering = _Gathering(device, constants_of(program.slots), Counter(_read(program.instructions)), set())
+    gathering.readers.update(slot for _, slot in program.fetches)
+    gathering.leaving.update(s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is leaving)
+    return replace(program, instructions=tuple(gathering.gathered(program.instructions)))
+
+
+def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
+    """The slots that instructions read, once for each time."""
+    for step in instructions:
+        if isinstance(step, Call):
+            yield from step.inputs
+        elif isinstance(step, Guarded):
+            yield from (*step.checks, *step.call.inputs)
+        elif isinstance(step, Send):
+            yield step.slot
+        elif isinstance(step, Loop):
+            yield from _read((*step.head, *step.body))
+            yield from (step.test, *[s for s, _ in (*step.starts, *step.nexts)])
+
+
+def _is_taken(call: Call) -> bool:
+    """Whether a call may be part of a stretch."""
+    kernel = call.kernel
+    return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, Assign) and kernel.is_small)
+
+
+def _may_wait(run: Sequence[Call], call: Call) -> bool:
+    """Whether what a run begins with may as well be done behind a call: it only finds variables, and brings what others take."""
+    return all(c.op in _HANDLES or c.op == FROM_HOST for c in run) and not any(
+        set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
+    )
+
+
+def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
+    """Whether what a slot holds may be in the GPU's memory, however small it is: nobody looks at its values."""
+    if slot in outputs:
+        return False
+    for call in calls:
+        for position in [i for i, s in enumerate(call.inputs) if s == slot]:
+            kernel = call.kernel
+            if isinstance(kernel, OnDevice):
+                if not kernel.takes_array(position):
+                    return False
+            elif isinstance(kernel, OnShape) and position == 0:
+                continue
+            elif (isinstance(kernel, View) and position == 0) or call.op in _WITHOUT_WORK:
+                if not all(_is_array(s, calls, outputs) for s in call.outputs):
+                    return False
+            else:
+                return False
+    return True
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """What is known while a program's runs are gathered.
+
+    Attributes:
+        readers: how often each slot is read. leaving: slots that leave for the host.
+    """
+
+    device: Device
+    constants: dict[int, Any]
+    readers: Counter[int]
+    leaving: set[int]
+
+    def gathered(self, instructions: Iterable[Instruction]) -> list[Instruction]:
+        """Instructions with stretches."""
+        out: list[Instruction] = []
+        run: list[Call] = []
+        for step in instructions:
+            if isinstance(step, Call) and _is_taken(step):
+                run.append(step)
+                continue
+            if isinstance(step, Call) and _may_wait(run, step):
+                out.append(step)
+                continue
+            out += self.joined(run)
+            run.clear()
+            if isinstance(step, Loop):
+                step = replace(step, head=tuple(self.gathered(step.head)), body=tuple(self.gathered(step.body)))
+            out.append(step)
+        return out + self.joined(run)
+
+    def joined(self, run: list[Call]) -> list[Call]:
+        """What stands in the place of a run: a stretch, and before it what it needs; or the run."""
+        handles = [c for c in run if c.op in _HANDLES]
+        count = sum(isinstance(c.kernel, OnDevice) for c in run)
+        if count < FEWEST or any(c.frees for c in handles):
+            return list(run)
+        rest = [c for c in run if c.op not in _HANDLES and c.op != FROM_HOST]
+        joined = run_of(rest, self.constants)
+        fed, before = [], handles
+        for call in run:
+            if call.op != FROM_HOST:
+                continue
+            slot = call.inputs[0]
+            times = sum(c.inputs.count(slot) for c in rest)
+            if slot in joined.given and self.readers[slot] == times + 1:  # and its own
+                fed.append(joined.given.index(slot))
+            else:
+                before.append(call)
+        away = [
+            i for i, slot in enumerate(joined.outputs)
+            if slot in self.leaving and self.readers[slot] == sum(c.inputs.count(slot) for c in rest) + 1
+        ]  # fmt: skip
+        arrays = [i for i, slot in enumerate(joined.given) if _is_array(slot, rest, joined.outputs)]
+        stretch = Stretch(self.device, joined, fed, arrays, away)
+        return [*before, joined.as_call(stretch, f"Stretch of {count} kernels")]
+
+
+__all__ = ["FEWEST", "Stretch", "with_stretches"]

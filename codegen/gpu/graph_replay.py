@@ -1,0 +1,307 @@
+"""A stretch of launches: one by one at first, then as a CUDA graph.
+
+When a stretch meets the same shapes for the third time it captures them: everything is launched once more, but only written down. From
+then on, a run
+
+    looks whether all is as it was,    copies what comes in to where the graph reads it,    starts the graph,
+
+and copies what is needed afterwards out of it. A step that only changes variables copies nothing. What is fed goes straight to where the
+graph reads it, and what is fetched is on its way to the host before the next call of the program is made.
+
+Addresses are fixed in a graph. Its own memory stays with it. Variables have to be where they were, and an update in place needs a
+variable that nobody else holds; each run looks whether that is so, and goes one by one where it is not. Variables that
+others move again and again, as an assignment of something large does, are copied in from then on. What cannot be
+captured (a value that the host must see) stays one by one for good. So do graphs whose memory others needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.errors import ResourceExhaustedError
+from ...graph.resources.resource_manager import VariableState
+from ..backend import NodeError
+from ..lower.region import Run, one_or_all
+from .driver.api import CudaError
+from .driver.array import DeviceArray
+from .driver.copies import SMALL_COPY
+from .driver.device import Device, NotCapturableError
+from .driver.graphs import Graph, capture
+from .residency import SMALL, arriving, is_brought, on_device
+from .variables import all_held_alone
+
+logger = logging.getLogger(__name__)
+
+DUE = (3, 6, 12, 24)
+"""Runs at which a graph is captured, until one succeeds: first kernels are chosen; later, another thread may hold a variable's value."""
+
+MOST_MISSED = 3  # runs in a row that a graph could not do, after which it is given up
+MOST_GRAPHS = 4  # of a stretch, for as many shapes; each keeps the memory of its results
+MOST_MET = 64  # shapes that are counted
+MOST_COPIED = 64 << 20  # bytes of variables that are copied in: some 30 microseconds
+
+
+@dataclass(slots=True)
+class _Captured:
+    """A graph, and what has to be so when it runs.
+
+    Attributes:
+        key: what it is for, as `Stretch._key` says.
+        places: inputs that are copied to where the graph reads them, and that place.
+        copied: the same of variables that it does not change.
+        variables: inputs that are variables, and the address and shape of their values.
+        updated: those that it changes, in the order in which their locks are taken; None: their names do not tell the order.
+        changed: the same, in any order.
+        outputs: what it makes. missed: runs in a row in which something was not where it had been.
+    """
+
+    graph: Graph
+    key: tuple[Any, ...]
+    places: tuple[tuple[int, DeviceArray], ...]
+    copied: tuple[tuple[int, DeviceArray], ...]
+    variables: tuple[tuple[int, int, tuple[int, ...]], ...]
+    updated: tuple[int, ...] | None
+    changed: tuple[int, ...]
+    outputs: tuple[Any, ...]
+    missed: int = 0
+
+
+class Stretch:
+    """Several calls as one.
+
+    Args:
+        device: where they run. run: the calls.
+        fed: inputs that come from the host, and that nobody else takes.
+        arrays: inputs whose values nobody looks at, so that small ones may be in the GPU's memory, too.
+        leaving: outputs that nothing but a copy to the host takes.
+
+    Attributes:
+        calls: what it runs.
+        replays: how many runs were graphs.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        run: Run,
+        fed: Collection[int] = (),
+        arrays: Collection[int] = (),
+        leaving: Collection[int] = (),
+    ) -> None:
+        self.device = device
+        self.calls = run.calls
+        self.replays = 0
+        self._run = run
+        self._fed = frozenset(fed)
+        self._arrays = frozenset(arrays)
+        self._leaving = frozenset(leaving)
+        self._met: dict[Any, int] = {}
+        self._captured: dict[Any, _Captured | None] = {}
+        self._moved: set[int] = set()  # inputs that are variables which others move
+        device.graphs.add(self)
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = self._key(inputs)
+        if key is not None:
+            captured = self._captured.get(key)
+            if captured is None and self._is_due(key):
+                captured = self._capture(key, inputs)
+            if captured is not None:
+                outputs = self._replay(captured, inputs)
+                if outputs is not None:
+                    captured.missed = 0
+                    return one_or_all(outputs)
+                captured.missed += 1
+                if captured.missed > 1 and self._learn(captured, inputs):
+                    self._captured[key] = None
+                    self._capture(key, inputs)  # for the next run
+                elif captured.missed > MOST_MISSED:
+                    self._captured[key] = None  # its memory is of no use
+        return one_or_all(self._one_by_one(inputs))
+
+    def give_up(self) -> bool:
+        """Let go of all graphs, for good: somebody needs their memory. Whether there were any."""
+        given_up = [key for key, captured in list(self._captured.items()) if captured is not None]
+        self._captured.update(dict.fromkeys(given_up))
+        return bool(given_up)
+
+    def _key(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What a graph is made for: shapes, and the values of what is small and with the host; None when something else is."""
+        key: list[Any] = []
+        for i, x in enumerate(inputs):
+            kind = type(x)
+            if kind is VariableState:
+                x = x._value
+                if type(x) is DeviceArray:  # which `_values` looks at
+                    continue
+                if x is None:
+                    return None
+            elif kind is DeviceArray:
+                key += x.shape, x.dtype
+                continue
+            if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.hasobject:
+                return None
+            if self._is_copied_in(i, x):
+                key += x.shape, x.dtype
+            elif x.size <= SMALL:
+                key += x.shape, x.dtype, x.tobytes()
+            else:
+                return None
+        return tuple(key)
+
+    def _is_due(self, key: Any) -> bool:
+        """Whether a graph is to be made now: at the third run, and where that was in vain a few times again, ever more seldom."""
+        if key in self._captured or len(self._captured) >= MOST_GRAPHS:
+            return False
+        if len(self._met) > MOST_MET:
+            self._met.clear()
+        met = self._met[key] = self._met.get(key, 0) + 1
+        return met in DUE
+
+    def _learn(self, captured: _Captured, inputs: Sequence[Any]) -> bool:
+        """Whether there are variables that others have moved, and a graph may copy in."""
+        known = len(self._moved)
+        for i, pointer, shape in captured.variables:
+            value: Any = inputs[i]._value
+            if i in captured.changed or type(value) is not DeviceArray or value.shape != shape:
+                continue
+            if value.pointer != pointer and value.nbytes <= MOST_COPIED:
+                self._moved.add(i)
+        return len(self._moved) > known
+
+    def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
+        if self._fed:
+            device = self.device
+            inputs = [arriving(device, x) if i in self._fed else x for i, x in enumerate(inputs)]
+        return self._run.one_by_one(inputs, NotCapturableError)
+
+    # --- graphs ----------------------------------------------------------------------------------------------------
+
+    def _capture(self, key: Any, inputs: Sequence[Any]) -> _Captured | None:
+        device = self.device
+        try:
+            places = {
+                i: self._place(x)
+                for i, x in enumerate(inputs)
+                if type(x) is DeviceArray or (type(x) is not VariableState and self._is_copied_in(i, x))
+            }
+            copied = {i: self._place(inputs[i]._value) for i in self._moved | self._with_host(inputs)}
+            given = [places.get(i, x) for i, x in enumerate(inputs)]
+            for i, place in copied.items():
+                twin = given[i] = VariableState(inputs[i].name, inputs[i].dtype)
+                twin.move(place)
+            with device.lock, capture(device) as graph:
+                device.updates = []
+                outputs = self._run.one_by_one(given, NotCapturableError)
+                updated = device.updates
+            if any(given[i] is x for i in copied for x in (*updated, *outputs)):
+                raise NotCapturableError("a variable that is copied in is changed, or given to others")
+        except (NotCapturableError, CudaError, NodeError, ResourceExhaustedError) as e:
+            logger.info("a stretch up to %s stays one by one: %s", self.calls[-1].node, e.__cause__ or e)
+            return None
+        finally:
+            device.updates = None
+        states: dict[int, Any] = {i: x for i, x in enumerate(inputs) if type(x) is VariableState and i not in copied}
+        variables = tuple(
+            [(i, x._value.pointer, x._value.shape) for i, x in states.items() if type(x._value) is DeviceArray]
+        )
+        changed = tuple([i for i, x in states.items() if any(x is state for state in updated)])
+        order = sorted(changed, key=lambda i: states[i].name)
+        is_sure = len({states[i].name for i in order}) == len(order)
+        made = self._captured[key] = _Captured(
+            graph,
+            key,
+            tuple(places.items()),
+            tuple(copied.items()),
+            variables,
+            tuple(order) if is_sure else None,
+            changed,
+            tuple(outputs),
+        )
+        return made
+
+    def _is_copied_in(self, i: int, x: Any) -> bool:
+        """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
+        return i in self._arrays or (i in self._fed and is_brought(x))
+
+    def _with_host(self, inputs: Sequence[Any]) -> set[int]:
+        """Inputs that are variables whose values are with the host, such as a counter of steps, and copied in."""
+        return {
+            i for i in self._arrays
+            if type(inputs[i]) is VariableState and isinstance(inputs[i]._value, (np.ndarray, np.generic))
+        }  # fmt: skip
+
+    def _place(self, x: Any) -> DeviceArray:
+        """Memory for an input."""
+        return self.device.empty(x.shape, x.dtype, "an input of a graph")
+
+    def _replay(self, captured: _Captured, inputs: Sequence[Any]) -> list[Any] | None:
+        """Run the graph; None: something is not where it was."""
+        device = self.device
+        if captured.updated is not None:
+            states = [inputs[i] for i in captured.updated]
+        else:
+            states = sorted([inputs[i] for i in captured.changed], key=lambda s: (s.name, id(s)))
+        held: list[VariableState] = []
+        try:
+            for state in states:
+                state.lock.acquire()
+                held.append(state)
+            with device.entered():
+                values = _values(captured, inputs, states)
+                if values is None:
+                    return None
+                for i, place in captured.places:
+                    x = inputs[i]
+                    if isinstance(x, (np.ndarray, np.generic)):
+                        device.refill(place, np.asarray(x))
+                    else:
+                        device.copy_into(place, arriving(device, x))
+                for i, place in captured.copied:
+                    value = inputs[i]._value
+                    if type(value) is np.ndarray:
+                        device.refill(place, value)
+                    else:
+                        device.copy_into(place, on_device(inputs[i], device))
+                    del value
+                captured.graph.start()
+                del values  # until now, nobody could let go of what the graph reads
+                self.replays += 1
+                return [self._output(i, y) for i, y in enumerate(captured.outputs)]
+        finally:
+            for state in held:
+                state.lock.release()
+
+    def _output(self, i: int, y: Any) -> Any:
+        """What becomes of an output, which the next run of the graph will overwrite."""
+        if type(y) is not DeviceArray:
+            return y
+        if i in self._leaving and 0 < y.nbytes <= SMALL_COPY:  # which is over before another run begins
+            return self.device.coming_to_host(y)
+        return self.device.copy(y, self.calls[-1].node)
+
+
+def _values(captured: _Captured, inputs: Sequence[Any], updated: Sequence[VariableState]) -> list[Any] | None:
+    """What the variables hold; None: a value is not where it was, or is to be changed and held by others."""
+    if not all_held_alone(updated):
+        return None
+    values = []
+    for i, pointer, shape in captured.variables:
+        value: Any = inputs[i]._value
+        if type(value) is not DeviceArray or value.pointer != pointer or value.shape != shape:
+            return None
+        values.append(value)
+    for i, place in captured.copied:
+        value = inputs[i]._value
+        if value is None or value.shape != place.shape:
+            return None
+        values.append(value)
+    return values
+
+
+__all__ = ["DUE", "MOST_GRAPHS", "MOST_MISSED", "Stretch"]

@@ -1,0 +1,301 @@
+"""Updates of many small variables as one launch.
+
+A training step ends with an update for each variable. For a bias of 64 elements a launch takes longer than the work, so updates
+by one rule, of one type and with the same learning rate become one launch of the kernel in `triton_ops/several.py`. They run where
+the last of them stood. Moving an update is right as long as nobody looks at its variable in between, and a program says who
+does: a pass goes along the instructions, gathers updates, and puts them down as one
+
+    before anything but a kernel, a view, a read of another variable, or a place of a variable: a send, an assignment, a loop...
+    before an update by another rule, or with another learning rate
+    when there are MOST
+
+Two reads of a variable are the same number if it was not changed between them: each update of Adam reads the powers of beta
+anew. Variables are told apart by what their nodes name, since two nodes may stand for one. Large variables keep launches of their
+own: their gradients can be let go of at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from ...graph.core.errors import OpError
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import Context, Resources, SessionState, VariableState
+from ..backend import NodeError
+from ..ir.partition import Unit
+from ..ir.program import Call, Instruction, Loop, Program
+from ..lower.lower import lower
+from .backend import CudaBackend
+from .driver.array import DeviceArray
+from .driver.launch import RoutineOnDevice
+from .ir import SM90
+from .kernels import OnDevice, loaded_kernel
+from .residency import OnShape, SmallOnHost, View, on_device
+from .templates.multi_tensor import MOST, several, sizes_of
+from .variables import Update, all_held_alone, held_alone, pointer_of
+
+LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
+
+_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
+_READS = frozenset(("Read", "ReadVariableOp"))
+_HARMLESS = (OnDevice, OnShape, View, SmallOnHost)
+_WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"))
+
+
+def with_joint_updates(program: Program, backend: CudaBackend) -> Program:
+    """The program with one launch in the place of several updates, inside loops too."""
+    return replace(program, instructions=tuple(_joined(program.instructions, backend)))
+
+
+def planned_updates(unit: Unit) -> tuple[tuple[str, ...], ...]:
+    """The updates of a unit that one launch each does for several variables: names of their nodes.
+
+    Nothing is compiled, and no GPU is needed. A unit that cannot be made a program as it is (a placeholder is not fed) has none.
+    """
+    nowhere: Any = SimpleNamespace(target=SM90)
+    backend = CudaBackend(nowhere)
+    resources, session = Resources(), SessionState(None)
+
+    def context_of(node: Node) -> Context:
+        return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
+
+    try:
+        program = with_joint_updates(lower(unit, backend, context_of), backend)
+    except OpError:
+        return ()
+    return tuple(_joint_nodes(program.instructions))
+
+
+def _joint_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _joint_nodes((*step.head, *step.body))
+        elif isinstance(step, Call) and isinstance(step.kernel, JointUpdate):
+            yield step.nodes
+
+
+def _joined(instructions: Iterable[Instruction], backend: CudaBackend) -> list[Instruction]:
+    gathering = _Gathering(backend)
+    for step in instructions:
+        if isinstance(step, Loop):
+            step = replace(step, head=tuple(_joined(step.head, backend)), body=tuple(_joined(step.body, backend)))
+        gathering.add(step)
+    gathering.put_down()
+    return gathering.out
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Updates that were met and not put down yet.
+
+    Attributes:
+        out: the instructions so far.
+        pending: the updates. rule: what they have in common. needed: slots that they read.
+        changed: the variables that they change. made: slots that they set.
+        frees: slots that others would have let go of, and they need.
+        variables: of each slot with a variable's place, which it is.
+        reads: of each slot with a variable's value, which, and how often it had been changed.
+        versions: how often each variable was changed. epoch: changes whose variables are not known.
+    """
+
+    backend: CudaBackend
+    out: list[Instruction] = field(default_factory=list)
+    pending: list[Call] = field(default_factory=list)
+    rule: Any = None
+    needed: set[int] = field(default_factory=set)
+    changed: set[Any] = field(default_factory=set)
+    made: set[int] = field(default_factory=set)
+    frees: dict[int, None] = field(default_factory=dict)
+    variables: dict[int, Any] = field(default_factory=dict)
+    reads: dict[int, Any] = field(default_factory=dict)
+    versions: dict[Any, int] = field(default_factory=dict)
+    epoch: int = 0
+
+    def add(self, step: Instruction) -> None:
+        if isinstance(step, Call) and isinstance(step.kernel, Update):
+            self.update(step, step.kernel)
+        elif isinstance(step, Call) and self.may_pass(step):
+            kept = [s for s in step.frees if s in self.needed]
+            if kept:
+                self.frees.update(dict.fromkeys(kept))
+                step = replace(step, frees=tuple(s for s in step.frees if s not in self.needed))
+            self.out.append(step)
+            self.note(step)
+        else:
+            self.put_down()
+            self.epoch += 1
+            self.out.append(step)
+            if isinstance(step, Call):
+                self.note(step)
+
+    def note(self, call: Call) -> None:
+        """What the slots hold that a call sets."""
+        if call.op in _HANDLES and call.node in self.backend.variables:
+            self.variables[call.outputs[0]] = self.backend.variables[call.node]
+        elif call.op in _READS and call.inputs[0] in self.variables:
+            which = self.variables[call.inputs[0]]
+            self.reads[call.outputs[0]] = which, self.versions.get(which, 0), self.epoch
+
+    def may_pass(self, call: Call) -> bool:
+        """Whether a call may run before the updates that were met before it."""
+        if self.made & {*call.inputs, *call.outputs} or self.needed & set(call.outputs):
+            return False
+        if call.op in _READS:
+            return call.inputs[0] in self.variables and self.variables[call.inputs[0]] not in self.changed
+        if call.op in _HANDLES:
+            return True
+        if any(i in self.variables for i in call.inputs):
+            return False
+        return isinstance(call.kernel, _HARMLESS) or call.op in _WITHOUT_WORK
+
+    def update(self, call: Call, kernel: Update) -> None:
+        """An update: gathered, unless it is not like those that were, or large."""
+        places = [self.variables.get(i) for i in call.inputs[: kernel.places]]
+        known = None not in places and len(set(places)) == len(places)
+        rule = kernel.loops, kernel.dtype, *(self.reads.get(i, i) for i in self.shared(call, kernel))
+        is_large = kernel.count is not None and kernel.count >= LARGE
+        clashes = not known or self.changed & set(places) or self.made & set(call.inputs)
+        if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
+            self.put_down()
+        for which in places:
+            self.versions[which] = self.versions.get(which, 0) + 1
+        if not known or is_large:
+            kept = [s for s in call.frees if s in self.needed]
+            self.frees.update(dict.fromkeys(kept))
+            self.out.append(replace(call, frees=tuple(s for s in call.frees if s not in self.needed)))
+            self.epoch += not known
+            return
+        self.rule = rule
+        self.pending.append(call)
+        self.needed.update(call.inputs)
+        self.changed.update(places)
+        self.made.update(call.outputs)
+
+    @staticmethod
+    def shared(call: Call, kernel: Update) -> list[int]:
+        """The slots of numbers that are the same for all elements."""
+        return [call.inputs[i] for i in kernel.shared]
+
+    def put_down(self) -> None:
+        """The updates that were gathered, as one call."""
+        pending, frees = self.pending, self.frees
+        self.pending, self.frees, self.rule = [], {}, None
+        self.needed, self.changed, self.made = set(), set(), set()
+        if not pending:
+            return
+        frees.update(dict.fromkeys(s for c in pending for s in c.frees))
+        last = pending[-1]
+        if len(pending) == 1:
+            self.out.append(replace(last, frees=tuple(frees)))
+            return
+        kernels: list[Update] = [c.kernel for c in pending]  # type: ignore[misc]
+        inputs = self.shared(pending[0], kernels[0])
+        for call, kernel in zip(pending, kernels, strict=True):
+            inputs += [slot for i, slot in enumerate(call.inputs) if i not in kernel.shared]
+        outputs = tuple(slot for c in pending for slot in c.outputs)
+        joint = JointUpdate(self.backend, kernels)
+        names = tuple(name for c in pending for name in c.nodes or (c.node,))
+        op = f"{len(pending)} x {last.op}"
+        self.out.append(Call(joint, tuple(inputs), outputs, tuple(frees), last.node, op, last.origin, names))
+
+
+class JointUpdate(OnDevice):
+    """Several updates as one launch.
+
+    It takes the numbers that they share, then of each update its variables and its gradient. Where one of them is not as it must
+    be (not initialised, another shape), or two turn out to be of one variable, they run one after the other.
+    """
+
+    def __init__(self, backend: CudaBackend, updates: Sequence[Update]) -> None:
+        first = updates[0]
+        super().__init__(backend, updates[-1].label, len(first.shared), range(len(first.shared)), _no_fallback)
+        self.updates = tuple(updates)
+        self.loops = first.loops
+        self.shared = first.shared
+        self.places = first.places
+        self.own = len(first.loops.loads) - len(first.shared)
+        self.dtype = first.dtype
+        self._runs: dict[tuple[int, ...], RoutineOnDevice] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        shared, rest = inputs[: len(self.shared)], inputs[len(self.shared) :]
+        sets = [rest[i : i + self.own] for i in range(0, len(rest), self.own)]
+        states: list[VariableState] = [s for each in sets for s in each[: self.places]]
+        if len(set(map(id, states))) < len(states) or not all(
+            u.is_ready(each[: self.places], each[self.places]) for u, each in zip(self.updates, sets, strict=True)
+        ):
+            return self._one_by_one(shared, sets)
+        device = self.device
+        # Whoever holds a variable's value keeps it from being updated in place, so nothing here holds one.
+        numbers = [self._there(i, x) for i, x in enumerate(shared)]
+        gradients = [self._there(-1, each[self.places]) for each in sets]
+        with ExitStack() as held:
+            for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
+                held.enter_context(state.lock)
+            for state in states:
+                state.move(on_device(state, device))
+            shapes = [each[0].read().shape for each in sets]
+            lengths = tuple([g.size for g in gradients])
+            run = self._runs.get(lengths)
+            if run is None:
+                run = self._runs[lengths] = self._prepared_for(lengths)
+            with device.lock:
+                device.make_current()
+                if not all_held_alone(states):
+                    device.must_run("an update of a variable whose value somebody holds")
+                if device.updates is not None:
+                    device.updates += states
+                addresses = [x.pointer for x in numbers]
+                new: list[Any] = []
+                for each, gradient, shape in zip(sets, gradients, shapes, strict=True):
+                    places = each[: self.places]
+                    addresses += [pointer_of(s) for s in places]
+                    addresses.append(gradient.pointer)
+                    new += [s._value if held_alone(s) else device.empty(shape, self.dtype, s.name) for s in places]
+                run([*addresses, *[x.pointer for x in new]], self.label)
+                for state, value in zip(states, new, strict=True):
+                    state._value = value
+        return self._result([each[0] if u.is_ref else () for u, each in zip(self.updates, sets, strict=True)])
+
+    def _one_by_one(self, shared: Sequence[Any], sets: Sequence[Sequence[Any]]) -> Any:
+        results = []
+        for update, own in zip(self.updates, sets, strict=True):
+            try:
+                results.append(update(*self._given(shared, own)))
+            except Exception as e:
+                raise NodeError(update.node) from e
+        return self._result(results)
+
+    def _there(self, position: int, value: Any) -> Any:
+        return value if type(value) is DeviceArray and value.device is self.device else self._brought(position, value)
+
+    def _given(self, shared: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+        """An update's inputs in its own order."""
+        out = list(own)
+        for i, value in zip(self.shared, shared, strict=True):
+            out.insert(i, value)
+        return out
+
+    def _result(self, results: Sequence[Any]) -> Any:
+        made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _prepared_for(self, lengths: tuple[int, ...]) -> RoutineOnDevice:
+        """The launch for arrays of these lengths."""
+        wide = max(lengths) >= 1 << 30
+        routine = several(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
+        kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
+        sizes: Mapping[str, int] = sizes_of(lengths)
+        own = [i for i in range(len(self.loops.loads)) if i not in self.shared]
+        names = [f"in{i}" for i in self.shared]
+        names += [f"in{i}_{k}" for k in range(len(lengths)) for i in own]
+        names += [f"out{i}_{k}" for k in range(len(lengths)) for i in range(self.places)]
+        return RoutineOnDevice(self.device, routine, kernels, 0, 0, sizes, names=names)
+
+
+def _no_fallback(*inputs: Any) -> Any:
+    raise AssertionError("joint updates run one by one instead")

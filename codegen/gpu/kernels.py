@@ -1,0 +1,343 @@
+"""Kernels that run on the GPU: inputs are brought there, results get memory, and the fastest of some candidates is launched.
+
+Which candidate is fastest is measured when a kernel meets sizes that it has not met, and kept on disk.
+
+Nodes that run on the GPU: fused groups as kernels made from loops, and those that a template runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...graph.core.dtypes import as_dtype, resource
+from ...graph.core.errors import InternalError
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import VariableState
+from ..backend import ContextOf
+from ..check import agree, difference
+from ..fusion.legality import NotFusibleError
+from ..fusion.to_loops import kernel_of
+from ..ir.fused_kernel import FusedNodes
+from ..ir.program import Kernel
+from ..reference import NumpyBackend, one_by_one
+from .autotune import fastest
+from .driver.array import DeviceArray
+from .driver.device import Device
+from .driver.launch import KernelOnDevice, NotSuitableError, RoutineOnDevice
+from .emit.expr import rows_in
+from .emit.schedules import fused, size_names
+from .ir import Routine, TritonKernel
+from .residency import OnHost, on_host, value_on
+from .toolchain import compile
+
+if TYPE_CHECKING:
+    from .backend import CudaBackend
+    from .select import Template
+
+logger = logging.getLogger(__name__)
+SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be launched for inputs of certain shapes.
+
+    Attributes:
+        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do, which may have a `name`
+            that tells them apart, and `routines` that must be compiled for them.
+        sizes: what a launch calls them.
+        outputs: shape and type of each.
+        results: how many of these are the node's; the others are by-products. 0: all.
+    """
+
+    candidates: Sequence[Routine | Callable[[Sequence[int]], None]]
+    sizes: Mapping[str, int]
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    results: int = 0
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A choice made."""
+
+    run: Callable[..., None]
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    results: int
+
+
+class OnDevice:
+    """Something that runs on the GPU: gets its inputs there, makes its outputs, launches the fastest of its candidates.
+
+    Subclasses say what there is to launch in `choose`.
+
+    Args:
+        backend: for the device.
+        label: the node's name, for errors when memory runs out.
+        constants: positions of inputs that never change: they are copied to the device once.
+        fallback: what runs when `choose` gives None.
+    """
+
+    def __init__(
+        self, backend: CudaBackend, label: str, inputs: int, constants: Sequence[int], fallback: Kernel
+    ) -> None:
+        self.backend = backend
+        self.device = backend.device
+        self.label = label
+        self.fallback = fallback
+        self._loaded = inputs
+        self._constants: dict[int, tuple[Any, DeviceArray] | None] = dict.fromkeys(constants)
+        self._ready: dict[Any, _Ready | None] = {}
+        self._has_others = False
+        self.checked = backend.check
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
+
+        Args:
+            shapes: of the inputs that are loaded.
+            others: values of those that are only looked at, as tuples.
+        """
+        raise NotImplementedError
+
+    def takes_array(self, position: int) -> bool:
+        """Whether launches read an input where it lies, and nobody here looks at its values."""
+        return position < self._loaded
+
+    def __call__(self, *inputs: Any) -> Any:
+        loaded = inputs[: self._loaded]
+        device = self.device
+        arrays = [
+            x if type(x) is DeviceArray and x.device is device else self._brought(i, x) for i, x in enumerate(loaded)
+        ]
+        key: Any = tuple([x.shape for x in arrays])
+        if self._has_others:
+            key = key, tuple([tuple(np.ravel(on_host(x)).tolist()) for x in inputs[self._loaded :]])
+        try:
+            ready = self._ready[key]
+        except KeyError:
+            ready = self._prepared(key, arrays)
+        if ready is None:
+            return self.fallback(*inputs)
+        with device.lock:
+            device.make_current()
+            outputs = [device.empty(shape, dtype, self.label) for shape, dtype in ready.outputs]
+            ready.run([x.pointer for x in arrays] + [y.pointer for y in outputs], self.label)
+        if ready.results:
+            del outputs[ready.results :]
+        if self.checked:
+            self.compare(inputs, outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
+        """InternalError unless the references say the same."""
+        wanted = self.fallback(*inputs)
+        wanted = wanted if len(outputs) != 1 else (wanted,)
+        for mine, theirs in zip(outputs, wanted, strict=True):
+            if not agree(np.asarray(mine), np.asarray(on_host(theirs))):
+                raise InternalError(
+                    None, None, f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
+                )  # fmt: skip
+
+    def _brought(self, position: int, value: Any) -> DeviceArray:
+        """An input that is with the host, or another GPU."""
+        if type(value) is DeviceArray:
+            return self.device.from_peer(value, self.label)
+        if position not in self._constants:
+            return self.device.from_host(value, self.label)
+        known = self._constants[position]
+        if known is None or known[0] is not value:
+            known = self._constants[position] = (value, self.device.from_host(value, self.label))
+        return known[1]
+
+    def _prepared(self, key: Any, arrays: Sequence[DeviceArray]) -> _Ready | None:
+        shapes, others = key if self._has_others else (key, ())
+        choice = self.choose(shapes, others)
+        ready = None if choice is None else self._tuned(choice, arrays)
+        if len(self._ready) >= SHAPES_KEPT:
+            self._ready.clear()
+        self._ready[key] = ready
+        return ready
+
+    def _tuned(self, choice: Choice, arrays: Sequence[DeviceArray]) -> _Ready:
+        device = self.device
+        runs: list[Callable[..., None]] = []
+        names: list[str] = []
+        tuned = self.backend.tunes
+        wanted = choice.candidates if tuned else choice.candidates[:1]
+        compile_missing(
+            device, [r for c in wanted for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
+        )
+        for candidate in choice.candidates:
+            if runs and not tuned:
+                break
+            try:
+                runs.append(self._loaded_on(candidate, len(arrays), choice))
+            except (NotSuitableError, InternalError) as e:
+                logger.warning("%s: a candidate is left out: %s", self.label, e)
+                continue
+            names.append(_name_of(candidate))
+        if not runs:
+            raise InternalError(None, None, f"No kernel for {self.label} can be used; the log says why")
+        best = 0
+        if len(runs) > 1:
+            with device.entered():
+                device.must_run("measuring candidates")
+                trial = [device.empty(shape, dtype, self.label) for shape, dtype in choice.outputs]
+                addresses = [x.pointer for x in arrays] + [y.pointer for y in trial]
+                about = ",".join(f"{n}={1 << max(v - 1, 0).bit_length()}" for n, v in choice.sizes.items())
+                key = f"{'|'.join(names)}; {about}"
+                best = fastest(device, key, [partial(run, addresses, self.label) for run in runs])
+        return _Ready(runs[best], choice.outputs, choice.results)
+
+    def _loaded_on(self, candidate: Any, inputs: int, choice: Choice) -> Callable[..., None]:
+        if not isinstance(candidate, Routine):
+            return lambda addresses, label: candidate(addresses)
+        kernels = [loaded_kernel(self.device, launch.kernel) for launch in candidate.launches]
+        return RoutineOnDevice(self.device, candidate, kernels, inputs, len(choice.outputs), choice.sizes)
+
+
+def loaded_kernel(device: Device, kernel: TritonKernel) -> KernelOnDevice:
+    """A kernel, compiled and loaded; once per device."""
+    loaded: dict[TritonKernel, KernelOnDevice] = device.loaded
+    found = loaded.get(kernel)
+    if found is None:
+        found = loaded[kernel] = KernelOnDevice(device, compile.compile_kernel(kernel, device.target))
+    return found
+
+
+def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
+    """Compile side by side what of these routines the device has not loaded."""
+    kernels = [launch.kernel for r in routines for launch in r.launches if launch.kernel not in device.loaded]
+    compile.compile_together(kernels, device.target)
+
+
+def _name_of(candidate: Any) -> str:
+    """What tells a candidate from others, in the key of a measurement."""
+    if isinstance(candidate, Routine):
+        return "+".join(f"{hash_of(launch.kernel)}" for launch in candidate.launches)
+    return str(getattr(candidate, "name", candidate))
+
+
+def hash_of(kernel: TritonKernel) -> str:
+    """A short name of a kernel's text and constants."""
+    return hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
+
+
+class FusedOnDevice(OnDevice):
+    """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
+
+    def __init__(self, backend: CudaBackend, group: FusedNodes, context_of: ContextOf | None = None) -> None:
+        constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
+        super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
+        self.group = group
+        self._reference = one_by_one(
+            NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of
+        )
+        self._context_of = context_of
+        self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
+        self._has_others = bool(group.shapes)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not self._variables:
+            return super().__call__(*inputs)
+        states = {i: inputs[i] for i in self._variables}
+        if not all(s.is_initialized and s.read().shape for s in states.values()):
+            return self._reference(*map(on_host, inputs))  # which says where
+        values = {i: value_on(state, self.device) for i, state in states.items()}
+        return super().__call__(*[values.get(i, x) for i, x in enumerate(inputs)])
+
+    def on_host(self, *inputs: Any) -> Any:
+        """The references, on copies of the inputs."""
+        given = list(map(on_host, inputs))
+        for i in self._variables:
+            state = VariableState(self.group.inputs[i].name, as_dtype(given[i].dtype))
+            state.assign(given[i])
+            given[i] = state
+        return self._reference(*given)
+
+    def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
+        """InternalError that names the first node whose value differs from its reference's."""
+        wanted = self.on_host(*inputs)
+        pairs = zip(outputs, wanted if len(outputs) != 1 else (wanted,), strict=True)
+        if all(agree(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs):
+            return
+        node, how = self._first_difference(inputs)
+        raise InternalError(
+            node, node,
+            f"The GPU's fused kernel of {', '.join(n.name for n in self.group.nodes)} differs from the reference, first in "
+            f"'{node.name}' ({node.type}), made at {node.source}: {how}. This is an error in Dovetail. "
+            f"The kernel:\n{self.group.loops}",
+        )  # fmt: skip
+
+    def _first_difference(self, inputs: Sequence[Any]) -> tuple[Node, str]:
+        """Grow the kernel node by node until its value is wrong."""
+        at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
+        for i, node in enumerate(self.group.nodes):
+            for output in node.outputs if node.type != "Shape" else ():
+                try:
+                    grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
+                except NotFusibleError:
+                    continue  # what lies inside may have its axes in another order than results have
+                kernel = FusedOnDevice(self.backend, grown, self._context_of)
+                kernel.checked = False
+                values = [at[t] for t in (*grown.inputs, *grown.shapes)]
+                mine, theirs = np.asarray(OnDevice.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
+                if not agree(mine, theirs):
+                    return node, difference(mine, theirs)
+        return self.group.nodes[-1], "only in the whole kernel"
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """Routines for the group's loops."""
+        group = self.group
+        sizes = group.sizes_for(shapes, [others[a.position] for a in group.assumed])
+        counts = {output: int(others[at][0]) for output, _, at in group.tables}
+        if sizes is None or any(count <= 0 for count in counts.values()):
+            return None
+        if 0 in sizes and (group.lookups or group.tables or any(v.op == "position" for v in group.loops.values)):
+            return None  # there is no place of an extreme, which is an error of the reference
+        joined = [math.prod(sizes[a] for a in part) for part in group.parts]
+        outputs = []
+        for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
+            made = tuple(1 if a is None else sizes[a] for a in axes)
+            outputs.append(((counts[i], *made) if i in counts else made, t.dtype.base.np))
+        names = dict(zip(size_names(group.loops), joined, strict=True))
+        names |= {rows_in(f"in{table}"): shapes[table][0] for table, _ in group.lookups}
+        names |= {rows_in(f"out{i}"): count for i, count in counts.items()}
+        elements = math.prod(outputs[0][0]) if counts else 0
+        return Choice(fused(group.loops, joined, elements), names | {"elements": elements}, outputs)
+
+
+class TemplateOnDevice(OnDevice):
+    """A node that a template runs."""
+
+    def __init__(self, backend: CudaBackend, node: Node, template: Template, fallback: OnHost) -> None:
+        order = template.order or tuple(range(len(node.inputs)))
+        constants = [i for i, at in enumerate(order) if node.inputs[at].op.type == "Const"]
+        back = [order.index(i) for i in range(len(order))]
+        super().__init__(
+            backend, node.name, template.inputs, constants, lambda *inputs: fallback(*[inputs[i] for i in back])
+        )
+        self.template = template
+        self._order = None if order == tuple(range(len(order))) else order
+        self._has_others = template.inputs < len(node.inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._order is not None:
+            inputs = tuple([inputs[i] for i in self._order])
+        return super().__call__(*inputs)
+
+    def takes_array(self, position: int) -> bool:
+        """As `OnDevice.takes_array`."""
+        return super().takes_array(position if self._order is None else self._order.index(position))
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """What the template has."""
+        return self.template.choose(self.device, shapes, others)

@@ -1,0 +1,231 @@
+"""Products with elementwise work at their edges, by NVIDIA's library: kernels before it, the product, a kernel behind it.
+
+The template does all of it as one kernel and saves the way of the product through memory. The library's products are faster than the
+template's for many sizes, exact ones of float32 above all, and where a product takes long, that is worth more. So both are candidates,
+each measured as a whole. Numbers do not depend on which one wins, but for the order of sums: a product in half precision is kept in
+float32 until the work behind it is done.
+
+A bias alone is left to the library, which adds it before it rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...graph.core.dtypes import FLOAT8, DType, float32
+from ..fusion.epilogue import EdgedNodes, tile_of
+from ..ir.fused_kernel import FusedNodes
+from ..ir.loop_nest import Value
+from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
+from .driver.device import Device
+from .driver.launch import RoutineOnDevice
+from .ir import Routine
+from .kernels import hash_of, loaded_kernel
+from .templates.epilogue import Edge
+
+if TYPE_CHECKING:
+    from .backend import CudaBackend
+
+Shape = tuple[int, ...]
+ALGORITHMS = 2  # of the library's, that are measured with kernels around them
+_LABEL = "a product by cuBLASLt, with kernels around it"
+
+
+class Piece:
+    """A kernel at an edge, as a launch of its own.
+
+    Args:
+        backend: for the device.
+        kernel: the work.
+        tile: the position of the operand, or of the product, among its inputs.
+        shapes: of its inputs.
+        told: values of what its sizes are computed from.
+
+    Raises:
+        ValueError: it is not as fusion assumed.
+    """
+
+    def __init__(
+        self,
+        backend: CudaBackend,
+        kernel: FusedNodes,
+        tile: int,
+        shapes: Sequence[Shape],
+        told: Sequence[Sequence[int]],
+    ) -> None:
+        from .kernels import FusedOnDevice
+
+        choice = FusedOnDevice(backend, kernel).choose(shapes, told)
+        routine = None if choice is None else choice.candidates[0]
+        if choice is None or not isinstance(routine, Routine):
+            raise ValueError("no kernel for these shapes")
+        self.routine = routine
+        self.beside = len(shapes) - 1
+        self.bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in choice.outputs)
+        self._device, self._tile = backend.device, tile
+        self._sizes, self._outputs = choice.sizes, len(choice.outputs)
+        self._ready: RoutineOnDevice | None = None
+
+    def __call__(self, tile: int, beside: Sequence[int], outputs: Sequence[int]) -> None:
+        """Queue a run, on arrays at these addresses."""
+        if self._ready is None:
+            kernels = [loaded_kernel(self._device, launch.kernel) for launch in self.routine.launches]
+            self._ready = RoutineOnDevice(
+                self._device, self.routine, kernels, self.beside + 1, self._outputs, self._sizes
+            )
+        self._ready([*beside[: self._tile], tile, *beside[self._tile :], *outputs], _LABEL)
+
+
+class AroundLibrary:
+    """A candidate: kernels before the operands, a product of the library, a kernel behind it.
+
+    Called with the addresses of the operands, of what the kernels read beside them (before the first operand, before the second,
+    behind), and of the outputs.
+
+    Attributes:
+        name: what it is, where measurements are kept.
+        routines: what must be compiled for it.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        product: LibraryProduct,
+        before: Sequence[Piece | None],
+        behind: Piece | None,
+        scratch: int,
+    ) -> None:
+        self._device, self._product = device, product
+        self._before, self._behind, self._scratch = before, behind, scratch
+        pieces = [p for p in (*before, behind) if p is not None]
+        self.routines = [p.routine for p in pieces]
+        self.name = " with ".join([product.name, *(hash_of(x.kernel) for r in self.routines for x in r.launches)])
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Queue a run on the device's compute stream."""
+        pool = self._device.pool
+        operands, rest = list(addresses[:2]), list(addresses[2:])
+        held = []  # until everything is queued
+        for i, piece in enumerate(self._before):
+            if piece is not None:
+                block, _ = pool.allocate(piece.bytes, _LABEL)
+                held.append(block)
+                piece(operands[i], rest[: piece.beside], [block.pointer])
+                operands[i] = block.pointer
+                del rest[: piece.beside]
+        if self._behind is None:
+            self._product([*operands, *rest])  # a bias, if there is one, and the result
+            return
+        block, _ = pool.allocate(self._scratch, _LABEL)
+        held.append(block)
+        self._product([*operands, block.pointer])
+        self._behind(block.pointer, rest[: self._behind.beside], rest[self._behind.beside :])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A joined step with sizes, as candidates are looked for.
+
+    Attributes:
+        group: the step.
+        product: what the library is asked for, with operands and result in the anchor's type.
+        operands: shapes of the operands as they are in memory.
+        tile: shape of the product as the kernel behind gets it.
+        beside: shapes of what each kernel reads beside its tile: before each operand, and behind.
+        told: what each kernel's sizes are computed from.
+    """
+
+    group: EdgedNodes
+    product: Product
+    operands: Sequence[Shape]
+    tile: Shape
+    beside: Sequence[Sequence[Shape]]
+    told: Sequence[Sequence[Sequence[int]]]
+
+
+def around_library(backend: CudaBackend, wanted: Wanted) -> list[AroundLibrary]:
+    """The library's candidates for a joined step; none where it is missing or has nothing for it."""
+    if not is_there(backend.device):
+        return []
+    try:
+        return _around(backend, wanted)
+    except ValueError:
+        return []  # the parts say what is wrong
+
+
+def _around(backend: CudaBackend, wanted: Wanted) -> list[AroundLibrary]:
+    group, product, device = wanted.group, wanted.product, backend.device
+    kernels, edges = (*group.before, group.behind), group.edges
+    before: list[Piece | None] = [None, None]
+    narrow = [_stored_narrow(edge) for edge in edges[:2]]
+    if backend.device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
+        product = replace(product, types=(narrow[0], narrow[1]))
+    else:
+        for i in range(2):
+            kernel, edge = kernels[i], edges[i]
+            if kernel is not None and edge is not None:
+                before[i] = _piece(backend, kernel, edge, wanted.operands[i], wanted.beside[i], wanted.told[i])
+    behind, last = group.behind, edges[2]
+    scratch, result = 0, product.result
+    out = []
+    piece = None
+    if behind is not None and last is not None:
+        if _is_bias(behind, last, result):
+            found = library_products(device, replace(product, bias=True))
+            out += [AroundLibrary(device, p, before, None, 0) for p in found[:ALGORITHMS]]
+        if result.size == 2:
+            behind, result = widened(behind, tile_of(behind, last)), float32
+        piece = _piece(backend, behind, last, wanted.tile, wanted.beside[2], wanted.told[2])
+        scratch = math.prod(wanted.tile) * result.size
+    found = library_products(device, replace(product, result=result))
+    return out + [AroundLibrary(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
+
+
+def _piece(
+    backend: CudaBackend,
+    kernel: FusedNodes,
+    edge: Edge,
+    tile: Shape,
+    beside: Sequence[Shape],
+    told: Sequence[Sequence[int]],
+) -> Piece:
+    at = tile_of(kernel, edge)
+    return Piece(backend, kernel, at, [*beside[:at], tile, *beside[at:]], told)
+
+
+def _stored_narrow(edge: Edge | None) -> DType | None:
+    """The type of float8 that an operand is, when all that is done before it is to make it wider."""
+    if edge is None or [v.op for v in edge.loops.values] != ["load", "cast"]:
+        return None
+    dtype = edge.loops.values[0].dtype
+    return dtype if dtype in FLOAT8 else None
+
+
+def _is_bias(kernel: FusedNodes, edge: Edge, dtype: DType) -> bool:
+    """Whether all that is done behind a product is to add a vector to its rows, in the product's type."""
+    if [v.op for v in edge.loops.values] not in (["load", "load", "add"],) or len(edge.loops.stores) != 1:
+        return False
+    rank = max(a for axes in edge.axes for a in axes) + 1
+    vector = next((v for v in edge.loops.values[:2] if v.data != 0), None)
+    if vector is None or edge.original(vector.axes) != (rank - 1,):
+        return False
+    return all(v.dtype is dtype for v in edge.loops.values) and len(kernel.outputs) == 1
+
+
+def widened(kernel: FusedNodes, position: int) -> FusedNodes:
+    """A kernel that takes one of its inputs in float32 instead of half precision; what is stored stays as it was."""
+    values = list(kernel.loops.values)
+    tiles = {i for i, v in enumerate(values) if v.op == "load" and v.data == position}
+    stores = []
+    for store in kernel.loops.stores:
+        if store.value in tiles:  # the input itself: rounded, as it would have come
+            v = values[store.value]
+            values.append(Value("cast", (store.value,), v.dtype, v.axes))
+            store = replace(store, value=len(values) - 1)
+        stores.append(store)
+    for i in tiles:
+        values[i] = replace(values[i], dtype=float32)
+    return replace(kernel, loops=replace(kernel.loops, values=tuple(values), stores=tuple(stores)))

@@ -1,0 +1,124 @@
+"""Where values live: in a GPU's memory or the host's. And the kernels that launch nothing: on the host, of shapes, views.
+
+Floating-point tensors, and all larger ones, live in the GPU's memory as `DeviceArray`s from the moment they arrive or are made until
+they leave. Whole numbers and flags of up to SMALL elements (shapes, axes, counters, conditions) stay in the host's memory, where the
+program that looks at them is. A kernel uploads what it finds there and needs here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.dtypes import DType
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import VariableState
+from ..ir.program import Kernel
+from .driver.array import DeviceArray
+from .driver.device import Device
+from .driver.ipc import Incoming
+
+SMALL = 64  # elements of whole numbers up to which a tensor stays with the host
+
+
+def lives_on_device(dtype: DType, count: int | None) -> bool:
+    """Whether a tensor of this type and number of elements (None: not known) belongs into a GPU's memory."""
+    if dtype.is_ref or dtype.np.kind not in "fiubV" or dtype.np.hasobject:
+        return False
+    return dtype.is_floating or count is None or count > SMALL
+
+
+def arriving(device: Device, value: Any) -> Any:
+    """What comes from the client or another device, where it belongs."""
+    if type(value) is DeviceArray:
+        return value if value.device is device else device.from_peer(value, "a received tensor")
+    if type(value) is Incoming:
+        return value.taken("a received tensor")
+    if isinstance(value, (np.ndarray, np.generic)) and is_brought(value):
+        return device.from_host(value, "a fed or received tensor")
+    return value
+
+
+def is_brought(value: Any) -> bool:
+    """Whether an array of the host's belongs into a GPU's memory."""
+    kind = value.dtype.kind
+    return kind == "f" or (kind == "V" and value.dtype.names is None) or (kind in "iub" and value.size > SMALL)
+
+
+def on_host(value: Any) -> Any:
+    """A value for a NumPy kernel. The place of a variable is given with its value brought to the host."""
+    if type(value) is DeviceArray:
+        return value.device.to_host(value)
+    if type(value) is VariableState:
+        with value.lock:
+            held: Any = value._value
+            if type(held) is DeviceArray:
+                value._value = held.device.to_host(held)
+    return value
+
+
+def on_device(state: VariableState, device: Device) -> Any:
+    """A variable's value in a GPU's memory."""
+    value: Any = state._value
+    if type(value) is DeviceArray:
+        return value if value.device is device else device.from_peer(value, state.name)
+    return device.from_host(value, state.name)
+
+
+def value_on(state: VariableState, device: Device) -> Any:
+    """A variable's value in a GPU's memory, where it is from now on."""
+    with state.lock:
+        value = on_device(state, device)
+        state.move(value)
+    return value
+
+
+class OnHost:
+    """A node without a GPU kernel: its NumPy reference, on copies of the inputs."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.kernel(*[on_host(x) for x in inputs])
+
+
+class SmallOnHost(OnHost):
+    """Nodes whose inputs and outputs are with the host anyway."""
+
+
+class OnShape:
+    """A node that looks at nothing but the shape of its input."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, x: Any, *rest: Any) -> Any:
+        if type(x) is DeviceArray:  # an array of the same shape and type without contents
+            x = np.broadcast_to(np.zeros((), x.dtype), x.shape)
+        return self.kernel(x, *rest)
+
+
+class View:
+    """The same elements in another shape: no copy."""
+
+    def __init__(self, node: Node, plain: Kernel) -> None:
+        self.plain = plain
+        self.is_reshape = node.type == "Reshape"
+
+    def __call__(self, x: Any, *rest: Any) -> Any:
+        if type(x) is not DeviceArray:
+            return self.plain(x, *[on_host(r) for r in rest])
+        if (
+            self.is_reshape
+            and -1 not in (wanted := tuple(int(d) for d in on_host(rest[0])))
+            and math.prod(wanted) == x.size
+        ):
+            return x.reshape(wanted)
+        # The reference knows the rules and their errors. A view of nothing is as good as one of something, and costs nothing.
+        shape = self.plain(
+            np.lib.stride_tricks.as_strided(np.zeros((), np.int8), x.shape, (0,) * x.ndim), *map(on_host, rest)
+        ).shape
+        return x.reshape(shape)

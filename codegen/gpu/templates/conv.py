@@ -1,0 +1,420 @@
+"""Convolution of images, and its gradients, as matrix products whose operands are never written out ("implicit GEMM").
+
+    forward   result[position, filter]  = sum over (tap, channel)   image[position moved by tap, channel] w[tap, channel, filter]
+    input     dx[pixel, channel]        = sum over (tap, filter)    dy[the position that sees pixel at tap, filter] w[tap, channel, filter]
+    filter    dw[(tap, channel), filter] = sum over positions       image[position moved by tap, channel] dy[position, filter]
+
+Forward goes tap by tap, and block by block of channels; with few channels it takes (tap, channel) as one long axis instead.
+
+The input's gradient with strides: a pixel is seen by every stride-th tap only, and which these are depends on its place within a
+stride. So pixels are sorted by that place (their *phase*), each phase is a product of its own, and no work is wasted on zeros.
+Along one axis, tap i sees pixel h when stride divides h + pad - i * dilation. With g = gcd(stride, dilation) these are none or the
+taps i0, i0 + stride / g, ..., and i0 follows from the inverse of dilation / g modulo stride / g.
+
+The filter's gradient sums over all positions of all images, for few results: programs share the sum and a second kernel adds
+their parts in a fixed order.
+
+Launch names. Forward: in0 image, in1 filter [height, width, channels, filters], in2... what the epilogue reads; out0... Gradient for
+the input: in0 filter, in1 gradient of the result, in2...; out0... For the filter: in0 image, in1 gradient; out0. Sizes: `windows.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ....graph.ops.nn.conv_geometry import Window
+from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
+from .epilogue import Edge, EdgeWriter, Place, plain, type_text
+from .gemm import added
+from .gemm_tiles import Tile
+from .text import Constants, inside, lines, make_kernel
+from .windows import IMAGE, WINDOW, Layout, size_parameters, window_constants
+
+_HALF = (  # steps of 64: where a pixel lies is computed for each step, which takes as long as 32 products
+    Tile(128, 128, 64, 8, 3),
+    Tile(128, 256, 64, 8, 3),
+    Tile(128, 64, 64, 4, 3),
+    Tile(64, 64, 64, 4, 3),
+    Tile(128, 32, 32, 4, 3),
+    Tile(32, 64, 64, 4, 3),
+)
+_FLOAT = (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(128, 32, 16, 4, 3), Tile(32, 32, 32, 4, 3))
+_DOUBLE = (Tile(64, 32, 16, 4, 2), Tile(32, 32, 16, 4, 2))
+_TILES_OF = {float32: _FLOAT, float64: _DOUBLE}
+_FEW_CHANNELS = 16  # below that, a tap's channels do not fill a step
+_PROCESSORS = 132  # of an H100
+
+
+def convolution(
+    dtype: DType,
+    window: Window,
+    *,
+    target: Target,
+    data_format: str = "NHWC",
+    epilogue: Edge | None = None,
+    tf32: bool = False,
+    known: Mapping[str, int] | None = None,
+    at: Sequence[Tile] | None = None,
+) -> list[Routine]:
+    """Ways to convolve images of shape `data_format` with a filter.
+
+    Args:
+        dtype: of image and filter: float32, float64, float16, bfloat16.
+        window: taps, strides, dilations, padding.
+        epilogue: from the result, float32 over the axes of `data_format`, to the outputs. None: rounded to `dtype`.
+        tf32: products of float32 may be made from 10 bits of each factor.
+        known: sizes that never change; see `windows.py` for their names. Multiples of 16 give vector loads.
+        at: the tiles to use instead of the usual ones.
+
+    Raises:
+        ValueError: no kernel can do this.
+    """
+    writer = _Convolution(
+        dtype, window, Layout(data_format), epilogue or plain(dtype, 4, computed=added(dtype)), tf32, known or {}
+    )
+    return [writer.forward(t) for t in at or _tiles(dtype, target, writer.known, "filters")]
+
+
+def input_gradient(
+    dtype: DType,
+    window: Window,
+    *,
+    target: Target,
+    data_format: str = "NHWC",
+    epilogue: Edge | None = None,
+    tf32: bool = False,
+    known: Mapping[str, int] | None = None,
+    at: Sequence[Tile] | None = None,
+) -> list[Routine]:
+    """Ways to compute a convolution's gradient for the image; arguments as for `convolution`."""
+    writer = _Convolution(
+        dtype, window, Layout(data_format), epilogue or plain(dtype, 4, computed=added(dtype)), tf32, known or {}
+    )
+    return [writer.input(t) for t in at or _tiles(dtype, target, writer.known, "channels")]
+
+
+def filter_gradient(
+    dtype: DType,
+    window: Window,
+    *,
+    target: Target,
+    data_format: str = "NHWC",
+    tf32: bool = False,
+    known: Mapping[str, int] | None = None,
+    at: Sequence[Tile] | None = None,
+) -> list[Routine]:
+    """Ways to compute a convolution's gradient for the filter; arguments as for `convolution`."""
+    writer = _Convolution(dtype, window, Layout(data_format), plain(dtype, 4, computed=added(dtype)), tf32, known or {})
+    return [writer.filter(t) for t in at or _filter_tiles(dtype, target, window, writer.known)]
+
+
+def _tiles(dtype: DType, target: Target, known: Mapping[str, int], across: str) -> list[Tile]:
+    """Likely tiles first: none that is mostly outside the result."""
+    wide = known.get(across, 1 << 14)
+    found = [t for t in _TILES_OF.get(dtype, _HALF) if t.n <= 32 or t.n < 2 * wide]
+    if target.kind == "hip":
+        found = [replace(t, stages=2, k=min(t.k, 32)) for t in found]
+    return list(dict.fromkeys(found))
+
+
+def _filter_tiles(dtype: DType, target: Target, window: Window, known: Mapping[str, int]) -> list[Tile]:
+    """Tiles, with as many programs to a tile as fill a GPU."""
+    high = math.prod(window.taps) * known.get("channels", 64)
+    positions = math.prod(known.get(n, 32) for n in ("images", "rows", "columns"))
+    out = []
+    for t in _tiles(dtype, target, known, "filters"):
+        count = -(-high // t.m) * -(-known.get("filters", 64) // t.n)
+        splits = max(1, min(2 * _PROCESSORS // count, positions // (4 * t.k), 64))
+        out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
+    return list(dict.fromkeys(out))
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """Writes the kernels."""
+
+    dtype: DType
+    window: Window
+    layout: Layout
+    epilogue: Edge
+    tf32: bool
+    known: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (float32, float64, float16, bfloat16):
+            raise ValueError(f"convolutions are computed in floats of 16 to 64 bits, not in {self.dtype.name}")
+
+    # --- routines ----------------------------------------------------------------------------------------------------
+
+    def forward(self, t: Tile) -> Routine:
+        """One kernel."""
+        grid = Grid((Count(("images", "rows", "columns"), t.m), Count(("filters",), t.n)))
+        return Routine((Launch(self.forward_kernel(t), grid),))
+
+    def input(self, t: Tile) -> Routine:
+        """One kernel: each phase is a row of the grid."""
+        phases = math.prod(self.window.strides)
+        pixels = Count(("images", "phase_rows", "phase_columns"), t.m)
+        return Routine(
+            (Launch(self.input_kernel(t), Grid((pixels, Count(("channels",), t.n)), (Count((), times=phases),))),)
+        )
+
+    def filter(self, t: Tile) -> Routine:
+        """One kernel that sums, and one that adds the sums."""
+        taps = math.prod(self.window.taps)
+        # "filter_size" is not a multiple of a tile's rows: rows are counted tap by tap, so that a tile has one tap's channels
+        tiles = (Count(("channels",), t.m, times=taps), Count(("filters",), t.n))
+        part = Launch(self.filter_kernel(t), Grid(tiles, (Count((), times=t.splits),)))
+        if t.splits == 1:
+            return Routine((part,))
+        total = Launch(
+            add_parts(t.splits, self.dtype, "filter_size", self.known), Grid((Count(("filter_size",), 1024),))
+        )
+        sums = Scratch(
+            "scratch0", triton_type(added(self.dtype).name), (Count((), times=t.splits), Count(("filter_size",)))
+        )
+        return Routine((part, total), (sums,))
+
+    # --- pieces ------------------------------------------------------------------------------------------------------
+
+    def constants(self, t: Tile) -> Constants:
+        """Tile and window."""
+        return (("BM", t.m), ("BN", t.n), ("BK", t.k), *window_constants(self.window))
+
+    def dot(self) -> str:
+        """One step of the product."""
+        accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.dtype is float32 else ""
+        accuracy = ", out_dtype=tl.float64" if self.dtype is float64 else accuracy
+        return f"total = tl.dot(a, b, total{accuracy})"
+
+    def kernel(
+        self, name: str, t: Tile, inputs: int, body: str, sizes: Sequence[str], epilogue: EdgeWriter | None
+    ) -> TritonKernel:
+        """A kernel that takes arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
+        arrays = [Parameter(f"in{i}", "*" + triton_type(self.dtype.name), True) for i in range(inputs)]
+        if epilogue is not None:
+            arrays += [*epilogue.parameters, *epilogue.outputs()]
+        elif t.splits > 1:
+            arrays.append(Parameter("scratch0", "*" + triton_type(added(self.dtype).name), True))
+        else:
+            arrays.append(Parameter("out0", "*" + triton_type(self.dtype.name), True))
+        parameters = (*arrays, *size_parameters(sizes, self.known))
+        constants = self.constants(t) + ((("SPLITS", t.splits),) if name.endswith("filter") else ())
+        called = epilogue.functions if epilogue else ()
+        return make_kernel(name, parameters, constants, body, functions=called, num_warps=t.warps, num_stages=t.stages)
+
+    # --- forward -----------------------------------------------------------------------------------------------------
+
+    def forward_kernel(self, t: Tile) -> TritonKernel:
+        """Positions down, filters across."""
+        image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
+        few = self.known.get("channels", _FEW_CHANNELS) < _FEW_CHANNELS
+        epilogue, inside_image = EdgeWriter(self.epilogue, 2), "(position < count)[:, None]"
+        place = Place(
+            self.layout.ordered("image[:, None]", "row[:, None]", "column[:, None]", "across[None, :]"),
+            self.layout.ordered("images", "rows", "columns", "filters"),
+            self.layout.ordered(inside_image, inside_image, inside_image, "(across < filters)[None, :]"),
+            self.layout.offset(result, "image[:, None]", "row[:, None]", "column[:, None]", "across[None, :]"),
+        )
+        body = lines(
+            "wide = tl.cdiv(filters, BN)",
+            "count = images * rows * columns",
+            "position = tl.program_id(0) // wide * BM + tl.arange(0, BM)",
+            "across = tl.program_id(0) % wide * BN + tl.arange(0, BN)",
+            "inner = tl.arange(0, BK)",
+            "image = (position // (rows * columns)).to(tl.int64)",
+            "row = position // columns % rows",
+            "column = position % columns",
+            "h = row * SH - top",
+            "w = column * SW - left",
+            f"x_at = in0 + {self.layout.offset(image, 'image', 'h', 'w', '0')}",
+            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
+            self.along_few_channels() if few else self.along_taps(),
+            epilogue.store("total", place),
+        )
+        return self.kernel("convolution", t, 2, body, (*IMAGE, *WINDOW, "filters"), epilogue)
+
+    def along_taps(self) -> str:
+        """The loop over taps and blocks of channels."""
+        pixel, channel = ("1", "height * width") if self.layout.channels_first else ("channels", "1")
+        return lines(
+            "blocks = tl.cdiv(channels, BK)",
+            inside(
+                "for step in range(0, blocks * KH * KW):",
+                "tap = step // blocks",
+                "channel = step % blocks * BK + inner",
+                "i = tap // KW * DH",
+                "j = tap % KW * DW",
+                "seen = (position < count) & (h + i >= 0) & (h + i < height) & (w + j >= 0) & (w + j < width)",
+                f"a_at = x_at[:, None] + (i * width + j) * {pixel} + (channel * {channel})[None, :]",
+                "a = tl.load(a_at, mask=seen[:, None] & (channel < channels)[None, :], other=0.0)",
+                "b_at = in1 + (tap * channels + channel)[:, None] * filters + across[None, :]",
+                "b = tl.load(b_at, mask=(channel < channels)[:, None] & (across < filters)[None, :], other=0.0)",
+                self.dot(),
+            ),
+        )
+
+    def along_few_channels(self) -> str:
+        """The loop over (tap, channel) as one axis."""
+        pixel, channel = ("1", "height * width") if self.layout.channels_first else ("channels", "1")
+        return lines(
+            "deep = channels * KH * KW",
+            inside(
+                "for start in range(0, deep, BK):",
+                "number = start + inner",
+                "channel = number % channels",
+                "i = number // channels // KW * DH",
+                "j = number // channels % KW * DW",
+                "below = h[:, None] + i[None, :]",
+                "beside = w[:, None] + j[None, :]",
+                "seen = (below >= 0) & (below < height) & (beside >= 0) & (beside < width)",
+                "seen = seen & (position < count)[:, None] & (number < deep)[None, :]",
+                f"a_at = x_at[:, None] + ((i * width + j) * {pixel} + channel * {channel})[None, :]",
+                "a = tl.load(a_at, mask=seen, other=0.0)",
+                "b_at = in1 + number[:, None] * filters + across[None, :]",
+                "b = tl.load(b_at, mask=(number < deep)[:, None] & (across < filters)[None, :], other=0.0)",
+                self.dot(),
+            ),
+        )
+
+    # --- the input's gradient ----------------------------------------------------------------------------------------
+
+    def input_kernel(self, t: Tile) -> TritonKernel:
+        """Pixels of one phase down, channels across."""
+        image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
+        pixel, channel = ("1", "rows * columns") if self.layout.channels_first else ("filters", "1")
+        epilogue = EdgeWriter(self.epilogue, 2)
+        place = Place(
+            self.layout.ordered("image[:, None]", "h[:, None]", "w[:, None]", "across[None, :]"),
+            self.layout.ordered("images", "height", "width", "channels"),
+            self.layout.ordered(
+                "pixels[:, None]", "pixels[:, None]", "pixels[:, None]", "(across < channels)[None, :]"
+            ),
+            self.layout.offset(image, "image[:, None]", "h[:, None]", "w[:, None]", "across[None, :]"),
+        )
+        body = lines(
+            "wide = tl.cdiv(channels, BN)",
+            "number = tl.program_id(0) // wide * BM + tl.arange(0, BM)",
+            "across = tl.program_id(0) % wide * BN + tl.arange(0, BN)",
+            "inner = tl.arange(0, BK)",
+            "phase_h = tl.program_id(1) // SW",
+            "phase_w = tl.program_id(1) % SW",
+            "image = (number // (phase_rows * phase_columns)).to(tl.int64)",
+            "h = number // phase_columns % phase_rows * SH + phase_h",
+            "w = number % phase_columns * SW + phase_w",
+            "pixels = (image < images) & (h < height) & (w < width)",
+            self.taps_of_phase(0, "h", "top"),
+            self.taps_of_phase(1, "w", "left"),
+            "# where the first of these taps sees the pixel from; the next ones are BACK positions before",
+            "row = (h + top - first_h * DH) // SH",
+            "column = (w + left - first_w * DW) // SW",
+            f"dy_at = in1 + {self.layout.offset(result, 'image', 'row', 'column', '0')}",
+            "blocks = tl.cdiv(filters, BK)",
+            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
+            inside(
+                "for step in range(0, count_h * count_w * blocks):",
+                "tap = step // blocks",
+                "filter = step % blocks * BK + inner",
+                f"back_h = tap // count_w * {self.back(0)}",
+                f"back_w = tap % count_w * {self.back(1)}",
+                f"i = first_h + tap // count_w * {self.every(0)}",
+                f"j = first_w + tap % count_w * {self.every(1)}",
+                "seen = pixels & (row >= back_h) & (row - back_h < rows) & (column >= back_w) & (column - back_w < columns)",
+                f"a_at = dy_at[:, None] - (back_h * columns + back_w) * {pixel} + (filter * {channel})[None, :]",
+                "a = tl.load(a_at, mask=seen[:, None] & (filter < filters)[None, :], other=0.0)",
+                "b_at = in0 + ((i * KW + j) * channels + across[None, :]) * filters + filter[:, None]",
+                "b = tl.load(b_at, mask=(filter < filters)[:, None] & (across < channels)[None, :], other=0.0)",
+                self.dot(),
+            ),
+            epilogue.store("total", place),
+        )
+        sizes = (*IMAGE, *WINDOW, "filters", "phase_rows", "phase_columns")
+        return self.kernel("convolution_input", t, 2, body, sizes, epilogue)
+
+    def every(self, axis: int) -> int:
+        """How many taps from one that sees a pixel to the next."""
+        stride, dilation = self.window.strides[axis], self.window.dilations[axis]
+        return stride // math.gcd(stride, dilation)
+
+    def back(self, axis: int) -> int:
+        """How many positions from the one that sees a pixel at a tap to the one that sees it at the next."""
+        stride, dilation = self.window.strides[axis], self.window.dilations[axis]
+        return dilation // math.gcd(stride, dilation)
+
+    def taps_of_phase(self, axis: int, name: str, pad: str) -> list[str]:
+        """Lines for the first tap that sees a phase's pixels, and how many there are."""
+        taps, stride, dilation = (v[axis] for v in (self.window.taps, self.window.strides, self.window.dilations))
+        shared, every = math.gcd(stride, dilation), self.every(axis)
+        inverse = pow(dilation // shared, -1, every) if every > 1 else 0
+        rest = f"(phase_{name} + {pad}) % {stride}"
+        out = [
+            f"first_{name} = {rest} // {shared} * {inverse} % {every}",
+            f"count_{name} = tl.maximum({taps} - first_{name} + {every - 1}, 0) // {every}",
+        ]
+        if shared > 1:
+            out.append(f"count_{name} = tl.where({rest} % {shared} == 0, count_{name}, 0)")
+        return out
+
+    # --- the filter's gradient ---------------------------------------------------------------------------------------
+
+    def filter_kernel(self, t: Tile) -> TritonKernel:
+        """Channels of one tap down, filters across, along the positions."""
+        image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
+        channel = "height * width" if self.layout.channels_first else "1"
+        start = "scratch0 + tl.program_id(1).to(tl.int64) * (channels * filters * KH * KW)" if t.splits > 1 else "out0"
+        value = "total" if t.splits > 1 else f"total.to({type_text(self.dtype)})"
+        body = lines(
+            "wide = tl.cdiv(filters, BN)",
+            "high = tl.cdiv(channels, BM)",
+            "number = tl.program_id(0)",
+            "across = number % wide * BN + tl.arange(0, BN)",
+            "channel = number // wide % high * BM + tl.arange(0, BM)",
+            "tap = number // wide // high",
+            "i = tap // KW * DH",
+            "j = tap % KW * DW",
+            "count = images * rows * columns",
+            "share = tl.cdiv(tl.cdiv(count, BK), SPLITS) * BK",
+            "begin = tl.program_id(1) * share",
+            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
+            inside(
+                "for start in range(begin, tl.minimum(begin + share, count), BK):",
+                "position = start + tl.arange(0, BK)",
+                "image = (position // (rows * columns)).to(tl.int64)",
+                "row = position // columns % rows",
+                "column = position % columns",
+                "h = row * SH - top + i",
+                "w = column * SW - left + j",
+                "seen = (position < count) & (h >= 0) & (h < height) & (w >= 0) & (w < width)",
+                f"x_at = in0 + {self.layout.offset(image, 'image', 'h', 'w', '0')}",
+                f"a_at = x_at[None, :] + (channel * {channel})[:, None]",
+                "a = tl.load(a_at, mask=seen[None, :] & (channel < channels)[:, None], other=0.0)",
+                f"b_at = in1 + {self.layout.offset(result, 'image[:, None]', 'row[:, None]', 'column[:, None]', 'across[None, :]')}",
+                "b = tl.load(b_at, mask=(position < count)[:, None] & (across < filters)[None, :], other=0.0)",
+                self.dot(),
+            ),
+            f"at = {start} + (tap * channels + channel)[:, None] * filters + across[None, :]",
+            f"tl.store(at, {value}, mask=(channel < channels)[:, None] & (across < filters)[None, :])",
+        )
+        return self.kernel("convolution_filter", t, 2, body, (*IMAGE, *WINDOW, "filters"), None)
+
+
+def add_parts(splits: int, dtype: DType, size: str, known: Mapping[str, int]) -> TritonKernel:
+    """Add what `splits` programs left in scratch0, in order: to out0, whose size has the name `size`."""
+    body = lines(
+        "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+        f"total = tl.zeros([BLOCK], {type_text(added(dtype))})",
+        inside(
+            "for part in tl.static_range(SPLITS):",
+            f"total += tl.load(scratch0 + tl.full([], part, tl.int64) * {size} + at, mask=at < {size}, other=0.0)",
+        ),
+        f"tl.store(out0 + at, total.to({type_text(dtype)}), mask=at < {size})",
+    )
+    parameters = (
+        Parameter("scratch0", "*" + triton_type(added(dtype).name), True),
+        Parameter("out0", "*" + triton_type(dtype.name), True),
+        *size_parameters((size,), known),
+    )
+    return make_kernel("add_parts", parameters, (("BLOCK", 1024), ("SPLITS", splits)), body)

@@ -1,0 +1,145 @@
+"""How matrix products are cut into tiles: which cuts may be the fastest for sizes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ....graph.core.dtypes import DType
+from ..ir import Target
+
+_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
+"""Bytes of shared memory that one block may have."""
+
+_FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
+_FEWEST_EXACT = 4  # the same for products without matrix instructions, whose steps take longer
+_FEW_ROWS = 256  # of the result: with fewer, turning the second operand takes long beside the product
+_PROCESSORS = 132  # of an H100; an A100 has 108, a B200 148, an MI300X 304
+_PERSISTENT: dict[int | str, int] = {90: 132, 100: 148}  # programs that share all tiles: as many as processors
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a product is cut: tiles of m x n, in steps of k; see `TritonKernel` for warps and stages.
+
+    Attributes:
+        splits: how many programs share a tile of the result.
+        described: operand tiles are fetched by the GPU's copy engine (TMA), from a description of the matrix, instead of by
+            addresses that threads compute. From sm_90 on; rows in memory must begin at multiples of 16 bytes.
+        programs: how many programs share all tiles, each making several; 0: a program for each tile. Operands are described.
+        straight: the second operand, which lies transposed, is turned in memory first.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    splits: int = 1
+    described: bool = False
+    programs: int = 0
+    straight: bool = False
+
+
+_HALF = (
+    Tile(128, 256, 64, 8, 3),
+    Tile(128, 128, 64, 8, 4),
+    Tile(128, 128, 64, 4, 3),
+    Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 64, 4, 4),
+    Tile(64, 64, 64, 4, 4),
+    Tile(32, 64, 64, 4, 5),
+    Tile(16, 64, 128, 4, 4),
+)
+_BYTE = tuple(replace(t, k=2 * t.k) for t in _HALF[:7]) + (Tile(16, 64, 256, 4, 3),)
+_MOST_STRAIGHT = 3  # of the likely tiles, how many are tried with the second operand turned, too
+_MOST_DESCRIBED = 2  # of the likely tiles, how many are tried with descriptions, too
+_TF32 = (
+    Tile(128, 128, 32, 8, 4),
+    Tile(128, 64, 32, 4, 4),
+    Tile(64, 128, 32, 4, 4),
+    Tile(64, 64, 32, 4, 4),
+    Tile(32, 64, 32, 4, 4),
+    Tile(16, 64, 64, 4, 4),
+)
+_EXACT = (
+    Tile(128, 128, 16, 8, 3),
+    Tile(64, 128, 16, 4, 3),
+    Tile(128, 64, 16, 8, 3),
+    Tile(64, 64, 16, 4, 3),
+    Tile(32, 64, 32, 4, 3),
+    Tile(16, 64, 32, 4, 3),
+)
+
+_DOUBLE = (
+    Tile(128, 64, 16, 8, 3),
+    Tile(64, 64, 16, 4, 3),
+    Tile(32, 32, 32, 4, 3),
+    Tile(16, 32, 32, 4, 3),
+)
+
+
+def tiles(
+    dtype: DType,
+    target: Target,
+    tf32: bool,
+    known: Mapping[str, int],
+    describable: bool = False,
+    batched: bool = False,
+    turned: bool = False,
+) -> list[Tile]:
+    """Ways to cut a product with operands of a type, likely ones first.
+
+    Args:
+        known: sizes that are always the same; others are taken to be large.
+        describable: whether operands can be described, see `Tile`.
+        batched: whether there is a stack of them.
+        turned: whether the second one lies transposed.
+    """
+    exact = dtype.size == 8 or (dtype.size == 4 and not tf32)
+    choice = {1: _BYTE, 2: _HALF, 8: _DOUBLE}.get(dtype.size, _TF32 if tf32 else _EXACT)
+    m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
+    found = []
+    for t in choice:
+        if target.kind == "hip":
+            t = replace(t, stages=2, k=min(t.k, 64 if dtype.size <= 2 else 32))
+        # AMD keeps the next tiles in registers
+        stages = t.stages if target.kind == "cuda" else 1
+        fits = (t.m + t.n) * t.k * dtype.size * stages <= _SHARED.get(target.arch, 99 * 1024)
+        too_large = (t.m > 16 and t.m >= 2 * m) or (t.n > 64 and t.n >= 2 * n)
+        if fits and not too_large and t not in found:
+            found.append(t)
+    found.sort(key=lambda t: _waste(t, m, n))
+    out = []
+    for t in found:
+        count = -(-m // t.m) * -(-n // t.n) * known.get("batch", 1)
+        fewest = t.k * (_FEWEST_EXACT if exact else _FEWEST_STEPS)
+        splits = min(_PROCESSORS // count, k // fewest, 16) if count else 1
+        if splits > 1:
+            out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
+        elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
+            programs = _PERSISTENT.get(target.arch, 0)
+            if not batched and 0 < programs < count:
+                out.append(replace(t, described=True, programs=programs))
+            deeper = (t.m + t.n) * t.k * dtype.size * (t.stages + 1) <= _SHARED.get(target.arch, 0)
+            out.append(replace(t, described=True, stages=t.stages + deeper))
+        out.append(t)
+    if exact and turned and dtype.size == 4 and target.kind == "cuda":
+        straight = [replace(t, straight=True) for t in out[:_MOST_STRAIGHT]]
+        out = straight + out if m >= _FEW_ROWS else out[:1] + straight + out[1:]
+    return out
+
+
+def can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], known: Mapping[str, int]) -> bool:
+    """Whether both operands can be described."""
+    modern = target.kind == "cuda" and int(target.arch) >= 90
+    beside = "m" if transposed[0] else "k", "k" if transposed[1] else "n"
+    return modern and dtype.size <= 2 and all(known.get(name, 1) % 16 == 0 for name in beside)
+
+
+def _waste(t: Tile, m: int, n: int) -> float:
+    """How much more work whole tiles, on whole waves of processors, are than the product."""
+    high, wide = -(-m // t.m), -(-n // t.n)
+    waves = -(-high * wide // _PROCESSORS)
+    per_load = t.m * t.n / (t.m + t.n)  # products for each number that is loaded
+    return waves * _PROCESSORS * t.m * t.n * (1 + 64 / per_load)

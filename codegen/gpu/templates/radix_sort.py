@@ -1,0 +1,138 @@
+"""Sorting rows of any length and type of number: by digits, from the last to the first (radix sort).
+
+Each element becomes a *key*, a whole number without sign whose order is the elements', and its place. A pass looks at four bits of
+the keys, a digit: blocks count how often each digit occurs among their elements; running sums of these counts, over all blocks and
+digits of a row, say where each block's first element with each digit goes; the blocks move their keys and places there. A pass
+keeps the order of equal digits, so after all passes rows are in order, and equals in that of their places.
+
+The passes are the same two sets of kernels in turn, from one pair of arrays to the other and back. Which digit a pass looks at is
+counted on the GPU (`scratch5`), so that one compiled kernel serves all of them.
+
+Rows of up to `rows.LONGEST_SORTED` elements of 32 bits or less are sorted by one block each instead (`rows.sort`).
+"""
+
+from __future__ import annotations
+
+from ....graph.core.dtypes import DType
+from ..ir import Count, Grid, Launch, Routine, Scratch
+from .text import NARROW, address, make
+
+_BLOCK = 1024  # elements of a block
+_DIGITS = 16
+_ROW = Grid((Count(("before",)), Count(("length",), _BLOCK)))
+
+_HEAD = """    block = tl.program_id(0).to(tl.int64)
+    blocks = tl.cdiv(length, BLOCK)
+    row = block // blocks
+    part = block % blocks
+    i = part * BLOCK + tl.arange(0, BLOCK)
+    inside = i < length
+"""
+_KEYS = """    x = tl.load(in0 + row * length + i, mask=inside, other=0){wide}
+{word}    tl.store(scratch0 + row * length + i, key, mask=inside)
+    tl.store(scratch1 + row * length + i, i.to(tl.int32), mask=inside)
+    tl.store(scratch5, 0, mask=block == 0)
+"""
+_ONE_HOT = """    shift = tl.load(scratch5) * 4
+    key = tl.load({keys} + row * length + i, mask=inside, other=0)
+    digit = ((key >> shift.to(key.dtype)) & 15).to(tl.int32)
+    which = tl.arange(0, 16)
+    hot = ((digit[:, None] == which[None, :]) & inside[:, None]).to(tl.int32)
+"""
+_COUNT = "    tl.store(scratch4 + (row * 16 + which) * blocks + part, tl.sum(hot, 0))\n"
+_TOTALS = """    row = tl.program_id(0).to(tl.int64)
+    n = tl.cdiv(length, BLOCK) * 16
+    carry = tl.zeros([1], tl.int32)
+    for start in range(0, n, XB):
+        i = start + tl.arange(0, XB)
+        x = tl.load(scratch4 + row * n + i, mask=i < n, other=0)
+        tl.store(scratch4 + row * n + i, carry + tl.associative_scan(x, 0, added) - x, mask=i < n)
+        carry += tl.sum(x, 0)
+"""
+_MOVE = """    rank = tl.sum(hot * (tl.associative_scan(hot, 0, added) - 1), 1)
+    first = tl.load(scratch4 + (row * 16 + digit) * blocks + part, mask=inside, other=0)
+    to = row * length + first + rank
+    place = tl.load({places} + row * length + i, mask=inside)
+    tl.store({new_keys} + to, key, mask=inside)
+    tl.store({new_places} + to, place, mask=inside)
+"""
+_NEXT = "    tl.store(scratch5, tl.load(scratch5) + 1)\n"
+_TAKE = """    block = tl.program_id(0).to(tl.int64)
+    blocks = tl.cdiv(k, BLOCK)
+    row = block // blocks
+    i = (block % blocks) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < k
+    place = tl.load(scratch1 + row * length + i, mask=inside, other=0)
+    tl.store(out0 + row * k + i, tl.load(in0 + row * length + place, mask=inside), mask=inside)
+    tl.store(out1 + row * k + i, place, mask=inside)
+"""
+_ADDED = "@triton.jit\ndef added(a, b):\n    return a + b\n\n\n"
+
+
+def long_sort(dtype: DType, *, descending: bool = False) -> Routine:
+    """Sort rows, or take the first `k` of what is sorted.
+
+    `in0` is [before, length], with length below 2**31; `out0` [before, k] gets the values, `out1` their places (int32). NaN is the
+    largest; equals keep their order. A launch gives `before`, `length` and `k`.
+
+    Raises:
+        ValueError: elements of this type have no order.
+    """
+    if dtype.np.kind not in "iufV" or dtype.size > 8 or dtype.size < 2 and dtype.is_floating:
+        raise ValueError(f"elements of {dtype.name} are not sorted")
+    wide, word, bits = _key(dtype, descending)
+    key = "*u64" if bits == 64 else "*u32"
+    arrays = {"in0": address(dtype), "scratch0": key, "scratch1": "*i32", "scratch5": "*i32"}
+    numbers = {"length": "i64"}
+    block = {"BLOCK": _BLOCK}
+    launches = [make("keys", _HEAD + _KEYS.format(wide=wide, word=word), arrays, numbers, block, _ROW)]
+    there = {"scratch0": key, "scratch1": "*i32"}
+    other = {"scratch2": key, "scratch3": "*i32"}
+    counts = {"scratch4": "*i32", "scratch5": "*i32"}
+    totals = make(
+        "totals", _TOTALS, {"scratch4": "*i32"}, numbers, {**block, "XB": 2048}, Grid((Count(("before",)),)), own=_ADDED
+    )
+    following = make("following", _NEXT, {"scratch5": "*i32"}, {}, {}, Grid((Count(()),)), warps=1)
+    ways: list[tuple[Launch, ...]] = []
+    for old, new in ((there, other), (other, there)):
+        (keys, places), (new_keys, new_places) = old, new
+        one_hot = _HEAD + _ONE_HOT.format(keys=keys)
+        count = make("count", one_hot + _COUNT, {keys: key} | counts, numbers, block, _ROW, warps=8)
+        move = one_hot + _MOVE.format(places=places, new_keys=new_keys, new_places=new_places)
+        moved = make("move", move, old | new | counts, numbers, block, _ROW, warps=8, own=_ADDED)
+        ways.append((count, totals, moved, following))
+    for number in range(bits // 4):
+        launches += ways[number % 2]
+    outputs = {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}
+    take = Grid((Count(("before",)), Count(("k",), _BLOCK)))
+    launches.append(make("take", _TAKE, outputs, {"length": "i64", "k": "i64"}, block, take))
+    every = (Count(("before",)), Count(("length",)))
+    scratch = [Scratch(n, key[1:] if i % 2 == 0 else "i32", every) for i, n in enumerate([*there, *other])]
+    blocks = Count(("length",), _BLOCK)
+    scratch += [
+        Scratch("scratch4", "i32", (Count(("before",)), blocks, Count((), times=_DIGITS))),
+        Scratch("scratch5", "i32", (Count((), times=4),)),
+    ]
+    return Routine(tuple(launches), tuple(scratch))
+
+
+def _key(dtype: DType, descending: bool) -> tuple[str, str, int]:
+    """How an element is widened, the lines that make its key, and how many bits of the key count."""
+    bits = 8 * dtype.size if not dtype.is_floating else max(8 * dtype.size, 32)
+    every = (1 << max(bits, 32)) - 1
+    flip = f"    key = key ^ {every}\n" if descending else ""
+    if dtype.is_floating:
+        top, quiet = (1 << (bits - 1), 0x7FF8 << 48 if bits == 64 else 0x7FC00000)
+        lines = (
+            "    x = tl.where(x == 0.0, 0.0, x)\n"  # -0 is 0
+            f"    word = x.to(tl.uint{bits}, bitcast=True)\n"
+            f"    word = tl.where(x != x, {quiet}, word).to(tl.uint{bits})\n"
+            # The bits of a positive number are in order; those of a negative one in the opposite, and below.
+            f"    key = tl.where((word >> {bits - 1}) != 0, word ^ {every}, word | {top}).to(tl.uint{bits})\n"
+        )
+        return (".to(tl.float32)" if dtype in NARROW else ""), lines + flip, bits
+    kept = max(bits, 32)
+    top = 0 if dtype.is_unsigned else 1 << (bits - 1)
+    signed = f".to(tl.{'uint' if dtype.is_unsigned else 'int'}{kept})"
+    lines = f"    key = x{signed}.to(tl.uint{kept}) ^ {top}\n"
+    return "", lines + flip, bits

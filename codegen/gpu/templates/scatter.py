@@ -1,0 +1,183 @@
+"""Putting rows where indices say: set them, or add, subtract, multiply, divide, keep the smaller or the larger.
+
+An array is seen as [rows, after]. `count` coordinates say which rows are meant; each is one number, or several (`depth`) along as
+many axes of sizes s0, s1... A row for an index that is out of range is left out, as on GPUs in TensorFlow.
+
+Where an index occurs several times, all of its updates count. How, depends on what is done:
+
+    add, sub     by atomic additions, whose order changes the last bits of a sum of floats; memory cannot add narrow types: as below
+    update       the last one wins: each row's last occurrence is its *owner*, and only owners write
+    the others   the owner goes through all occurrences, in order. An index that occurs once, which most do, costs nothing more
+
+All but the last are loops (`table_loops`), with the tiles and candidates of all loops. Going through occurrences is no loop over one
+space, and is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ....graph.core.dtypes import DType, float32, float64, int32, int64, uint32, uint64
+from ...fusion.table_loops import MOST_COORDINATES, added, claim, converted, filled, forget, put_by_owners, rows_of
+from ..emit.expr import Names
+from ..emit.schedules import launches, one_after_another
+from ..ir import Count, Grid, Launch, Routine, Scratch
+from .text import address, computed, make
+
+ADDED = (float32, float64, int32, int64, uint32, uint64)  # what memory can add
+_TILE = 1024  # elements of a piece of a row
+
+_IN_TURN = """    block = tl.program_id(0).to(tl.int64)
+    across = tl.cdiv(after, XB)
+    row = block // across
+    column = (block % across) * XB + tl.arange(0, XB)
+    inside = column < after
+    at = tl.load({coordinates} + row).to(tl.int64)
+    if (at >= 0) & (at < rows):
+        if tl.load(scratch0 + at) == row:
+            here = out0 + at * after + column
+            value = tl.load(here, mask=inside, other=1).to({kind})
+            if tl.load(scratch1 + at) == 1:
+                value = combined(value, tl.load({update}, mask=inside, other=1).to({kind}))
+            else:
+                for start in range(0, count, PIECE):
+                    i = start + tl.arange(0, PIECE).to(tl.int64)
+                    left = tl.load({coordinates} + i, mask=i < count, other=-1).to(tl.int64) == at
+                    while tl.max(left.to(tl.int32), 0) > 0:
+                        row = tl.min(tl.where(left, i, count), 0)
+                        value = combined(value, tl.load({update}, mask=inside, other=1).to({kind}))
+                        left = left & (i != row)
+            tl.store(here, value.to(tl.{name}), mask=inside)
+"""
+
+
+def launch_sizes(rows: int, after: int, count: int, dims: Sequence[int]) -> dict[str, int]:
+    """What a launch of a scatter gives: of an array [rows, after] whose coordinates, `count` of them, go along axes of sizes `dims`."""
+    whole = {"elements": rows * after, "updated": count * after, "numbers": count * len(dims)}
+    return {"rows": rows, "after": after, "count": count, **whole, **{f"s{d}": n for d, n in enumerate(dims)}}
+
+
+def scatter(
+    kind: str,
+    dtype: DType,
+    index: DType,
+    sizes: Mapping[str, int],
+    depth: int = 1,
+    *,
+    begin: str = "there",
+    names: tuple[str, str] = ("in1", "in2"),
+    single: bool = False,
+) -> tuple[Routine, ...]:
+    """Ways to put rows into `out0`, the likely best one first.
+
+    Args:
+        kind: update, add, sub, mul, div, min or max.
+        index: type of the coordinates.
+        sizes: `launch_sizes` of the launch; the ways are right for any others, too.
+        depth: how many numbers a coordinate has.
+        begin: what `out0` holds before: `there`: what is there already; `copied`: `in0`; `cleared`: zeros.
+        names: of the coordinates, and of the updates.
+        single: there is one number for all updates, not a row for each.
+
+    Raises:
+        ValueError: no kernel does this with this type.
+    """
+    check_scatter(kind, dtype, depth)
+    coordinates, updates = names
+    space = sizes["count"], sizes["after"]
+    axes = ("count", "after")
+    tables = {"out0": "rows", "scratch0": "rows", "scratch1": "rows", coordinates: "numbers"}
+    begun = beginning(begin, dtype, sizes)
+    if kind in ("add", "sub") and dtype in ADDED:
+        loops = added(dtype, index, depth, negative=kind == "sub", single=single)
+        return one_after_another(
+            [*begun, launches(loops, Names((updates, coordinates), ("out0",), axes, tables=tables), space)]
+        )
+    if kind == "update":
+        owning, scratch = owners(index, depth, coordinates, sizes)
+        loops = put_by_owners(dtype, index, depth, single=single)
+        last = Names((updates, coordinates, "scratch0"), ("out0",), axes, tables=tables)
+        return one_after_another([*begun, *owning, launches(loops, last, space)], scratch)
+    parts = begun
+    scratch = []
+    if depth > 1:
+        flat = Names((coordinates,), ("scratch2",), ("count",), tables=tables)
+        parts = [*parts, launches(rows_of(index, depth), flat, space[:1])[:1]]
+        scratch.append(Scratch("scratch2", "i64", (Count(("count",)),)))
+        index, coordinates = int64, "scratch2"
+    owning, noted = owners(index, 1, coordinates, sizes, counted=True)
+    in_turn = _in_turn(kind, dtype, index, coordinates, updates, sizes["after"], single=single)
+    return one_after_another([*parts, *owning, [in_turn]], [*noted, *scratch])
+
+
+def check_scatter(kind: str, dtype: DType, depth: int = 1) -> None:
+    """ValueError where no kernel does such a scatter; KeyError for a type that kernels cannot have."""
+    address(dtype)
+    if kind not in _COMBINED and kind != "update":
+        raise ValueError(f"no scatter is of the kind {kind!r}")
+    if not 1 <= depth <= MOST_COORDINATES or dtype.name == "bool" and kind != "update":
+        raise ValueError(f"no kernel scatters {dtype.name} at coordinates of {depth} numbers")
+    if kind == "div" and not dtype.is_floating:
+        raise ValueError(f"elements of {dtype.name} are not divided")
+
+
+def owners(
+    index: DType, depth: int, coordinates: str, sizes: Mapping[str, int], *, counted: bool = False
+) -> tuple[list[list[Launch]], list[Scratch]]:
+    """Kernels that note for each row that is named which occurrence owns it, in `scratch0`, and with `counted` how many there
+    are, in `scratch1`. Both hold int32, for `rows` rows; of `count` coordinates there are less than 2**31."""
+    notes = ("scratch0", "scratch1") if counted else ("scratch0",)
+    tables = {**dict.fromkeys(notes, "rows"), coordinates: "numbers"}
+    names = Names((coordinates,), notes, ("count",), tables=tables)
+    ways = [
+        launches(make_loops(index, depth, counted=counted), names, (sizes["count"],))[:1]
+        for make_loops in (forget, claim)
+    ]
+    return ways, [Scratch(note, "i32", (Count(("rows",)),)) for note in notes]
+
+
+def beginning(begin: str, dtype: DType, sizes: Mapping[str, int], out: str = "out0") -> list[list[Launch]]:
+    """The kernel that makes what rows are put into."""
+    if begin == "there":
+        return []
+    loops = filled(dtype) if begin == "cleared" else converted(dtype, dtype)
+    # The whole array is one axis to this kernel, whose size is a product.
+    names = Names(() if begin == "cleared" else ("in0",), (out,), ("elements",))
+    return [launches(loops, names, (sizes["rows"] * sizes["after"],))[:1]]
+
+
+def _in_turn(
+    kind: str, dtype: DType, index: DType, coordinates: str, updates: str, after: int, *, single: bool
+) -> Launch:
+    """The kernel in which owners go through all occurrences of their rows."""
+    across = min(_TILE, max(32, min(256, 1 << max(after - 1, 0).bit_length())))
+    body = _IN_TURN.format(
+        coordinates=coordinates,
+        update=f"{updates} + (row + column) * 0" if single else f"{updates} + row * after + column",
+        kind=computed(dtype),
+        name=dtype.name,
+    )
+    arrays = {coordinates: address(index), updates: address(dtype), "scratch0": "*i32", "scratch1": "*i32"}
+    return make(
+        f"scatter_{kind}",
+        body,
+        arrays | {"out0": address(dtype)},
+        {"rows": "i64", "after": "i64", "count": "i64"},
+        {"XB": across, "PIECE": 512},
+        Grid((Count(("after",), across), Count(("count",)))),
+        calls=[kind + "imum"] if kind in ("min", "max") and dtype.is_floating else [],
+        own=_combined(kind, dtype),
+    )
+
+
+_COMBINED = {"add": "a + b", "sub": "a - b", "mul": "a * b", "div": "", "min": "", "max": ""}
+
+
+def _combined(kind: str, dtype: DType) -> str:
+    """The text of the function that puts an update to a value."""
+    value = _COMBINED[kind]
+    if kind == "div":
+        value = "a / b" if dtype is float64 else "tl.div_rn(a, b)"
+    elif not value:
+        value = f"{kind}imum(a, b)" if dtype.is_floating else f"tl.{kind}imum(a, b)"
+    return f"@triton.jit\ndef combined(a, b):\n    return {value}\n\n\n"

@@ -1,0 +1,249 @@
+"""Triton kernels to binaries, ahead of time, for GPUs that need not be here.
+
+What a kernel is compiled to depends on its text, its arguments' types and promises, its constants and options, the target, and
+Triton's version. Their hash names two files in the cache folder: the image, and beside it JSON with what a launch needs. The
+second is written last, so where it is, both are. A process that finds them never imports Triton, which takes a second.
+
+Nothing is taken from the environment: whether products and sums are contracted is said for each kernel, and alignment is
+promised for each argument, since nothing is inferred ahead of time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ....graph.core.errors import FailedPreconditionError, InternalError
+from ... import artifact_cache
+from ...cpu.thread_pool import cores
+from ..ir import Binary, Target, TritonKernel
+from .elf import facts_of
+from .workers import Places
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1  # of the files; a change makes all of them anew
+_HIDDEN = 2  # addresses that Triton adds behind a kernel's own parameters: of global and of profile scratch
+_IMAGE = {"cuda": "cubin", "hip": "hsaco"}
+_LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
+
+_binaries: dict[str, Binary] = {}
+_underway: dict[str, Future[Binary]] = {}
+_lock = threading.Lock()  # of _underway
+
+
+def compile_kernel(kernel: TritonKernel, target: Target) -> Binary:
+    """A kernel's binary: from this process, from the disk, or compiled now (0.05 to 1 s).
+
+    Safe to call from any thread; several compile at a time, as many as there are cores (`workers`).
+
+    Raises:
+        FailedPreconditionError: it must be compiled, and Triton is not installed.
+        InternalError: Triton refuses the kernel, or does not lay out its arguments as a launch would. Shows the text.
+    """
+    key = key_of(kernel, target)
+    binary = _binaries.get(key)
+    if binary is None:
+        binary = _read(key)
+    if binary is None:
+        return _compiled_once(key, kernel, target)
+    _binaries[key] = binary
+    return binary
+
+
+def compile_together(kernels: Iterable[TritonKernel], target: Target) -> None:
+    """Compile kernels side by side, those that are not at hand. Who then asks for one waits no more, or sees what is wrong."""
+    missing = list(dict.fromkeys(kernels))
+    if len(missing) < 2:
+        return
+    with ThreadPoolExecutor(min(len(missing), cores()), "dovetail-triton") as pool:
+        for done in [pool.submit(compile_kernel, kernel, target) for kernel in missing]:
+            done.exception()  # comes again when the kernel is asked for
+
+
+def is_compiled(kernel: TritonKernel, target: Target) -> bool:
+    """Whether a kernel's binary is at hand, here or on disk."""
+    key = key_of(kernel, target)
+    return key in _binaries or _path(key).with_suffix(".json").exists()
+
+
+@cache
+def triton_version() -> str:
+    """Of the installed Triton, without importing it.
+
+    Raises:
+        FailedPreconditionError: there is none.
+    """
+    from importlib import metadata
+
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        raise FailedPreconditionError(
+            None, None, "Kernels for GPUs are compiled by Triton, which is not installed. Install it (pip install triton; "
+            "there are wheels for Linux on x86-64 and ARM), or run on CPUs."
+        ) from None  # fmt: skip
+
+
+def key_of(kernel: TritonKernel, target: Target) -> str:
+    """The name of a binary: a hash of all that it depends on."""
+    return hashlib.sha256(repr((_FORMAT, triton_version(), kernel, target)).encode()).hexdigest()[:40]
+
+
+def _compiled_once(key: str, kernel: TritonKernel, target: Target) -> Binary:
+    """Compile, or wait for the thread that does so already."""
+    with _lock:
+        done = _underway.get(key)
+        if done is None:
+            mine = _underway[key] = Future()
+    if done is not None:
+        return done.result()
+    try:
+        binary = _binaries.get(key)
+        if binary is None:
+            binary = _places().compile(kernel, target)
+            _write(key, binary)
+            _binaries[key] = binary
+        mine.set_result(binary)
+        return binary
+    except BaseException as e:
+        mine.set_exception(e)
+        raise
+    finally:
+        with _lock:
+            del _underway[key]
+
+
+@cache
+def _places() -> Places:
+    return Places(compile_here, cores())
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _path(key: str) -> Path:
+    return artifact_cache.folder("triton") / key[:2] / key
+
+
+def _read(key: str) -> Binary | None:
+    path = _path(key)
+    try:
+        fields = json.loads(path.with_suffix(".json").read_bytes())
+        image = path.with_suffix(".bin").read_bytes()
+        if fields.pop("sha256") != hashlib.sha256(image).hexdigest():
+            return None
+        return Binary.from_fields(fields, image)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or damaged: it is compiled again
+
+
+def _write(key: str, binary: Binary) -> None:
+    path = _path(key)
+    fields = binary.to_fields() | {"sha256": hashlib.sha256(binary.image).hexdigest()}
+    artifact_cache.put(path.with_suffix(".bin"), binary.image, anew=True)
+    artifact_cache.put(path.with_suffix(".json"), json.dumps(fields, indent=1).encode(), anew=True)
+
+
+# --- Triton ----------------------------------------------------------------------------------------------------------
+
+
+def load_source(text: str, purpose: str = "compiled") -> ModuleType:
+    """A kernel's text as a module, one per purpose; Triton wants to find it in a file."""
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    name = f"_dovetail_triton.{purpose}.k{key}"
+    module = sys.modules.get(name)
+    if module is not None:
+        return module
+    path = artifact_cache.folder("triton") / "source" / f"k{key}.py"
+    artifact_cache.put(path, text.encode())
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # the module is read once
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = written
+    sys.modules[name] = module
+    return module
+
+
+def compile_here(kernel: TritonKernel, target: Target) -> Binary:
+    """Compile a kernel in this process, for one thread at a time. Raises what `compile_kernel` does."""
+    triton_version()
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {p.name: p.type for p in kernel.parameters} | {name: "constexpr" for name, _ in kernel.constants}
+    promises = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(kernel.parameters) if p.divisible}
+    options: dict[str, Any] = {
+        "num_warps": kernel.num_warps,
+        "num_stages": kernel.num_stages,
+        "enable_fp_fusion": kernel.contract,
+        **dict(kernel.options),
+    }
+    knobs = triton.knobs
+    with knobs.cache.scope(), knobs.nvidia.scope(), tempfile.TemporaryDirectory(prefix="dovetail-triton-") as own:
+        knobs.cache.dir = own  # what Triton keeps of its own would be a second copy
+        if target.kind == "cuda" and int(target.arch) <= _LAST_WITH_OLD_ASSEMBLER:
+            # Newer Tritons bring two assemblers. The older one's files can be loaded by the drivers of CUDA 12, too.
+            knobs.nvidia.ptxas_blackwell = knobs.nvidia.ptxas.path
+        try:
+            function = getattr(load_source(kernel.text), kernel.name)
+            source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.constants), attrs=promises)
+            made = triton.compile(source, target=GPUTarget(target.kind, target.arch, target.warp_size), options=options)
+        except Exception as e:
+            raise InternalError(
+                None, None, f"Triton {triton_version()} does not compile {kernel.name} for {target}: {e}\n{kernel.text}"
+            ) from e  # fmt: skip
+    image, metadata = bytes(made.asm[_IMAGE[target.kind]]), made.metadata
+    facts = facts_of(image, metadata.name)
+    expected = layout(kernel)
+    if facts.parameters != expected:
+        raise InternalError(
+            None, None,
+            f"Triton {triton_version()} gives {kernel.name} for {target} the parameters {facts.parameters} (offset and size), "
+            f"and a launch would pass {expected}.\n{kernel.text}",
+        )  # fmt: skip
+    if facts.stack:
+        words = "%s for %s keeps %d bytes of each thread on its stack: they do not fit its registers"
+        logger.info(words, kernel.name, target, facts.stack)
+    return Binary(
+        image=image,
+        entry=metadata.name,
+        parameters=kernel.parameters,
+        num_warps=metadata.num_warps,
+        shared_bytes=metadata.shared,
+        global_scratch=getattr(metadata, "global_scratch_size", 0) or 0,
+        profile_scratch=getattr(metadata, "profile_scratch_size", 0) or 0,
+        num_ctas=metadata.num_ctas,
+        cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
+        registers=facts.registers,
+        spills=facts.stack,
+        target=target,
+    )
+
+
+def layout(kernel: TritonKernel) -> tuple[tuple[int, int], ...]:
+    """Offset and size in bytes of each argument of a launch, Triton's own two addresses included."""
+    out: list[tuple[int, int]] = []
+    end = 0
+    for size in [p.size for p in kernel.parameters] + [8] * _HIDDEN:
+        start = -(-end // size) * size
+        out.append((start, size))
+        end = start + size
+    return tuple(out)

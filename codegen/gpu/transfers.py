@@ -1,0 +1,142 @@
+"""Where a GPU's tensors leave and others arrive: the copies, as steps of the program.
+
+Programs of GPUs keep tensors in GPU memory; clients, wires and CPUs do not. So what arrives (a feed, a receive) goes through
+`ToDevice`, and what leaves (a fetch, a send) through `ToHost`. Among the GPUs of one task tensors go from memory to memory, and
+only the receiving side has a step. To a GPU of another process that reads this one's memory, a large tensor is lent (`cuda/ipc.py`).
+
+A send's copy begins where the tensor exists, and is waited for only after the kernels that follow have been launched: they run
+while it is on its way. No send passes a receive, another send, or anything that may have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ...graph.core.source_location import UNKNOWN
+from ...graph.resources.resource_manager import VariableState
+from ..ir.program import Call, Instruction, Kernel, Loop, Program, Recv, Send
+from .driver.array import DeviceArray
+from .driver.copies import Coming
+from .driver.device import Device
+from .driver.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
+from .kernels import OnDevice
+from .residency import OnHost, OnShape, View, arriving
+
+FROM_HOST = "ToDevice"
+"""The op of a step that brings a value to the GPU, and puts it where it was."""
+
+_LAUNCHING = (OnDevice, OnShape, View)  # what does not wait for anything
+_WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))
+
+
+def leaving(value: Any) -> Any:
+    """What leaves a GPU, in the host's memory. Of a variable's place, which can be fetched, it is the value."""
+    if type(value) is VariableState:
+        value = value.read()
+    if type(value) is Coming:  # a stretch has begun with it
+        return value.result()
+    return value.device.to_host(value) if type(value) is DeviceArray else value
+
+
+def beginning(value: Any) -> Any:
+    """What leaves a GPU, on its way to the host's memory."""
+    if type(value) is VariableState:
+        value = value.read()
+    return value.device.coming_to_host(value) if type(value) is DeviceArray and value.nbytes else leaving(value)
+
+
+def offered(value: Any, destination: str, lends: Lends) -> Any:
+    """What leaves for a GPU of another process: where it lies, if that process reads it there; else on its way to the host."""
+    if type(value) is DeviceArray and value.nbytes >= LEAST_BYTES and lends(destination):
+        lent = outgoing(value, destination)
+        if lent is not None:
+            return lent
+    return beginning(value)
+
+
+def ended(value: Any) -> Any:
+    """What has come to the host's memory, or is there to be lent."""
+    if type(value) is Outgoing:
+        return value.wait()
+    return value.result() if type(value) is Coming else value
+
+
+def with_crossings(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
+    """The program with a step at each crossing.
+
+    Args:
+        program: as it was lowered.
+        device: the GPU that runs it.
+        peers: names of devices that take tensors in GPU memory.
+        lends: which GPUs of other tasks read this one's memory; None: none.
+    """
+    return _Crossings(program, device, peers, lends).result()
+
+
+class _Crossings:
+    def __init__(self, program: Program, device: Device, peers: frozenset[str], lends: Lends | None) -> None:
+        self.program = program
+        self.lends = lends
+        self.device = device
+        self.peers = peers
+        self.slots = list(program.slots)
+
+    def result(self) -> Program:
+        program = self.program
+        instructions = [self.arrive(slot, name) for name, slot in program.feeds]
+        instructions += self.inside(program.instructions)
+        fetches = []
+        for name, slot in program.fetches:
+            out = self.new_slot()
+            instructions.append(self.leave(slot, out, name))
+            fetches.append((name, out))
+        return replace(program, instructions=tuple(instructions), slots=tuple(self.slots), fetches=tuple(fetches))
+
+    def new_slot(self) -> int:
+        self.slots.append(None)
+        return len(self.slots) - 1
+
+    def arrive(self, slot: int, what: str) -> Instruction:
+        device = self.device
+        return Call(lambda value: arriving(device, value), (slot,), (slot,), (), what, FROM_HOST, UNKNOWN)
+
+    def begin(self, destination: str) -> Kernel:
+        """What begins to send to a device."""
+        lends = self.lends
+        if lends is None or "/device:GPU:" not in destination:
+            return beginning
+        return lambda value: offered(value, destination, lends)
+
+    def leave(self, slot: int, out: int, what: str, frees: tuple[int, ...] = ()) -> Instruction:
+        return Call(leaving, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
+
+    def inside(self, instructions: Iterable[Instruction]) -> list[Instruction]:
+        out: list[Instruction] = []
+        waiting: list[Instruction] = []  # sends whose copies have begun
+        for step in instructions:
+            if isinstance(step, Send) and step.slot >= 0 and step.destination not in self.peers:
+                coming, there = self.new_slot(), self.new_slot()
+                what = f"to {step.destination}"
+                out += waiting
+                out.append(
+                    Call(self.begin(step.destination), (step.slot,), (coming,), step.frees, what, "ToHost", UNKNOWN)
+                )
+                waiting = [
+                    Call(ended, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
+                    replace(step, slot=there, frees=(there,)),
+                ]
+                continue
+            if not (isinstance(step, Call) and (isinstance(step.kernel, _LAUNCHING) or step.op in _WITHOUT_WORK)):
+                out += waiting
+                waiting = []
+            if isinstance(step, Recv) and step.slot >= 0:
+                out += [step, self.arrive(step.slot, f"from {step.source}")]
+            elif isinstance(step, Call) and type(step.kernel) is OnHost:
+                out.append(replace(step, op=f"{step.op} (on the host)"))
+            elif isinstance(step, Loop):
+                out.append(replace(step, head=tuple(self.inside(step.head)), body=tuple(self.inside(step.body))))
+            else:
+                out.append(step)
+        return out + waiting

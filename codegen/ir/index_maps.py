@@ -1,0 +1,382 @@
+"""The axes of one node: over which axes its tensors lie, and which of them it reduces.
+
+A `Pattern` numbers a node's axes and says, for each tensor, which number each of its dimensions is. A dimension of size 1 has no
+number: it is no axis, and what lacks an axis is broadcast along it. From the patterns of single nodes fusion finds out whether
+several nodes lie in one space (`groups`).
+
+Where a size is not known before the graph runs, a pattern assumes that nothing is broadcast along it. The launcher of a kernel
+compares the real shapes with that, and with what is `assumed` of values that only the running graph knows:
+
+    the gradient of a broadcast     Sum(gradient, axes), Reshape(..., shape of x), whose axes BroadcastGradientArgs finds from
+                                    the shapes of both operands: those of them that are known to be repeated are summed, the
+                                    others are assumed not to be
+    a shape that is computed        the result is assumed to have the sizes that its axes have elsewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from ...graph.core.constant_value import static_dims, static_value
+from ...graph.core.dtypes import float32, float64, int32, int64
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import element_count
+from ..fusion.legality import NotFusibleError
+from ..passes.rng import DRAWN
+from .symbolic_shape import Size, Sizes
+
+REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
+LAST_AXIS = frozenset(
+    ("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
+)
+EXTREMES = frozenset(("ArgMax", "ArgMin"))
+SCANS = frozenset(("Cumsum", "Cumprod"))
+SCATTERS = frozenset(("UnsortedSegmentSum",))
+LOOKUPS = frozenset(("GatherV2", "ResourceGather"))
+"""Rows of a table, the first input, at the places that the second one holds."""
+ADDED = (float32, float64, int32, int64)
+"""Element types of rows that are added in memory: narrow ones would be rounded at each sum."""
+_VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
+
+Labels: TypeAlias = "tuple[int | None, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What a pattern takes for granted of the value of an input that holds sizes or axes.
+
+    Attributes:
+        tensor: the input, a vector of integers.
+        labels: those of the tensor that it is about.
+        over: None: the vector holds that tensor's sizes. Else it holds axes of that tensor, and all that are not among these
+            have size 1.
+    """
+
+    tensor: Tensor
+    labels: Labels
+    over: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A node's own axes, as labels.
+
+    Attributes:
+        inputs: for each input, a label per dimension (None: size 1); None for an input that holds no data (axes, a shape).
+        outputs: the same for each output.
+        reduced: labels that are reduced.
+        sizes: static size of each label.
+        is_view: the only output is the first input, seen in another way.
+        assumed: what must hold of inputs that hold no data.
+        position: the label along which the node's rule takes positions, after its inputs.
+        checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
+        row: of a node of LOOKUPS, the labels of a row's dimensions.
+        scanned: of a running sum or product along the reduced label, whether it goes from the end.
+        scattered: whether what the node gives is a table, into whose rows it adds: its output has the labels of a row.
+        drawn: of a node that draws, the labels of what it makes: its numbers depend on their places in it.
+        unknown: of labels without a static size, the sizes that their tensors have there (`sizes`).
+    """
+
+    inputs: tuple[Labels | None, ...]
+    outputs: tuple[Labels, ...]
+    reduced: frozenset[int]
+    sizes: dict[int, int | None]
+    is_view: bool = False
+    assumed: tuple[Assumed, ...] = ()
+    position: int | None = None
+    checked: tuple[int, ...] = ()
+    row: Labels | None = None
+    drawn: Labels | None = None
+    scanned: bool | None = None
+    scattered: bool = False
+    unknown: Mapping[int, frozenset[Size]] = field(default_factory=dict)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Inputs that must be there before the kernel runs: what is checked, and what is looked at elsewhere than in its place."""
+        return (1,) if self.scattered else self.checked if self.row is None else (0, 1)
+
+    def data_of(self, node: Node) -> list[tuple[Tensor, Labels]]:
+        """The node's inputs that hold data, with their labels."""
+        return [(t, labels) for t, labels in zip(node.inputs, self.inputs, strict=True) if labels is not None]
+
+    @property
+    def space(self) -> frozenset[int]:
+        """All labels."""
+        return frozenset(self.sizes)
+
+    def with_sizes(self, node: Node, sizes: Sizes) -> Pattern:
+        """The pattern with what is known of its unknown sizes."""
+        if None not in self.sizes.values():
+            return self
+        found: dict[int, set[Size]] = {}
+        for t, labels in zip((*node.inputs, *node.outputs), (*self.inputs, *self.outputs), strict=True):
+            dims = None if labels is None else sizes.dims(t)
+            if labels is not None and dims is not None and len(dims) == len(labels):
+                for label, size in zip(labels, dims, strict=True):
+                    if label is not None and self.sizes[label] is None:
+                        found.setdefault(label, set()).add(size)
+        return replace(self, unknown={label: frozenset(of) for label, of in found.items()})
+
+
+def pattern_of(node: Node) -> Pattern:
+    """A node's axes.
+
+    Raises:
+        NotFusibleError: they are not known before the graph runs.
+    """
+    computed = _unbroadcast_pattern(node)
+    if computed is not None:
+        return computed
+    for t in (*node.inputs, *node.outputs):
+        if t.dims is None:
+            raise NotFusibleError(f"the rank of {t.name} is not known")
+        if 0 in t.dims:
+            raise NotFusibleError("it has no elements")
+    if node.type == "OneHot":
+        return _one_hot_pattern(node)
+    if node.type in LOOKUPS:
+        return _lookup_pattern(node)
+    if node.type in SCANS:
+        return _scanned_pattern(node)
+    if node.type in SCATTERS:
+        return _scattered_pattern(node)
+    if node.type in DRAWN:
+        return _drawn_pattern(node)
+    if (
+        node.type in REDUCTIONS
+        or node.type in LAST_AXIS
+        or node.type in EXTREMES
+        or node.type in ("L2Loss", "BiasAddGrad")
+    ):
+        return _reduction_pattern(node)
+    if node.type in ("Reshape", "ExpandDims", "Squeeze"):
+        return _reshape_pattern(node)
+    return _elementwise_pattern(node)
+
+
+def _sizes(labels: Labels, dims: tuple[int | None, ...]) -> dict[int, int | None]:
+    return {x: d for x, d in zip(labels, dims, strict=True) if x is not None}
+
+
+def _numbered(dims: tuple[int | None, ...]) -> Labels:
+    """A label per dimension that is not 1: its place."""
+    return tuple(None if d == 1 else i for i, d in enumerate(dims))
+
+
+def _elementwise_pattern(node: Node) -> Pattern:
+    dims = node.outputs[0].dims or ()
+    labels = _numbered(dims)
+    inputs: list[Labels | None] = []
+    assumed: list[Assumed] = []
+    for i, t in enumerate(node.inputs):
+        if node.type == "BroadcastTo" and i == 1:
+            inputs.append(None)
+            assumed.append(Assumed(t, labels))
+            continue
+        own = t.dims or ()
+        at = len(dims) - len(own)
+        if node.type == "Select" and i == 0 and len(own) != len(dims):
+            raise NotFusibleError("its condition chooses rows")
+        if node.type == "BiasAdd" and i == 1 and node.attrs["data_format"] == "NCHW":
+            at = 1
+        inputs.append(tuple(None if d == 1 else labels[at + j] for j, d in enumerate(own)))
+        if any(d != 1 and labels[at + j] is None for j, d in enumerate(own)):
+            raise NotFusibleError("a size is not known")
+    return Pattern(
+        tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in _VIEWS, tuple(assumed)
+    )  # fmt: skip
+
+
+def _reduction_pattern(node: Node) -> Pattern:
+    dims = node.inputs[0].dims or ()
+    labels = _numbered(dims)
+    keep = bool(node.attrs.get("keep_dims", False))
+    position: int | None = None
+    if node.type in REDUCTIONS or node.type in EXTREMES:
+        axes = static_value(node.inputs[1])
+        if axes is None:
+            raise NotFusibleError("its axes are not known before the graph runs")
+        over = {int(a) % max(len(dims), 1) for a in np.asarray(axes).ravel()}
+    elif node.type == "L2Loss":
+        over = set(range(len(dims)))
+    elif node.type == "BiasAddGrad":
+        over = set(range(len(dims))) - {1 if node.attrs["data_format"] == "NCHW" else len(dims) - 1}
+    else:
+        over = {len(dims) - 1}
+    reduced = frozenset(i for i in over if labels[i] is not None)
+    if not reduced:
+        raise NotFusibleError("it reduces axes of size 1 only")
+    kept = tuple(None if i in over else x for i, x in enumerate(labels) if keep or i not in over)
+    inputs: tuple[Labels | None, ...] = (labels, *(None for _ in node.inputs[1:]))
+    outputs: tuple[Labels, ...] = (kept,)
+    if node.type in ("Softmax", "LogSoftmax"):
+        outputs = (labels,)
+    elif node.type == "LayerNorm":
+        if any(t.dims != dims[-1:] for t in node.inputs[1:]):
+            raise NotFusibleError("the sizes of gain and bias are not known to be that of the last axis")
+        inputs, outputs = (labels, *(labels[-1:] for _ in node.inputs[1:])), (labels,)
+    elif node.type == "SoftmaxCrossEntropyWithLogits":
+        if node.inputs[1].dims != dims:
+            raise NotFusibleError("the shapes of logits and labels are not known to be equal")
+        inputs, outputs = (labels, labels), (kept, labels)
+    elif node.type == "SparseSoftmaxCrossEntropyWithLogits":
+        if node.inputs[1].dims != dims[:-1]:
+            raise NotFusibleError("the shapes of logits and labels are not known to fit")
+        inputs, outputs = (labels, kept), (kept, labels)
+    if node.type in EXTREMES or node.type.startswith("Sparse"):
+        (position,) = reduced
+    checked = (1,) if node.type.startswith("Sparse") else ()
+    return Pattern(inputs, outputs, reduced, _sizes(labels, dims), position=position, checked=checked)
+
+
+def _one_hot_pattern(node: Node) -> Pattern:
+    dims, indices = node.outputs[0].dims or (), node.inputs[0].dims or ()
+    at = node.attrs["axis"] % len(dims)
+    if dims[at] is None or dims[at] == 1:
+        raise NotFusibleError("how many classes there are is not known" if dims[at] is None else "there is one class")
+    labels = _numbered(dims)
+    own = (*labels[:at], *labels[at + 1 :])
+    if any((d == 1) != (x is None) for d, x in zip(indices, own, strict=True)):
+        raise NotFusibleError("a size is not known")
+    return Pattern((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
+
+
+def _lookup_pattern(node: Node) -> Pattern:
+    table, rows, *axis = node.inputs
+    if table.dtype.is_ref:
+        raise NotFusibleError("it takes a variable's place")
+    along = static_value(axis[0]) if axis else 0
+    if axis and node.attrs["batch_dims"] or along is None or int(along) != 0:
+        raise NotFusibleError("it picks along another axis than the first")
+    dims, places = node.outputs[0].dims or (), rows.dims or ()
+    if rows.op.type == "Const" and element_count(places) == 1:
+        raise NotFusibleError("it picks one row, which is known")
+    if not any(d != 1 for d in dims):
+        raise NotFusibleError("it picks one number")
+    labels = _numbered(dims)
+    own, row = labels[: len(places)], labels[len(places) :]
+    if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
+        raise NotFusibleError("a size is not known")
+    return Pattern((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
+
+
+def _scanned_pattern(node: Node) -> Pattern:
+    dims = node.inputs[0].dims or ()
+    axis = static_value(node.inputs[1])
+    if axis is None:
+        raise NotFusibleError("its axis is not known before the graph runs")
+    labels = _numbered(dims)
+    along = labels[int(axis) % len(dims)]
+    if along is None:
+        raise NotFusibleError("it goes along an axis of size 1")
+    return Pattern(
+        (labels, None), (labels,), frozenset([along]), _sizes(labels, dims), scanned=bool(node.attrs["reverse"])
+    )
+
+
+def _scattered_pattern(node: Node) -> Pattern:
+    data, ids, _ = node.inputs
+    if data.dtype not in ADDED:
+        raise NotFusibleError(f"rows of {data.dtype.name} are not added in memory")
+    dims, places = data.dims or (), ids.dims or ()
+    labels = _numbered(dims)
+    own = labels[: len(places)]
+    if not any(x is not None for x in own):
+        raise NotFusibleError("it adds one row")
+    if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
+        raise NotFusibleError("a size is not known")
+    return Pattern((labels, own, None), (labels[len(places) :],), frozenset(), _sizes(labels, dims), scattered=True)
+
+
+def _drawn_pattern(node: Node) -> Pattern:
+    dims = node.outputs[0].dims or ()
+    labels = _numbered(dims)
+    assumed = (Assumed(node.inputs[0], labels),)
+    return Pattern((None, (), ()), (labels,), frozenset(), _sizes(labels, dims), assumed=assumed, drawn=labels)
+
+
+def _reshape_pattern(node: Node) -> Pattern:
+    before, after = node.inputs[0].dims or (), node.outputs[0].dims or ()
+    old, new = [d for d in before if d != 1], [d for d in after if d != 1]
+    if len(old) != len(new) or any(a != b for a, b in zip(old, new, strict=True)) or old.count(None) > 1:
+        raise NotFusibleError("it changes more than axes of size 1")
+
+    def counted(dims: Iterable[int | None]) -> Labels:
+        labels = iter(range(len(old)))
+        return tuple(None if d == 1 else next(labels) for d in dims)
+
+    made = counted(after)
+    assumed = (Assumed(node.inputs[1], made),) if node.type == "Reshape" else ()
+    inputs = (counted(before), *(None for _ in node.inputs[1:]))
+    return Pattern(inputs, (made,), frozenset(), dict(enumerate(old)), True, assumed)
+
+
+# --- gradients of broadcasts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbroadcast:
+    """`Sum(gradient, axes)`, where the axes are those along which an operand was repeated.
+
+    Attributes:
+        gradient: dims of what is summed. operand: dims of the operand that was repeated.
+        sizes: the vector with the operand's sizes.
+        over: the axes that are known to be repeated.
+    """
+
+    gradient: tuple[int | None, ...]
+    operand: tuple[int | None, ...]
+    sizes: Tensor
+    over: frozenset[int]
+
+
+def _unbroadcast(node: Node) -> _Unbroadcast | None:
+    """What a `Sum` undoes, if it undoes a broadcast whose axes only the running graph knows."""
+    if node.type != "Sum" or node.inputs[1].op.type != "BroadcastGradientArgs" or node.attrs.get("keep_dims", False):
+        return None
+    axes = node.inputs[1]
+    mine = axes.op.outputs.index(axes)
+    gradient, operand, other = node.inputs[0].dims, *(static_dims(axes.op.inputs[i]) for i in (mine, 1 - mine))
+    if gradient is None or operand is None or other is None or 0 in gradient:
+        return None
+    if len(gradient) != max(len(operand), len(other)):
+        return None
+    own, theirs = (_aligned(dims, len(gradient)) for dims in (operand, other))
+    over = frozenset(i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a == 1 and b != 1)
+    over |= frozenset(range(len(gradient) - len(operand)))
+    return _Unbroadcast(gradient, operand, axes.op.inputs[mine], over)
+
+
+def _aligned(dims: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
+    return (1,) * (rank - len(dims)) + dims
+
+
+def _unbroadcast_pattern(node: Node) -> Pattern | None:
+    """The pattern of one of the two nodes that undo a broadcast; None for other nodes."""
+    if node.type == "Sum":
+        found = _unbroadcast(node)
+        if found is None:
+            return None
+        labels = _numbered(found.gradient)
+        made = tuple(x for i, x in enumerate(labels) if i not in found.over)
+        reduced = frozenset(x for i, x in enumerate(labels) if i in found.over and x is not None)
+        assumed = (Assumed(node.inputs[1], labels, found.over),)
+        return Pattern((labels, None), (made,), reduced, _sizes(labels, found.gradient), not reduced, assumed)
+    if node.type != "Reshape":
+        return None
+    found = _unbroadcast(node.inputs[0].op)
+    if found is None or node.inputs[1] is not found.sizes:
+        return None
+    missing = len(found.gradient) - len(found.operand)
+    labels = tuple(None if i in found.over else x for i, x in enumerate(_numbered(found.gradient)))
+    taken = tuple(x for i, x in enumerate(labels) if i not in found.over)
+    made = labels[missing:]
+    if any(d == 1 and x is not None for d, x in zip(found.operand, made, strict=True)):
+        return None  # a size that the gradient does not know yet is 1
+    sizes = {x: d for x, d in zip(labels, found.gradient, strict=True) if x is not None}
+    return Pattern((taken, None), (made,), frozenset(), sizes, True, (Assumed(node.inputs[1], made),))

@@ -1,0 +1,384 @@
+"""The loop IR: what one fused kernel computes, as values over a space of axes.
+
+A kernel runs over a *space*: a few axes, some of which may be *reduced*. Each value varies over some of the axes and is made
+once for each combination of those; where it varies over fewer axes than its user, it is broadcast. A value is *full* when it
+varies over a reduced axis, else *kept*; reductions lead from full values to kept ones, always over all reduced axes. So a
+softmax over rows is one kernel, and broadcasting, several outputs and several reductions need no concepts of their own:
+
+    loops over d0, reducing d1
+      v0: float32[d0, d1] = load in0
+      v1: float32[d0] = reduce max v0
+      v2: float32[d0, d1] = sub v0 v1
+      v3: float32[d0, d1] = exp v2
+      v4: float32[d0] = reduce sum v3
+      v5: float32[d0, d1] = div v3 v4
+      store out0[d0, d1] = v5
+
+How loops are nested, what is kept between two of them and what is computed again is decided by those who make source text
+from this (`nest`). Sizes are not part of it, so one kernel serves every batch size; nor are names, so equal kernels
+of different graphs are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.core.dtypes import DType, bool_
+
+# Operations on one number, by how many they take. Their meaning is NumPy's.
+UNARY = frozenset(
+    (
+        "neg",
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sqrt",
+        "exp",
+        "expm1",
+        "log",
+        "log1p",
+        "tanh",
+        "erf",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "asin",
+        "acos",
+        "atan",
+        "sin",
+        "cos",
+        "tan",
+        "erfc",
+        "lgamma",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "not",
+        "invert",
+        "cast",
+    )  # fmt: skip
+)
+BINARY = frozenset(
+    (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "minimum",
+        "maximum",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "and",
+        "or",
+        "xor",
+        "bitand",
+        "bitor",
+        "bitxor",
+        "shl",
+        "shr",
+    )  # fmt: skip
+)
+TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
+READS = frozenset(["load", "gather"])
+"""What is read from inputs."""
+DRAWS = frozenset(["uniform", "normal"])
+"""What `random` values are: see `graph.philox`."""
+SET, ADD, MAX = "set", "add", "max"
+"""What a store does with what is there."""
+REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
+FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
+"""Functions that have no form for float64."""
+COSTLY = FLOAT32_ONLY | {
+    *("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
+}
+"""What is kept rather than computed again: each costs about as much as ten additions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a kernel.
+
+    Attributes:
+        op: `load`, `gather` (of the row of a table that `args` names, the element at the axes that the row's number does not
+            vary over), `constant`, `count` (how many elements are reduced), `size` (a number that a launch gives, by name),
+            `position` (along its one axis, from 0), `random` (of
+            the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `scan` (the
+            running sum or product along the reduced axis, which is only one then: see `Scan`), `reduce`,
+            `select`, or one of UNARY and BINARY.
+        args: numbers of the values that it is made from.
+        dtype: element type.
+        axes: the axes that it varies over, ascending.
+        data: the input's number for `load` and `gather`; the number for `constant`; the name for `size`; the kind for `reduce`, one of
+            DRAWS for `random`, a `Scan` for `scan`.
+    """
+
+    op: str
+    args: tuple[int, ...]
+    dtype: DType
+    axes: tuple[int, ...]
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How a running sum goes. All scans of one kernel have one direction.
+
+    Attributes:
+        kind: `sum` or `prod`.
+        reverse: from the end of the axis to its beginning.
+        exclusive: up to each element, without itself.
+    """
+
+    kind: str
+    reverse: bool = False
+    exclusive: bool = False
+
+    def __str__(self) -> str:
+        return self.kind + " reverse" * self.reverse + " exclusive" * self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An output.
+
+    Attributes:
+        value: what is stored.
+        axes: those that the output has; the value is broadcast over those that it lacks. Of a table, those of a row.
+        row: of a table, the value that says into which of its rows this goes: a scatter. Elsewhere the table stays as it was.
+        how: what becomes of what is there: SET, ADD or MAX. With the latter two, several values may go into one row.
+    """
+
+    value: int
+    axes: tuple[int, ...]
+    row: int | None = None
+    how: str = SET
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """One fused kernel.
+
+    Attributes:
+        reduced: for each axis of the space, whether it is reduced.
+        values: in order; each is made from earlier ones.
+        stores: the outputs, in order. Each has all axes, or all kept ones.
+    """
+
+    reduced: tuple[bool, ...]
+    values: tuple[Value, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def loads(self) -> list[Value]:
+        """The inputs, in order; of a table that is read at several places, one of these."""
+        found = {int(v.data): v for v in self.values if v.op in READS}
+        return [found[i] for i in sorted(found)]
+
+    def row_axes(self, gathered: Value) -> tuple[int, ...]:
+        """The axes along which a table's rows lie."""
+        picked = self.values[gathered.args[0]].axes
+        return tuple(a for a in gathered.axes if a not in picked)
+
+    @property
+    def kept_axes(self) -> tuple[int, ...]:
+        """The axes that are not reduced."""
+        return tuple(i for i, r in enumerate(self.reduced) if not r)
+
+    @property
+    def reduced_axes(self) -> tuple[int, ...]:
+        """The axes that are reduced."""
+        return tuple(i for i, r in enumerate(self.reduced) if r)
+
+    @property
+    def backwards(self) -> bool:
+        """Whether scans go along the reduced axis from its end."""
+        return any(v.op == "scan" and v.data.reverse for v in self.values)
+
+    def is_full(self, number: int) -> bool:
+        """Whether a value varies over a reduced axis, or there is none and it varies with the space."""
+        return any(self.reduced[a] for a in self.values[number].axes)
+
+    def stages(self) -> list[int]:
+        """For each value, how many reductions one after the other must have ended before it can be computed."""
+        out: list[int] = []
+        for v in self.values:
+            stage = max((out[a] for a in v.args), default=0)
+            out.append(stage + 1 if v.op == "reduce" else stage)
+        return out
+
+    def __str__(self) -> str:
+        kept, reduced = (", ".join(f"d{i}" for i in axes) for axes in (self.kept_axes, self.reduced_axes))
+        lines = ["loops over " + (kept or "nothing") + (f", reducing {reduced}" if reduced else "")]
+        for i, v in enumerate(self.values):
+            what = {
+                "load": f"load in{v.data}",
+                "constant": f"constant {v.data!r}",
+                "size": f"size {v.data}",
+                "reduce": f"reduce {v.data}",
+                "random": f"random {v.data}",
+                "scan": f"scan {v.data}",
+            }.get(v.op, v.op)
+            args = "".join(f" v{a}" for a in v.args)
+            if v.op == "gather":
+                args = f" in{v.data}[{', '.join([f'v{v.args[0]}', *(f'd{a}' for a in self.row_axes(v))])}]"
+            lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {what}{args}")
+        for i, s in enumerate(self.stores):
+            place = _axes(s.axes) if s.row is None else f"[{', '.join([f'v{s.row}', *(f'd{a}' for a in s.axes)])}]"
+            lines.append(f"  {_VERBS[s.how]} out{i}{place} {_SIGNS[s.how]} v{s.value}")
+        return "\n".join(lines)
+
+
+_VERBS = {SET: "store", ADD: "add", MAX: "max"}
+_SIGNS = {SET: "=", ADD: "+=", MAX: "max="}
+
+
+def _axes(axes: Iterable[int]) -> str:
+    inner = ", ".join(f"d{a}" for a in axes)
+    return f"[{inner}]" if inner else ""
+
+
+class LoopsBuilder:
+    """Makes `Loops`: equal values are made once, dead ones and needless axes go at the end."""
+
+    def __init__(self, reduced: Sequence[bool]) -> None:
+        self._reduced = tuple(reduced)
+        self._values: list[Value] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._stores: list[Store] = []
+
+    def dtype(self, number: int) -> DType:
+        """A value's element type."""
+        return self._values[number].dtype
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """What has been written so far, by name."""
+        return frozenset(v.op for v in self._values)
+
+    @property
+    def depth(self) -> int:
+        """How many values are made one from the other at most."""
+        depths: list[int] = []
+        for v in self._values:
+            depths.append(1 + max([depths[a] for a in v.args], default=0))
+        return max(depths, default=0)
+
+    def constant_of(self, number: int) -> Any:
+        """The number that a value always is; None when it is no constant."""
+        v = self._values[number]
+        return v.data if v.op == "constant" else None
+
+    def load_of(self, number: int) -> int | None:
+        """The input that a value is an element of; None when it is computed."""
+        v = self._values[number]
+        return v.data if v.op == "load" else None
+
+    def load(self, position: int, dtype: DType, axes: Iterable[int]) -> int:
+        """An element of an input."""
+        return self._add(Value("load", (), dtype, tuple(sorted(axes)), position))
+
+    def gather(self, position: int, dtype: DType, row: int, axes: Iterable[int]) -> int:
+        """An element of a table, which is an input: of the row with the number `row`, whose elements lie along `axes`."""
+        every = sorted({*axes, *self._values[row].axes})
+        return self._add(Value("gather", (row,), dtype, tuple(every), position))
+
+    def constant(self, value: bool | int | float, dtype: DType) -> int:
+        """A number."""
+        return self._add(Value("constant", (), dtype, (), value))
+
+    def count(self, dtype: DType) -> int:
+        """How many elements each reduction takes."""
+        return self._add(Value("count", (), dtype, ()))
+
+    def size(self, name: str, dtype: DType) -> int:
+        """A number that a launch gives."""
+        return self._add(Value("size", (), dtype, (), name))
+
+    def position(self, axis: int, dtype: DType) -> int:
+        """Where an element is along an axis."""
+        return self._add(Value("position", (), dtype, (axis,)))
+
+    def random(self, kind: str, dtype: DType, key: int, draw: int, axes: Iterable[int]) -> int:
+        """A random number of a stream: that at the element's place in an array of these axes."""
+        return self._add(Value("random", (key, draw), dtype, tuple(sorted(axes)), kind))
+
+    def apply(self, op: str, *args: int, dtype: DType | None = None) -> int:
+        """An operation on numbers; `dtype` is given for casts only."""
+        result = dtype or (bool_ if op in TO_BOOL else self._values[args[-1]].dtype)
+        axes = sorted({a for x in args for a in self._values[x].axes})
+        return self._add(Value(op, args, result, tuple(axes)))
+
+    def reduce(self, kind: str, arg: int) -> int:
+        """A reduction over all reduced axes."""
+        kept = tuple(a for a in self._values[arg].axes if not self._reduced[a])
+        return self._add(Value("reduce", (arg,), self._values[arg].dtype, kept, kind))
+
+    def scan(self, how: Scan, arg: int) -> int:
+        """A running sum or product along the one axis that is reduced, over which the operand varies."""
+        v = self._values[arg]
+        reduced = {i for i, r in enumerate(self._reduced) if r}
+        return self._add(Value("scan", (arg,), v.dtype, tuple(sorted(reduced.union(v.axes))), how))
+
+    def store(self, value: int, axes: Iterable[int], row: int | None = None, how: str = SET) -> None:
+        """An output; of a table, into this row: see `Store`."""
+        self._stores.append(Store(value, tuple(axes), row, how))
+
+    def _add(self, value: Value) -> int:
+        # repr tells 0.0 from -0.0, which are equal
+        key = (value.op, value.args, value.dtype, value.axes, repr(value.data))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._values)
+            self._values.append(value)
+        return number
+
+    def finish(self) -> tuple[Loops, tuple[tuple[int, ...], ...]]:
+        """The kernel, and for each of its axes the axes of the builder's space that it is made of.
+
+        Neighbouring axes that everything has both of, or neither, become one.
+        """
+        live = self._live()
+        new_number = {old: new for new, old in enumerate(live)}
+        everything = {self._values[i].axes for i in live} | {s.axes for s in self._stores}
+        groups: list[list[int]] = []
+        for axis in range(len(self._reduced)):
+            before = groups[-1][-1] if groups else -1
+            alike = all((axis in a) == (before in a) for a in everything)
+            joins = groups and alike and self._reduced[axis] == self._reduced[before]
+            groups[-1].append(axis) if joins else groups.append([axis])
+        first = {g[0]: new for new, g in enumerate(groups)}
+
+        def renamed(axes: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(first[a] for a in axes if a in first)
+
+        values = []
+        for i in live:
+            v = self._values[i]
+            values.append(Value(v.op, tuple(new_number[a] for a in v.args), v.dtype, renamed(v.axes), v.data))
+        stores = tuple(
+            Store(new_number[s.value], renamed(s.axes), None if s.row is None else new_number[s.row], s.how)
+            for s in self._stores
+        )
+        return Loops(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(tuple(g) for g in groups)
+
+    def _live(self) -> list[int]:
+        """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""
+        live = {i for s in self._stores for i in (s.value, s.row) if i is not None} | {
+            i for i, v in enumerate(self._values) if v.op in READS
+        }
+        for i in range(len(self._values) - 1, -1, -1):
+            if i in live:
+                live.update(self._values[i].args)
+        return sorted(live)

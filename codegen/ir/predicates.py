@@ -1,0 +1,89 @@
+"""Which nodes of a step are dead together.
+
+A node under a `cond` is dead when anything that it takes or waits for is dead. So deadness starts at the outputs of Switches and
+flows down to Merges, and what decides it for one node is a set of *sources*, any of which may be dead:
+
+    an output of a Switch       its condition, and the side: all Switches of one condition are dead together on one side
+    the output of a Merge       the Merge: what it gives is dead when all that it takes is, which is nobody else's rule
+    what another device sends   the channel: that device decides
+
+Two nodes with the same set are dead together, whatever the conditions turn out to be, and may be one kernel. Different sets may
+still mean the same; then two kernels are made where one would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TypeAlias
+
+from ...graph.core.node import Node, Tensor
+from .partition import BeginLoop, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
+
+Sources: TypeAlias = frozenset[Hashable]
+
+NONE: Sources = frozenset()
+"""Of a node that always runs."""
+
+
+class Guards:
+    """The sources of each node that may be dead, in the order of the steps."""
+
+    def __init__(self) -> None:
+        self._of_tensor: dict[Tensor, Sources] = {}
+        self._of_waited: dict[Node | int, Sources] = {}
+
+    def see(self, step: UnitStep) -> Sources:
+        """Take the next step in; the sources of its node."""
+        if isinstance(step, Node):
+            return self._made(step, NONE) if step.opdef.name in ("Switch", "RefSwitch") else NONE
+        if isinstance(step, RecvTensor):
+            # Whether it can be dead shows only in those who take it: a plain node does so only if it cannot.
+            self._of_waited[step.channel] = frozenset([("channel", step.channel)])
+            if step.tensor is not None:
+                self._of_tensor[step.tensor] = self._of_waited[step.channel]
+        elif isinstance(step, BeginLoop):
+            for merge in step.merges:
+                self._give(merge, self._of_tensor.get(merge.inputs[0], NONE))
+        elif isinstance(step, RunGuarded):
+            sources = self._together(step.node.inputs, step.after)
+            if step.node.type in ("Merge", "RefMerge") or not sources:
+                sources = frozenset([("node", step.node)])
+            self._of_waited[step.node] = sources
+            return self._made(step.node, sources)
+        return NONE
+
+    def _together(self, tensors: Iterable[Tensor], after: Iterable[Node | int]) -> Sources:
+        found = [self._of_tensor.get(t, NONE) for t in tensors]
+        found += [self._of_waited.get(a, frozenset([("node", a)])) for a in after]
+        return NONE.union(*found)
+
+    def _made(self, node: Node, sources: Sources) -> Sources:
+        if node.type in ("Switch", "RefSwitch"):
+            for side, t in enumerate(node.outputs):
+                self._of_tensor[t] = sources | {("side", _condition(node.inputs[1]), side)}
+        else:
+            self._give(node, sources)
+        return sources
+
+    def _give(self, node: Node, sources: Sources) -> None:
+        if sources:
+            for t in node.outputs:
+                self._of_tensor[t] = sources
+
+
+def _condition(pred: Tensor) -> Tensor:
+    """The tensor that a condition is; `cond` makes a copy for its Switches."""
+    while pred.op.type == "Identity" and not pred.op.inputs[0].dtype.is_ref:
+        pred = pred.op.inputs[0]
+    return pred
+
+
+def asked_for(unit: Unit) -> frozenset[Node | int]:
+    """The nodes and channels of which others want to know whether they are dead."""
+    asked: set[Node | int] = set()
+    for step in unit.steps:
+        if isinstance(step, RunGuarded):
+            asked.update(step.after)
+        elif isinstance(step, SendTensor) and step.token is not None:
+            asked.add(step.token)
+    return frozenset(asked)

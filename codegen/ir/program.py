@@ -1,0 +1,273 @@
+"""Programs: what a device runs for its part of a step.
+
+A `Program` is a straight list of instructions over numbered slots; a slot holds one tensor. Running it walks no graph, looks up
+no name and decides nothing: that was all done when it was lowered. Its instructions:
+
+    Call     run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
+    Send     push a slot's tensor into a channel
+    Recv     take a channel's tensor into a slot, or pause the program until it is there
+    Read     read variables of other tasks where they lie, into slots
+    Guarded  a Call that may lie in a branch which is not taken: it does not run when a slot that it depends on is dead
+    Wait     a Guarded whose kernel may answer later (a dequeue): the program pauses until it does
+    Begin    have a kernel run beside the program (a collective), which goes on meanwhile
+    Await    take what was begun, or pause the program until it is there
+    Loop     a list of instructions that is run again and again
+
+Only nodes under a `cond` become Guarded; a program without control flow is Calls, Sends and Recvs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...graph.core.source_location import Origin, SourceLine, locate
+
+if TYPE_CHECKING:
+    from ...graph.core.node import Tensor
+    from ..memory.plan import MemoryPlan
+    from .partition import RecvTensor
+
+Kernel: TypeAlias = Callable[..., Any]
+
+# Instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million of
+# them. Nobody changes them after lowering.
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Run a kernel. It returns one array when there is one output, else a tuple.
+
+    `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes.
+    """
+
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...]
+    node: str
+    op: str
+    origin: Origin
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> SourceLine:
+        """The user's line that made the node."""
+        return locate(self.origin)
+
+
+@dataclass(slots=True, eq=False)
+class Send:
+    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge).
+
+    `held`: whether the receiver takes something else from here first, so that this may wait for it.
+    """
+
+    channel: int
+    slot: int
+    destination: str
+    frees: tuple[int, ...]
+    held: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Recv:
+    """Take a channel's tensor into a slot; slot -1 only waits (a control edge).
+
+    `unless_read`: a `Read` has put it there already, or has asked for it.
+    """
+
+    channel: int
+    slot: int
+    source: str
+    unless_read: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """Read variables of other tasks where they lie. One that cannot be read is asked for; its `Recv` takes it when it comes.
+
+    Attributes:
+        read: gives the values, None for what cannot be read.
+        receives: of each its place in the unit, with the channel on which it comes otherwise.
+        slots: where the values go.
+    """
+
+    read: Callable[[], Sequence[Any]]
+    receives: tuple[RecvTensor, ...]
+    slots: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Guarded:
+    """Run a Call unless one of some slots is dead; then its outputs are dead.
+
+    Attributes:
+        call: what to run; its `frees` hold in both cases.
+        checks: slots to look at.
+        token: a slot that tells others whether it ran: dead, or None; -1 when nobody asks.
+    """
+
+    call: Call
+    checks: tuple[int, ...]
+    token: int
+
+
+@dataclass(slots=True, eq=False)
+class Wait(Guarded):
+    """A Guarded whose kernel may give back a `Request` (graph/resources/async_request.py) instead of its result; `checks` may be empty."""
+
+
+@dataclass(slots=True, eq=False)
+class Begin(Guarded):
+    """Have the call's kernel run beside the program; its only output is what stands for the run until an `Await` takes that.
+
+    There are no `checks`: what may be dead is not begun.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class Await(Guarded):
+    """Pause the program until what was begun has ended. The call takes what stands for the run, and gives the results of that."""
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """A device's part of a loop: run `head`; while the slot `test` then holds true, run `body` and go on with the next iteration.
+
+    Attributes:
+        name: the loop's, for people.
+        starts: (slot of the first value, slot) of each loop variable.
+        counts: slots that hold 0 in the first iteration and 1 afterwards: where a loop variable came from.
+        head: what finds out whether there is another iteration.
+        test: where it says so: true, false, or dead when the whole loop is.
+        body: what an iteration does.
+        nexts: (slot of the next value, slot) of each loop variable.
+        lost: slots to let go of after each iteration. frees: after the last.
+    """
+
+    name: str
+    starts: tuple[tuple[int, int], ...]
+    counts: tuple[int, ...]
+    head: tuple[Instruction, ...]
+    test: int
+    body: tuple[Instruction, ...]
+    nexts: tuple[tuple[int, int], ...]
+    lost: tuple[int, ...]
+    frees: tuple[int, ...]
+
+
+def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """The instructions with the calls themselves where several became one (`backends/native_runs.py`), in loops too."""
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield replace(step, head=tuple(one_by_one(step.head)), body=tuple(one_by_one(step.body)))
+        elif type(step) is Call and getattr(step.kernel, "unfolds", False):
+            yield from step.kernel.calls  # type: ignore[attr-defined]
+        else:
+            yield step
+
+
+Instruction: TypeAlias = Call | Send | Recv | Read | Guarded | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A device's compiled part of a step.
+
+    Attributes:
+        device: full device name.
+        instructions: run from first to last.
+        slots: what the slots hold before the first instruction: constants, or None.
+        feeds: (name, slot) of values that the client gives.
+        fetches: (name, slot) of values that the client gets.
+        memory: makes the plan of its memory, which takes longer than making the program; None where nodes are not kept.
+        sent: slots that go to other tasks: what is written there is best written where those can read it
+        (`graph/resources/shared_storage.py`).
+        tensors: which tensor a slot is for, as far as it is one; None where nodes are not kept.
+    """
+
+    device: str
+    instructions: tuple[Instruction, ...]
+    slots: tuple[Any, ...]
+    feeds: tuple[tuple[str, int], ...]
+    fetches: tuple[tuple[str, int], ...]
+    memory: Callable[[], MemoryPlan] | None = field(default=None, compare=False, repr=False)
+    sent: frozenset[int] = frozenset()
+    tensors: Mapping[int, Tensor] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that its tensors need at once, as far as sizes are known before it runs; unknown ones count as 1.
+
+        None for programs of more than 10,000 steps, which do not keep their nodes.
+        """
+        return None if self.memory is None else self.memory().peak_bytes
+
+    def __str__(self) -> str:
+        lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]
+        lines += [f"  s{slot} = feed {name}" for name, slot in self.feeds]
+        lines += [f"  s{i} = constant {_brief(v)}" for i, v in enumerate(self.slots) if v is not None]
+        lines += [f"  {line}" for step in self.instructions for line in _lines(step)]
+        lines += [f"  fetch {name} = s{slot}" for name, slot in self.fetches]
+        return "\n".join(lines)
+
+
+def _lines(step: Instruction) -> list[str]:
+    if isinstance(step, Loop):
+        starts = ", ".join(f"s{to} = s{start}" for start, to in step.starts)
+        nexts = ", ".join(f"s{to} = s{following}" for following, to in step.nexts)
+        head = [f"    {line}" for inner in step.head for line in _lines(inner)]
+        body = [f"    {line}" for inner in step.body for line in _lines(inner)]
+        last = f"  again: {nexts or '-'}" + _freed(step.lost)
+        return [
+            f"loop {step.name}: {starts or '-'}",
+            *head,
+            f"  while s{step.test}",
+            *body,
+            last,
+            "end" + _freed(step.frees),
+        ]
+    if isinstance(step, Guarded):
+        token = f" (token s{step.token})" if step.token >= 0 else ""
+        waits = {Wait: "wait for ", Begin: "begin ", Await: "await "}.get(type(step), "")
+        if not step.checks:
+            return [f"{waits}{_line(step.call)}"]
+        return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
+    if not isinstance(step, Call):
+        return [_line(step)]
+    calls: Sequence[Call] = getattr(step.kernel, "calls", ())
+    arenas: Sequence[int] = getattr(step.kernel, "arenas", ())
+    return [
+        _line(step),
+        *[f"    {_line(call)}" for call in calls],
+        *[f"    in an arena of {n:,} bytes" for n in arenas],
+    ]
+
+
+def _freed(slots: tuple[int, ...]) -> str:
+    return f"  free {', '.join(f's{i}' for i in slots)}" if slots else ""
+
+
+def _line(step: Call | Send | Recv | Read) -> str:
+    if isinstance(step, Call):
+        outputs = ", ".join(f"s{i}" for i in step.outputs) or "-"
+        inputs = ", ".join(f"s{i}" for i in step.inputs)
+        text = f"{outputs} = {step.op}({inputs})  # {step.node}"
+    elif isinstance(step, Send):
+        text = (
+            f"send {f's{step.slot}' if step.slot >= 0 else 'control'} -> channel {step.channel} to {step.destination}"
+        )
+    elif isinstance(step, Read):
+        names = ", ".join(f"{r.posted.name} of {r.source}" for r in step.receives if r.posted is not None)
+        return f"{', '.join(f's{i}' for i in step.slots)} = read {names}"
+    else:
+        what = f"{f's{step.slot}' if step.slot >= 0 else 'control'} = recv channel {step.channel} from {step.source}"
+        return what + (" unless read" if step.unless_read else "")
+    return text + _freed(step.frees)
+
+
+def _brief(value: Any) -> str:
+    shape = getattr(value, "shape", ())
+    return f"{getattr(value, 'dtype', type(value).__name__)}{list(shape)}" if shape else repr(value)

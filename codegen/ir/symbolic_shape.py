@@ -1,0 +1,376 @@
+"""Sizes that only the running graph knows, told apart by where they come from.
+
+A batch is of unknown size when the graph is built, but most tensors of a training step have that very size along some axis, and
+gradients ask for it again and again: was this operand repeated to meet that one, what shape had it. Here each tensor's sizes are
+written down as numbers and as products of *axes*: the sizes of a placeholder, and of everything else of which nothing better is
+known. Tensors made from these have the same axes, or products of them. So two shapes can be known to be equal whatever they turn out to be.
+
+How an op's shape follows from those of its inputs its own shape rule says (`OpDef.infer`): it is asked with large numbers in the
+places of the unknown sizes, and where one of these comes out unchanged, that axis is the same. What a shape that is computed holds
+follows likewise: ops that move elements are run on the places of the elements, and products are written down.
+
+All that is said of a node's output holds if the node does not fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...graph.core.constant_value import moved_inputs
+from ...graph.core.dtypes import DType, int32, int64
+from ...graph.core.node import Node, Tensor
+from .nodes import new_node
+
+_MOST_ELEMENTS = 16  # of a vector of sizes
+_DEEPEST = 16  # nodes from a shape that is computed to what it is computed from
+_FIRST_PROBE, _BETWEEN_PROBES = 1_000_000_007, 10_000_019
+"""Numbers for unknown sizes: larger than any size that programs write down, and far from each other."""
+_MOST_PROBES = 100  # so many fit into an int32
+_ALIKE = frozenset(
+    ("BiasAdd", "Cast", "Identity", "LayerNorm", "LogSoftmax", "OnesLike", "PreventGradient", "Softmax", "StopGradient", "ZerosLike")
+)  # fmt: skip
+"""Ops whose output has the shape of their first input."""
+_VECTORS = frozenset(("BroadcastArgs", "Shape"))
+"""Ops that make vectors of sizes, and nothing else."""
+_LOSSES = frozenset(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"))
+"""Ops that want labels of the shape that logits have, with or without the last axis."""
+STEERING = frozenset(
+    ("Enter", "RefEnter", "Exit", "NextIteration", "LoopCond", "Switch", "RefSwitch", "Merge", "RefMerge", "Placeholder", "NoOp",
+     "ControlTrigger")
+)  # fmt: skip
+"""Ops of which nothing is said: what they give may be of another shape at each turn of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A number times sizes of axes, by their numbers, in order."""
+
+    factor: int
+    axes: tuple[int, ...]
+
+
+Size: TypeAlias = "int | Product"
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The sizes multiplied."""
+    factor = 1
+    axes: list[int] = []
+    for s in sizes:
+        if isinstance(s, Product):
+            factor *= s.factor
+            axes += s.axes
+        else:
+            factor *= s
+    return Product(factor, tuple(sorted(axes))) if axes and factor else factor
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """What b has to be multiplied with for a, if that is known and neither is 0 by what is written down."""
+    mine, theirs = (s if isinstance(s, Product) else Product(s, ()) for s in (a, b))
+    if not theirs.factor or mine.factor % theirs.factor:
+        return None
+    left = list(mine.axes)
+    for axis in theirs.axes:
+        if axis not in left:
+            return None
+        left.remove(axis)
+    return product([mine.factor // theirs.factor, *(Product(1, (axis,)) for axis in left)])
+
+
+class Sizes:
+    """The sizes of the tensors of one unit. `makers`: who makes a tensor, where that may be looked at."""
+
+    def __init__(self, makers: Mapping[Tensor, Node]) -> None:
+        self.makers = makers
+        self.axes: list[tuple[Tensor, int]] = []  # by number: of which tensor, and which axis
+        self._number: dict[tuple[Tensor, int], int] = {}
+        self._same: dict[int, int] = {}  # axes that are the same as others, by number
+        self._own: dict[Tensor, None] = {}  # tensors of which no more is known than their static shapes
+        self._dims: dict[Tensor, tuple[Size, ...]] = {}
+        self._values: dict[Tensor, Array | None] = {}
+        self._met: dict[frozenset[Size], Product] = {}
+        self._members: dict[Size, frozenset[Size]] = {}
+        self._probes: dict[Size, int] = {}
+        self._of_probe: dict[int, Size] = {}
+        self.vectors: dict[tuple[DType, tuple[Size, ...]], Tensor] = {}
+        """Tensors that hold sizes, in this type."""
+
+    def dims(self, tensor: Tensor) -> tuple[Size, ...] | None:
+        """A tensor's sizes; None when its rank is not known."""
+        dims = tensor.dims
+        if dims is None or None not in dims:
+            return dims  # type: ignore[return-value]
+        found = self._dims.get(tensor)
+        if found is None:
+            self._own[tensor] = None
+            found = self._dims[tensor] = tuple([self._axis(tensor, i) if d is None else d for i, d in enumerate(dims)])
+        return tuple(map(self._now, found)) if self._same else found
+
+    def source_of(self, sizes: tuple[Size, ...]) -> Tensor | None:
+        """A tensor of these sizes that nothing in the unit computes from others, such as a placeholder."""
+        return next((t for t in self._own if t not in self.makers and self.dims(t) == sizes), None)
+
+    def _now(self, size: Size) -> Size:
+        """A size by the axes that stand for those that are the same."""
+        if isinstance(size, int) or self._same.keys().isdisjoint(size.axes):
+            return size
+        return Product(size.factor, tuple(sorted([self._same.get(a, a) for a in size.axes])))
+
+    def _be_same(self, first: Sequence[Size], second: Sequence[Size]) -> None:
+        """Remember that sizes are the same from here on: of operands that a node wants to be alike."""
+        for a, b in zip(first, second, strict=False):
+            a, b = self._now(a), self._now(b)
+            if a != b and self._is_axis(a) and self._is_axis(b):
+                ((old,), (new,)) = sorted((a.axes, b.axes), reverse=True)  # type: ignore[union-attr]
+                self._same |= {axis: new for axis, to in self._same.items() if to == old} | {old: new}
+
+    def _is_axis(self, size: Size) -> bool:
+        """Whether it is the size of one axis, and no operands have met along that."""
+        return isinstance(size, Product) and size.factor == len(size.axes) == 1 and size not in self._members
+
+    def _axis(self, tensor: Tensor, axis: int) -> Product:
+        number = self._number.setdefault((tensor, axis), len(self.axes))
+        if number == len(self.axes):
+            self.axes.append((tensor, axis))
+        return Product(1, (number,))
+
+    def see(self, node: Node) -> None:
+        """Take a node in, whose inputs have been seen."""
+        if node.opdef.name in _VECTORS or node.opdef.name == "Pack" and node.outputs[0].dtype in (int32, int64):
+            self._note(node.outputs[0])
+        unknown = [t for t in node.outputs if t.dims is not None and None in t.dims]
+        if not unknown:
+            return
+        for t in unknown:
+            found = self._made(node, t)
+            if found is not None and len(found) == len(t.dims or ()):
+                own = zip(found, t.dims or (), strict=True)
+                self._dims[t] = tuple(
+                    [d if d is not None else self._axis(t, i) if s is None else s for i, (s, d) in enumerate(own)]
+                )
+
+    def _note(self, tensor: Tensor) -> None:
+        """Remember who holds sizes."""
+        value = self.value(tensor)
+        if value is not None and value.ndim == 1:
+            sizes = tuple(value)
+            if None not in sizes and any(isinstance(s, Product) for s in sizes):
+                self.vectors.setdefault((tensor.dtype, sizes), tensor)
+
+    def _made(self, node: Node, output: Tensor) -> Sequence[Size | None] | None:
+        """The sizes of an output, as far as they follow from those of the inputs."""
+        op = node.opdef
+        if op.name in _ALIKE:
+            return self.dims(node.inputs[0])
+        if op.name in _LOSSES:
+            logits, labels = self.dims(node.inputs[0]), self.dims(node.inputs[1])
+            if logits is None or labels is None:
+                return None
+            self._be_same(logits, labels)
+            return logits[: len(output.dims or ())]
+        if op.scalar is not None:
+            return self._met_dims(node, output)
+        if op.name == "Reshape":
+            return self.reshaped(node)
+        return self._probed(node, output)
+
+    # --- elementwise -----------------------------------------------------------------------------------------------
+
+    def _met_dims(self, node: Node, output: Tensor) -> list[Size | None] | None:
+        """The sizes of what is made from operands that are broadcast to each other."""
+        rank = len(output.dims or ())
+        sizes: list[set[Size]] = [set() for _ in range(rank)]
+        for t in node.inputs:
+            dims = self.dims(t)
+            if dims is None:
+                return None
+            for at, size in zip(sizes[rank - len(dims) :], dims, strict=True):
+                if size != 1:
+                    at.add(size)
+        return [self._meet(at, output, i) for i, at in enumerate(sizes)]
+
+    def _meet(self, sizes: set[Size], output: Tensor, axis: int) -> Size:
+        """The size when operands of these sizes meet: one that is known to be 1 is not among them."""
+        if len(sizes) < 2:
+            return next(iter(sizes), 1)
+        members = self._members_of(sizes)
+        found = self._met.get(members)
+        if found is None:
+            found = self._met[members] = self._axis(output, axis)
+            self._members[found] = members
+        return found
+
+    def _members_of(self, sizes: Iterable[Size]) -> frozenset[Size]:
+        return frozenset(member for s in sizes for member in self._members.get(s, (s,)))
+
+    def _broadcast(self, a: Array, b: Array) -> Iterable[Size | None]:
+        """What two vectors of sizes are broadcast to."""
+        rank = max(len(a), len(b))
+        for sizes in zip(*((*(1,) * (rank - len(v)), *v) for v in (a, b)), strict=True):
+            left = {s for s in sizes if s != 1}
+            if len(left) < 2:
+                yield next(iter(left), 1)
+            else:
+                yield None if None in left else self._met.get(self._members_of(left))
+
+    # --- by shape rules --------------------------------------------------------------------------------------------
+
+    def _probed(self, node: Node, output: Tensor) -> list[Size | None] | None:
+        """What an op's shape rule says of numbers in the places of unknown sizes."""
+        if not node.inputs:
+            return None
+        stand_ins = [self._stand_in(t) for t in node.inputs]
+        if all(mine is t for mine, t in zip(stand_ins, node.inputs, strict=True)):
+            return None
+        try:
+            _, dims = node.opdef.infer(stand_ins, node.attrs)[output.value_index]
+        except Exception:  # sizes that the rule wants to be equal, or to be divisible
+            return None
+        return None if dims is None else [None if d is None else self._of_probe.get(d) for d in dims]
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        dims = tensor.dims
+        if dims is not None and None in dims:
+            sizes = [self._probe(s) for s in self.dims(tensor) or ()]
+            attrs = {"dtype": tensor.dtype.base, "shape": tuple(sizes)}
+            return new_node("Placeholder", (), attrs, [(tensor.dtype, tuple(sizes))], tensor.op).outputs[0]
+        value = self.value(tensor) if tensor.dtype in (int32, int64) and tensor.op.opdef.name != "Const" else None
+        if value is None or not any(isinstance(s, Product) for s in value.flat) or None in value:
+            return tensor
+        probes = [self._probe(s) for s in value.flat]
+        if None in probes:  # more unknown sizes than numbers to stand for them
+            return tensor
+        numbers = np.array(probes, tensor.dtype.np).reshape(value.shape)
+        return new_node("Const", (), {"value": numbers}, [(tensor.dtype, value.shape)], tensor.op).outputs[0]
+
+    def _probe(self, size: Size) -> int | None:
+        """The number that stands for a size; None when there are too many."""
+        if isinstance(size, int):
+            return size
+        found = self._probes.get(size)
+        if found is None:
+            if len(self._probes) == _MOST_PROBES:
+                return None
+            found = self._probes[size] = _FIRST_PROBE + _BETWEEN_PROBES * len(self._probes)
+            self._of_probe[found] = size
+        return found
+
+    # --- values ----------------------------------------------------------------------------------------------------
+
+    def value(self, tensor: Tensor, deepest: int = _DEEPEST) -> Array | None:
+        """What a number or vector of sizes holds: `Size`s, and None where that is not known; None altogether for other tensors."""
+        try:
+            found = self._values[tensor]
+        except KeyError:
+            node = self.makers.get(tensor)
+            found = None if node is None or not deepest else self.value_of(node, tensor, deepest - 1)
+            self._values[tensor] = found
+        if found is None or not self._same:
+            return found
+        return _array([s if s is None else self._now(s) for s in found.flat], found.shape)
+
+    def value_of(self, node: Node, tensor: Tensor, deepest: int = _DEEPEST) -> Array | None:
+        """The same of an output of a node that others may not look at yet."""
+        dims = tensor.dims
+        if tensor.dtype not in (int32, int64) or dims is None or len(dims) > 1 or (dims or (1,))[0] is None:
+            return None
+        op = node.opdef.name
+        if op == "Const":
+            value = node.attrs["value"]
+            return value.astype(object) if value.size <= _MOST_ELEMENTS else None
+        if op in ("Shape", "Size"):
+            sizes = self.dims(node.inputs[0])
+            return None if sizes is None else _array(sizes if op == "Shape" else product(sizes))
+        if op == "BroadcastArgs":
+            a, b = (self.value(t, deepest) for t in node.inputs)
+            return None if a is None or b is None else _array([*self._broadcast(a, b)])
+        moved = moved_inputs(node)
+        if moved or op == "Cast":
+            return self._moved(node, moved or (0,), deepest)
+        function = _ARITHMETIC.get(op)
+        if function is not None or op == "Prod":
+            values: list[Any] = [self.value(t, deepest) for t in node.inputs]
+            if any(v is None for v in values):
+                return None
+            if function is None:
+                return None if None in values[0] or tensor.dims != () else _array(product(values[0].flat))
+            return np.asarray(np.frompyfunc(function, len(values), 1)(*values), object)
+        return None
+
+    def _moved(self, node: Node, moved: Sequence[int], deepest: int) -> Array | None:
+        """What an op gives that only moves elements: it is run on their places."""
+        if node.opdef.name == "Cast":
+            return self.value(node.inputs[0], deepest)
+        elements: list[Any] = []
+        given: list[Any] = []
+        for i, t in enumerate(node.inputs):
+            value = self.value(t, deepest)
+            if value is None:
+                return None
+            if i in moved:
+                given.append(np.arange(len(elements), len(elements) + value.size).reshape(value.shape))
+                elements += value.flat
+            elif all(type(v) is int for v in value.flat):
+                given.append(value.astype(np.int64))
+            else:
+                return None
+        try:
+            assert node.opdef.reference is not None
+            places = np.asarray(node.opdef.reference(*given, **node.opdef.kernel_attrs(node.attrs)))
+        except Exception:  # for the running graph to report
+            return None
+        return _array([elements[i] for i in places.flat], places.shape)
+
+    # --- reshapes --------------------------------------------------------------------------------------------------
+
+    def reshaped(self, node: Node, *, surely: bool = False) -> tuple[Size | None, ...] | None:
+        """The sizes that a Reshape gives its input; `surely`: None where it may fail."""
+        x, wanted = self.dims(node.inputs[0]), self.value(node.inputs[1])
+        if wanted is None or wanted.ndim != 1:
+            return None
+        sizes: list[Size | None] = list(wanted)
+        if x is None or None in sizes:
+            return None if surely else tuple([None if s == -1 else s for s in sizes])
+        elements, known = product(x), product([s for s in sizes if s is not None and s != -1])
+        if sizes.count(-1) == 1:
+            if surely and not isinstance(known, int):
+                return None  # it may be 0
+            left = quotient(elements, known)
+            if left is None and surely:
+                return None
+            sizes[sizes.index(-1)] = left
+        elif surely and (elements != known or -1 in sizes):
+            return None
+        return tuple(sizes)
+
+
+def _array(what: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """An array of sizes."""
+    if isinstance(what, int | Product):
+        what, shape = [what], ()
+    out = np.empty(len(what), object)
+    out[:] = what
+    return out if shape is None else out.reshape(shape)
+
+
+def _times(a: Size | None, b: Size | None) -> Size | None:
+    return None if a is None or b is None else product([a, b])
+
+
+def _plus(a: Size | None, b: Size | None) -> Size | None:
+    if type(a) is int and type(b) is int:
+        return a + b
+    return b if a == 0 else a if b == 0 else None
+
+
+def _over(a: Size | None, b: Size | None) -> Size | None:
+    return quotient(a, b) if a is not None and type(b) is int and b > 0 else None
+
+
+_ARITHMETIC = {"Mul": _times, "AddV2": _plus, "FloorDiv": _over}

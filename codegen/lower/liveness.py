@@ -1,0 +1,92 @@
+"""Liveness: each slot of a program is let go after its last use, so that memory returns as early as it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ..ir.program import Call, Guarded, Instruction, Loop, Read, Recv
+
+
+def let_slots_go(instructions: Sequence[Instruction], slots: Sequence[Any], kept: Iterable[int]) -> None:
+    """Write into a program's instructions which slots each lets go: all but the constants, which stand in `slots`, and `kept`."""
+    constants = bytearray([v is not None for v in slots])
+    _let_go(instructions, _marked(constants + b"\1", kept))
+
+
+def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:
+    """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it).
+
+    `used`: whether each slot is used afterwards; this marks those that go here. Its last entry is for slot -1, which is none, and
+    is set. `only`: the slots that may go at all (None: all).
+    """
+    for step in reversed(list(instructions)):
+        if isinstance(step, Recv | Read):
+            continue
+        if isinstance(step, Loop):
+            _let_go_inside(step, used)
+        frees = []
+        for slot in _used(step):
+            if not used[slot] and (only is None or slot in only):
+                used[slot] = True
+                frees.append(slot)
+        if frees:
+            (step.call if isinstance(step, Guarded) else step).frees = tuple(frees)
+
+
+def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
+    """A copy in which these slots are used, too."""
+    used = used.copy()
+    for slot in slots:
+        used[slot] = True
+    return used
+
+
+def _used(step: Instruction) -> tuple[int, ...]:
+    if isinstance(step, Call):
+        return step.inputs + step.outputs
+    if isinstance(step, Guarded):
+        return (*step.checks, *step.call.inputs, *step.call.outputs, step.token)
+    if isinstance(step, Loop):
+        return tuple(_slots_of(step))
+    return step.slots if isinstance(step, Read) else (step.slot,)
+
+
+def _slots_of(loop: Loop) -> Iterator[int]:
+    """All slots that a loop touches."""
+    yield loop.test
+    yield from loop.counts
+    for a, b in (*loop.starts, *loop.nexts):
+        yield a
+        yield b
+    for step in (*loop.head, *loop.body):
+        yield from _used(step)
+
+
+def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
+    """Let slots go inside a loop: what one iteration makes, and what its body is the last to need.
+
+    A loop variable may go in the body, since the next iteration sets it anew; after the last, when Exits take it, the body
+    has not run. What the head makes may go in the head only if neither body nor Exits need it.
+    """
+    nexts = {s for s, _ in loop.nexts}
+    of_head, of_body = set(_written(loop.head)), set(_written(loop.body))
+    variables = {s for _, s in loop.starts}
+    needed_again = nexts | {loop.test}
+    _let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
+    needed_later = needed_again.union(*map(_used, loop.body))
+    _let_go(loop.head, _marked(used_after, needed_later), of_head)
+    loop.lost = tuple(sorted(nexts & (of_head | of_body)))
+
+
+def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
+    """The slots that are set."""
+    for step in instructions:
+        if isinstance(step, Call):
+            yield from step.outputs
+        elif isinstance(step, Guarded):
+            yield from (*step.call.outputs, step.token)
+        elif isinstance(step, Recv):
+            yield step.slot
+        elif isinstance(step, Loop):
+            yield from (*step.counts, *(s for _, s in step.starts), *_written(step.head), *_written(step.body))

@@ -1,0 +1,415 @@
+"""Lowering: from a unit's nodes to a program's instructions.
+
+Every tensor gets a slot. Constants are put into their slots once, when the program is made. Where a node takes the value of a
+variable rather than its place, a read is inserted, so that the snapshot is taken exactly there.
+
+Of control flow little is left: Enter, Exit, NextIteration, LoopCond and the Switches of a loop only give other names to slots. A
+loop becomes one `Loop` instruction, and a node that may be dead a `Guarded` one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.dtypes import DType
+from ...graph.core.errors import AbortedError, InvalidArgumentError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import OpDef
+from ...graph.core.shape import text
+from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
+from ...graph.resources.accumulator import ReachedAccumulator
+from ...graph.resources.resource_manager import Context, VariableState
+from ..backend import Backend
+from ..ir.fused_kernel import FusedNodes
+from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
+from ..ir.predicates import asked_for
+from ..ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ..memory.plan import plan_memory
+from ..passes.rewrite import rewrite
+from .coalesce_accumulates import with_joint_additions
+from .liveness import let_slots_go
+
+_RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
+_SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
+
+PLANNED = 10_000  # steps up to which a program can tell its memory: it keeps its nodes for that
+
+
+ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
+"""Makes what reads posted variables, for receives that all have one."""
+
+
+def lower(
+    unit: Unit, backend: Backend, context_of: Callable[[Node], Context], reader_of: ReaderOf | None = None
+) -> Program:
+    """Make the program for a unit.
+
+    Args:
+        unit: nodes in order, with sends, receives, feeds and fetches.
+        backend: says what is rewritten and fused, and gives a kernel per node and per fused group.
+        context_of: the `Context` for a stateful node.
+        reader_of: makes what reads posted variables; None: there are none.
+
+    Raises:
+        InvalidArgumentError: a placeholder is needed and not fed.
+        UnimplementedError: a node has no kernel on this backend.
+    """
+    unit = rewrite(unit, backend.rewrites).unit
+    lowering = _Lowering(backend, context_of, asked_for(unit))
+    lowering.begun = {s.node: None for s in unit.steps if type(s) is AwaitNode}
+    feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
+    steps = backend.fuse(unit)
+    for step in steps:
+        _LOWERED[type(step)](lowering, step)
+    fetches = lowering.fetch(unit.fetches)
+    if lowering.read and reader_of is not None:
+        receives, slots = zip(*lowering.read, strict=True)
+        lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
+    if lowering.added:
+        lowering.instructions = with_joint_additions(lowering.instructions, lowering.added, lowering.looked_up)
+    let_slots_go(lowering.instructions, lowering.slots, [slot for _, slot in fetches])
+    fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
+    return Program(
+        unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
+        (lambda: plan_memory(steps, fed, taken)) if len(steps) <= PLANNED else None,
+        frozenset(_sent(lowering.instructions, unit.device)),
+        {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
+    )  # fmt: skip
+
+
+def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:
+    """The slots that go to other tasks."""
+    task = device.partition("/device:")[0]
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _sent((*step.head, *step.body), device)
+        elif isinstance(step, Send) and step.slot >= 0 and step.destination.partition("/device:")[0] != task:
+            yield step.slot
+
+
+@dataclass(slots=True)
+class _OpenLoop:
+    """A loop that is being lowered; `around` is where its instruction will go."""
+
+    begin: BeginLoop
+    around: list[Instruction]
+    starts: list[tuple[int, int]]
+    counts: list[int]
+    head: list[Instruction] = field(default_factory=list)
+    test: int = -1
+    condition: Tensor | None = None
+
+
+class _Lowering:
+    """Slots and instructions so far."""
+
+    def __init__(self, backend: Backend, context_of: Callable[[Node], Context], asked: frozenset[Node | int]) -> None:
+        self.backend = backend
+        self.context_of = context_of
+        self.asked = asked
+        self.instructions: list[Instruction] = []
+        self.slots: list[Any] = []
+        self.slot_of: dict[Tensor, int] = {}
+        self.read_of: dict[int, Tensor] = {}  # by slot, the variables whose values are read there
+        self.values: set[int] = set()  # slots of reference tensors that hold a value which came from elsewhere
+        self.tokens: dict[Node | int, int] = {}  # slots that tell whether a node, or what came on a channel, is dead
+        self.plain: dict[OpDef, bool] = {}  # whether nodes of an op become a call, and nothing else
+        self.guarded: set[Node] = set()
+        self.loops: list[_OpenLoop] = []
+        self.begun: dict[Node, Await | None] = {}  # nodes that only begin in their places, and what waits for each
+        self.read: list[tuple[RecvTensor, int]] = []  # posted variables, and the slots for their values
+        self.reached: dict[str, int] = {}  # nodes that are other tasks' variables, and the slots for those
+        self.task_of: dict[int, str] = {}  # by the slot of one that is reached, whose it is
+        self.looked_up: list[Call] = []  # what looks up accumulators of other tasks,
+        self.added: dict[int, tuple[Call, Node, str]] = {}  # and what adds to them, by its `id`
+
+    def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
+        self.slots.append(value)
+        if tensor is not None:
+            self.slot_of[tensor] = len(self.slots) - 1
+        return len(self.slots) - 1
+
+    def arriving_slot(self, tensor: Tensor) -> int:
+        """A slot for a tensor that the client or another device gives: always a value, never a place."""
+        slot = self.new_slot(tensor)
+        if tensor.dtype.is_ref:
+            self.values.add(slot)
+        return slot
+
+    def run(self, node: Node) -> None:
+        op = node.opdef
+        if node.name in self.reached:
+            self.instructions.append(self._reach(node))
+            return
+        plain = self.plain.get(op)
+        if plain is None:
+            plain = self.plain[op] = not (op.name in _SPECIAL or op.is_blocking)
+        if plain:
+            call = self._call(node)
+            self.instructions.append(call)
+            if op.name == ADDITION and call.inputs[0] in self.task_of:
+                self.added[id(call)] = call, node, self.task_of[call.inputs[0]]
+        elif op.name == "Const":
+            if node.outputs[0] not in self.slot_of:  # else it is fed
+                self.new_slot(node.outputs[0], node.attrs["value"])
+        elif op.name == "Placeholder":
+            raise _not_fed(node)
+        elif op.name in _RENAMES or self._is_switch_of_loop(node):
+            self._rename(node)
+        else:
+            call = self._call(node)
+            if node in self.begun:
+                self.instructions.append(Begin(self._begin(node, call), (), -1))
+            else:
+                self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
+
+    def _call(self, node: Node) -> Call:
+        op, slot_of, slots = node.opdef, self.slot_of, self.slots
+        inputs = tuple(
+            [
+                slot_of[t] if not t.dtype.is_ref or i in op.ref_inputs else self.value_slot(t, node.name)
+                for i, t in enumerate(node.inputs)
+            ]
+        )
+        kernel = self.backend.kernel(node, self.context_of(node) if op.is_stateful else None)
+        # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
+        outputs = []
+        for t in node.outputs:
+            outputs.append(len(slots))
+            slot_of.setdefault(t, len(slots))
+            slots.append(None)
+        return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
+
+    def _reach(self, node: Node) -> Call:
+        """A variable or accumulator of another task, which was looked for when the program began."""
+        slot = self.new_slot(node.outputs[0])
+        found = self.reached[node.name]
+        call = Call(_reached, (found,), (slot,), (), node.name, node.type, node._origin)
+        if found in self.task_of:
+            self.task_of[slot] = self.task_of[found]
+            self.looked_up.append(call)
+        return call
+
+    def _begin(self, node: Node, call: Call) -> Call:
+        """What begins a call, whose results are taken later."""
+        run = self.new_slot(None)
+        self.begun[node] = Await(replace(call, kernel=_nothing, inputs=(run,)), (), -1)
+        return replace(call, outputs=(run,))
+
+    def await_node(self, step: AwaitNode) -> None:
+        waits = self.begun[step.node]
+        assert waits is not None
+        self.instructions.append(waits)
+
+    def run_fused(self, group: FusedNodes) -> None:
+        inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
+        outputs = tuple([self.new_slot(t) for t in group.outputs])
+        last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
+        call = Call(
+            self.backend.fused(group, self.context_of), inputs, outputs, (), last.name, "Fused", last._origin, names
+        )
+        if group.is_guarded:
+            checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
+            self.instructions.append(Guarded(call, tuple(dict.fromkeys(checks)), -1))
+        else:
+            self.instructions.append(call)
+
+    def value_slot(self, tensor: Tensor, reader: str) -> int:
+        """The slot with a tensor's value; for a variable's place, a read is inserted here."""
+        slot = self.slot_of[tensor]
+        if not tensor.dtype.is_ref or slot in self.values:
+            return slot
+        value = self.new_slot(None)
+        self.read_of[value] = tensor
+        read = Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
+        may_be_dead = tensor.op in self.guarded or tensor.op.opdef.name == "RefSwitch"
+        self.instructions.append(Guarded(read, (slot,), -1) if may_be_dead else read)
+        return value
+
+    def fetch(self, fetches: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, int], ...]:
+        """The slots of what is fetched. What has become one tensor with another fetch is copied: each is the user's own."""
+        slots: list[tuple[str, int]] = []
+        taken: set[int] = set()
+        for name, tensor in fetches:
+            slot = self.value_slot(tensor, "fetch")
+            if slot in taken:
+                copied = self.new_slot(None)
+                call = Call(_own_copy, (slot,), (copied,), (), tensor.op.name, "Copy", tensor.op._origin)
+                self.instructions.append(Guarded(call, (slot,), -1))
+                slot = copied
+            taken.add(slot)
+            slots.append((name, slot))
+        return tuple(slots)
+
+    def send(self, step: SendTensor) -> None:
+        slot = -1 if step.tensor is None else self.value_slot(step.tensor, step.destination)
+        if step.token is not None:
+            slot = self.tokens[step.token]
+        if step.tensor is not None and step.travels_as is not None:
+            narrow = self.new_slot(None)
+            self._cast(step.tensor, slot, step.tensor.dtype.base, narrow, step.travels_as)
+            slot = narrow
+        self.instructions.append(Send(step.channel, slot, step.destination, (), step.held))
+
+    def recv(self, step: RecvTensor) -> None:
+        if step.tensor is not None and step.travels_as is not None:
+            narrow = self.new_slot(None)
+            self.instructions.append(Recv(step.channel, narrow, step.source))
+            own = self.arriving_slot(step.tensor)
+            self._cast(step.tensor, narrow, step.travels_as, own, step.tensor.dtype.base)
+            return
+        slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
+        if step.reached is not None:
+            slot = self.reached[step.reached.name] = self.new_slot(None)
+            if step.reached.type == ACCUMULATOR:
+                self.task_of[slot] = step.source.partition("/device:")[0]
+        elif slot < 0 and step.channel in self.asked:
+            slot = self.tokens[step.channel] = self.new_slot(None)
+        if step.posted is not None:
+            self.read.append((step, slot))
+        self.instructions.append(Recv(step.channel, slot, step.source, step.posted is not None))
+
+    def _cast(self, tensor: Tensor, source: int, given: DType, to: int, wanted: DType) -> None:
+        """Put a tensor's value, which may be dead, into another slot as another type."""
+        graph = Graph()
+        x = graph.create("Placeholder", [], {"dtype": given, "shape": tensor.dims}, "x").outputs[0]
+        kernel = self.backend.kernel(graph.create("Cast", [x], {"DstT": wanted}, "cast"), None)
+        call = Call(kernel, (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
+        self.instructions.append(Guarded(call, (source,), -1))
+
+    # --- what may be dead ------------------------------------------------------------------------------------------
+
+    def run_guarded(self, step: RunGuarded) -> None:
+        node = step.node
+        self.guarded.add(node)
+        waits = [self.tokens[a] for a in step.after]
+        name = node.opdef.name
+        if name == "Placeholder":
+            raise _not_fed(node)
+        if name == "Const":
+            value = node.attrs["value"]
+            call = Call(lambda: value, (), (self.new_slot(node.outputs[0]),), (), node.name, name, node._origin)
+        elif (name in _RENAMES and not waits) or self._is_switch_of_loop(node):
+            self._rename(node)
+            self._tell(node)
+            return
+        elif name == "Merge":  # takes what is alive; it is dead itself when nothing is
+            call = self._call(node)
+            self.instructions.append(Guarded(call, tuple(waits), -1) if waits else call)
+            self._tell(node)
+            return
+        else:
+            call = self._call(node)
+        token = self._new_token(node)
+        kind = Wait if node.opdef.is_blocking else Guarded
+        self.instructions.append(kind(call, tuple(dict.fromkeys([*call.inputs, *waits])), token))
+
+    def _new_token(self, node: Node) -> int:
+        """A slot that will tell whether a node is dead; -1 when nobody asks."""
+        if node not in self.asked:
+            return -1
+        token = self.tokens[node] = self.new_slot(None)
+        return token
+
+    def _tell(self, node: Node) -> None:
+        """Let those who ask know whether a node is dead, by its first output."""
+        token = self._new_token(node)
+        if token >= 0:
+            call = Call(_nothing, (), (), (), node.name, node.opdef.name, node._origin)
+            self.instructions.append(Guarded(call, (self.slot_of[node.outputs[0]],), token))
+
+    # --- loops -----------------------------------------------------------------------------------------------------
+
+    def _is_switch_of_loop(self, node: Node) -> bool:
+        return bool(self.loops) and node.opdef.name == "Switch" and node.inputs[1] is self.loops[-1].condition
+
+    def _rename(self, node: Node) -> None:
+        """Give the node's outputs the slot of its (first) input."""
+        source = node.inputs[0]
+        slot = self.slot_of[source] if node.outputs[0].dtype.is_ref else self.value_slot(source, node.name)
+        for t in node.outputs:
+            self.slot_of.setdefault(t, slot)
+
+    def begin_loop(self, step: BeginLoop) -> None:
+        loop = _OpenLoop(step, self.instructions, [], [])
+        for merge in step.merges:
+            start = self.value_slot(merge.inputs[0], merge.name)
+            loop.starts.append((start, self.new_slot(merge.outputs[0])))
+            loop.counts.append(self.new_slot(merge.outputs[1]))
+        self.loops.append(loop)
+        self.instructions = loop.head
+        for merge in step.merges:
+            self._tell(merge)
+
+    def leave_unless(self, step: LeaveUnless) -> None:
+        loop = self.loops[-1]
+        loop.condition, loop.test = step.condition, self.slot_of[step.condition]
+        self.instructions = []
+
+    def end_loop(self, step: EndLoop) -> None:
+        nexts = [self.value_slot(t, "loop") for t in step.nexts]
+        loop = self.loops.pop()
+        to = [slot for _, slot in loop.starts]
+        made = Loop(
+            loop.begin.name, tuple(loop.starts), tuple(loop.counts), tuple(loop.head), loop.test,
+            tuple(self.instructions), tuple(zip(nexts, to, strict=True)), (), (),
+        )  # fmt: skip
+        self.instructions = loop.around
+        self.instructions.append(made)
+
+
+class _ByType(dict[type, "Callable[[_Lowering, Any], None]"]):
+    """By the type of a step; one that is not named is taken as what it is derived from."""
+
+    def __missing__(self, kind: type) -> Callable[[_Lowering, Any], None]:
+        self[kind] = next(self[base] for base in kind.__mro__[1:] if base in self)
+        return self[kind]
+
+
+_LOWERED = _ByType(
+    {
+        Node: _Lowering.run,
+        FusedNodes: _Lowering.run_fused,
+        SendTensor: _Lowering.send,
+        RecvTensor: _Lowering.recv,
+        RunGuarded: _Lowering.run_guarded,
+        AwaitNode: _Lowering.await_node,
+        BeginLoop: _Lowering.begin_loop,
+        LeaveUnless: _Lowering.leave_unless,
+        EndLoop: _Lowering.end_loop,
+    }
+)
+
+
+def _reached(found: Any) -> VariableState | ReachedAccumulator:
+    """A variable or accumulator of another task; AbortedError where a value came instead."""
+    if type(found) is not VariableState and type(found) is not ReachedAccumulator:
+        raise AbortedError(
+            None, None,
+            "The variable cannot be changed any more where this step found it: it was made anew or given another shape, or there is no "
+            "room for it. Run again: then its own task changes it.",
+        )  # fmt: skip
+    return found
+
+
+def _own_copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
+
+
+def _nothing() -> tuple[()]:
+    return ()
+
+
+def _not_fed(node: Node) -> InvalidArgumentError:
+    (tensor,) = node.outputs
+    return InvalidArgumentError(
+        node, node,
+        f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} and "
+        f"shape {text(tensor.dims)} "
+        f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Runs of calls that become one call: which slots it takes, gives and lets go of; and how they are run one by one.
+
+What puts calls together (`stretches` on GPUs, `regions` on CPUs) runs them one by one at first, and whenever what it made
+of them does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from ..backend import NodeError
+from ..ir.program import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Calls that follow one another in a program.
+
+    Attributes:
+        calls: in the order of the program.
+        given: slots that they take, and that none of them made before.
+        outputs: slots that they make and that hold something at their end: others take it.
+        frees: slots of `given` that nobody needs afterwards.
+        constants: what the slots hold that they take and that never change.
+        sent: which of `outputs` go to other tasks.
+    """
+
+    calls: tuple[Call, ...]
+    given: tuple[int, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...]
+    constants: Mapping[int, Any]
+    sent: frozenset[int] = frozenset()
+
+    def as_call(self, kernel: Any, op: str) -> Call:
+        """One call in their place, of a kernel that takes `given` and makes `outputs`."""
+        last = self.calls[-1]
+        nodes = tuple([n for c in self.calls for n in c.nodes or (c.node,)])
+        return Call(kernel, self.given, self.outputs, self.frees, last.node, op, last.origin, nodes)
+
+    def one_by_one(self, inputs: Sequence[Any], passed: type[Exception] = NodeError) -> list[Any]:
+        """Run them; gives what `outputs` hold then.
+
+        Raises:
+            NodeError: of the node that failed. `passed`: what else is raised as it is.
+        """
+        slots = dict(self.constants)
+        slots.update(zip(self.given, inputs, strict=True))
+        del inputs
+        for call in self.calls:
+            try:
+                result = call.kernel(*[slots[i] for i in call.inputs])
+            except (NodeError, passed):
+                raise
+            except Exception as e:
+                node: Any = SimpleNamespace(name=call.node, type=call.op, source=call.source)
+                raise NodeError(node) from e
+            if len(call.outputs) == 1:
+                slots[call.outputs[0]] = result
+            else:
+                for i, value in zip(call.outputs, result, strict=True):
+                    slots[i] = value
+                value = None
+            result = None
+            for i in call.frees:
+                slots.pop(i, None)
+        return [slots[i] for i in self.outputs]
+
+
+def run_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection[int] = ()) -> Run:
+    """These calls as a run. `constants`, by slot, and `sent` slots: of the whole program."""
+    made: set[int] = set()
+    given: dict[int, None] = {}
+    for call in calls:
+        given.update(dict.fromkeys(i for i in call.inputs if i not in made and i not in constants))
+        made.update(call.outputs)
+    freed = [i for call in calls for i in call.frees]
+    # A slot may be given another value later on: what it holds at the end counts, unless it was let go of.
+    held: set[int] = set()
+    for call in calls:
+        held.update(call.outputs)
+        held.difference_update(call.frees)
+    frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
+    used = {i for c in calls for i in c.inputs}
+    outputs = tuple(sorted(held))
+    return Run(
+        tuple(calls), tuple(given), outputs, frees, {i: v for i, v in constants.items() if i in used},
+        frozenset(i for i, slot in enumerate(outputs) if slot in sent),
+    )  # fmt: skip
+
+
+def constants_of(slots: Sequence[Any]) -> dict[int, Any]:
+    """The slots of a program that hold something before it runs."""
+    return {i: v for i, v in enumerate(slots) if v is not None}
+
+
+def one_or_all(outputs: Sequence[Any]) -> Any:
+    """Outputs as a kernel gives them."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)

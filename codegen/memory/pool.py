@@ -1,0 +1,164 @@
+"""Memory of large results, used again.
+
+A fresh array of many megabytes costs more than the arithmetic that fills it: the operating system hands out each page when it is
+first touched, and clears it before. So the memory of large results is kept and given to the next one that has room in it, as
+soon as nobody holds the old result any more: nobody refers to the array under it but this module, which Python's reference counts
+tell. Whoever keeps a result, a user or a message that is being sent, keeps its memory, too.
+
+What is sent to another task is best written where that can read it: a kernel that runs with `sending` on gets such memory, where
+there is some.
+
+A result begins where a line of the cache does: a vector of 64 bytes that lies across two lines takes two accesses, and two threads that
+write to both sides of a line take it from each other. That makes matrix products 5 to 12 % faster.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.resources import shared_storage
+
+LARGE = 1 << 16  # bytes; the C library gives larger pieces back to the system, below it reuses memory itself
+KEPT = 1 << 29  # bytes that are kept at most for results to come
+
+_SIZES = 1024  # that are remembered
+_LINE = 64  # bytes of a line of the cache
+_FREE = 2  # references to an array that only the list below, and the call that asks, hold
+
+
+class _Sending(threading.local):
+    """Whether what this thread's kernel makes goes to another task."""
+
+    on = False
+
+
+sending = _Sending()
+
+
+class Buffers:
+    """Memory that results share one after the other. Safe to use from several threads.
+
+    Attributes:
+        kept_bytes: how much is kept, in use or free.
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.kept_bytes = 0
+        self._kept = kept
+        self._pieces: dict[int, list[np.ndarray[Any, Any]]] = {}  # by size
+        self._alike: dict[
+            int, list[np.ndarray[Any, Any]]
+        ] = {}  # by the size that was asked for: where a free one is likely
+        self._begins: dict[int, int] = {}  # by their identities: the first byte of a line
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """An array whose content is undefined, like `np.empty`."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < LARGE:
+            return np.empty(shape, dtype)
+        if sending.on:
+            shared = shared_storage.to_send(shape, dtype)
+            if shared is not None:
+                return shared
+        with self._lock:
+            found = _unused(self._alike.get(size, ()))
+            if found is None:
+                found = self._free(size)
+                if found is None:
+                    return np.empty(shape, dtype)
+            return np.ndarray(shape, dtype, found, self._begins[id(found)])
+
+    def left_over(self, size: int) -> np.ndarray[Any, Any] | None:
+        """Memory of so many bytes that an earlier result has left; None if there is none."""
+        with self._lock:
+            found = self._left_over(size, self._rounded(size))
+            return None if found is None else np.ndarray((size,), np.uint8, found, self._begins[id(found)])
+
+    def size_of(self, size: int) -> int:
+        """How many bytes a piece of memory has from which a result of `size` bytes is made."""
+        return self._rounded(size) + _LINE
+
+    def adopt(self, piece: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+        """The first `size` bytes of a piece that was made elsewhere; one of `size_of(size)` bytes is kept for later results."""
+        rounded = self._rounded(size)
+        with self._lock:
+            if len(piece) == rounded + _LINE and self.kept_bytes + rounded <= self._kept:
+                self._keep(piece, size, rounded)
+            return np.ndarray((size,), np.uint8, piece)
+
+    def is_own(self, memory: object) -> bool:
+        """Whether this is what the memory of a result from here belongs to."""
+        return id(memory) in self._begins
+
+    def _free(self, size: int) -> np.ndarray[Any, Any] | None:
+        """A free piece of memory with room that is not far too large; else a new one, if one more may be kept."""
+        rounded = self._rounded(size)
+        found = self._left_over(size, rounded)
+        if found is not None:
+            return found
+        if self.kept_bytes + rounded > self._kept:
+            self._drop_unused()  # it has no room for this, so it is of no use any more
+            if self.kept_bytes + rounded > self._kept:
+                return None
+        piece = np.empty(rounded + _LINE, np.uint8)
+        self._keep(piece, size, rounded)
+        return piece
+
+    def _rounded(self, size: int) -> int:
+        """Up to an eighth more, so that nearly equal sizes share."""
+        step = 1 << max(0, size.bit_length() - 4)
+        return -(-size // step) * step
+
+    def _left_over(self, size: int, rounded: int) -> np.ndarray[Any, Any] | None:
+        """A free piece of memory with room that is not far too large."""
+        found = _unused(self._pieces.get(rounded, ()))
+        if found is not None:
+            self._remember(size, rounded)
+            return found
+        for other in sorted(self._pieces):
+            if size <= other <= 2 * size:
+                found = _unused(self._pieces[other])
+                if found is not None:
+                    return found
+        return None
+
+    def _keep(self, piece: np.ndarray[Any, Any], size: int, rounded: int) -> None:
+        self.kept_bytes += rounded
+        self._pieces.setdefault(rounded, []).append(piece)
+        self._begins[id(piece)] = -piece.ctypes.data % _LINE
+        self._remember(size, rounded)
+
+    def _remember(self, size: int, rounded: int) -> None:
+        if len(self._alike) >= _SIZES:
+            self._alike.clear()
+        self._alike[size] = self._pieces[rounded]
+
+    def _drop_unused(self) -> None:
+        self._alike.clear()
+        for size, pieces in list(self._pieces.items()):
+            held = [pieces[i] for i in range(len(pieces)) if sys.getrefcount(pieces[i]) > _FREE]
+            self.kept_bytes -= size * (len(pieces) - len(held))
+            for gone in {id(p) for p in pieces} - {id(p) for p in held}:
+                del self._begins[gone]
+            if held:
+                self._pieces[size] = held
+            else:
+                del self._pieces[size]
+
+
+def _unused(pieces: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
+    for i in range(len(pieces)):
+        if sys.getrefcount(pieces[i]) == _FREE:
+            return pieces[i]
+    return None
+
+
+buffers = Buffers()
+"""Those of this process."""

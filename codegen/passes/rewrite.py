@@ -1,0 +1,456 @@
+"""Rewriting: a unit's nodes are replaced by fewer, or cheaper, ones that give the same.
+
+Three walks over the steps, in their order. The first *simplifies*: what depends on constants only is computed now, equal nodes
+become one, and the rules of `rules/algebra.py`, `arranging.py` and `shapes.py` are applied, to what they made themselves too. As inputs
+come first, each node is seen with inputs that are simple already, so one walk is enough. The second *recognises* functions that
+were spelled out (`rules/functions.py`); it replaces only what nobody else looks into. The third *moves* transposes and casts past their
+neighbours (`rules/moving.py`), where they cancel, or cost less; it comes last, so that functions are looked for in what was written. After
+each walk, nodes that it has left without a taker go; those that had none before stay, because the step runs them for themselves.
+
+What may not change, does not: a step's feeds, the names of its fetches, sends and receives, nodes with state, those that read a
+variable, and everything that steers, in their order. (Only a value that is stored over before anybody can see it is not stored:
+`rules/stores.py`.) Nodes under a `cond` may be dead, and are not looked into. Nodes are never changed in place, because they may
+be the user's own: a node one of whose inputs was replaced is copied. What takes a node's place has its name and its source line,
+so errors still point at what the user wrote.
+
+The work is linear in the nodes. Rules that need an op which the unit does not have are passed over from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ...graph.core.dtypes import DType, resource
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import OpDef, Trait, opdef
+from ...graph.core.settings import setting
+from ...graph.core.shape import Dims
+from ..ir.nodes import inferred_node, new_node
+from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
+from ..ir.symbolic_shape import STEERING, Sizes
+from .constant_folding import Folding
+from .rules.algebra import algebra_rules
+from .rules.dead_stores import dead_stores
+from .rules.dsl import Match, Rule, match, roots
+from .rules.idioms import function_rules
+from .rules.layout import arranging_rules
+from .rules.layout_motion import moving_rules
+from .rules.shapes import shape_rules
+
+logger = logging.getLogger(__name__)
+
+_IMPURE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
+_SWAPS = frozenset(("AddV2", "Mul"))  # what gives the same bits with its operands exchanged
+_MOST_ROUNDS = 16  # rules applied to one node after the other; no sensible chain is longer
+_ASKING = frozenset(("Shape", "Size", "Reshape", "BroadcastTo"))
+_SMALL_CONSTANT = 256  # bytes up to which equal constants become one
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """Which rewrites are wanted.
+
+    Attributes:
+        fold: compute what depends on constants only.
+        merge: let equal nodes become one.
+        rules: apply the rule tables.
+        fast: those rules too that change rounding.
+        recognised: the ops that a spelled-out function may become.
+    """
+
+    fold: bool = True
+    merge: bool = True
+    rules: bool = True
+    fast: bool = False
+    recognised: frozenset[str] = frozenset()
+
+
+NONE = Rewrites(False, False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """One rewrite that happened: the rule's name, the node that it replaced, and the op that takes its place."""
+
+    rule: str
+    node: Node
+    became: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: '{self.node.name}' ({self.node.type}), made at {self.node.source}, became {self.became}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A unit after rewriting, and what was done to it. Prints as its nodes, one per line."""
+
+    unit: Unit
+    fired: tuple[Fired, ...]
+
+    def __str__(self) -> str:
+        return str(self.unit)
+
+
+def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
+    """A unit that gives the same with less work; the unit itself when there is nothing to gain.
+
+    With DOVETAIL_DEBUG=1, each rule that fired is logged with how often it did; with 2, each place.
+    """
+    fired: list[Fired] = []
+    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else (), sized=True)
+    if wanted.fold or wanted.merge or wanted.rules or walk.current:
+        unit = walk.run()
+        fired += walk.fired
+    if wanted.rules:
+        dead = dead_stores(unit.steps, [t for _, t in unit.fetches], walk.may_change)
+        if dead:
+            unit = replace(unit, steps=tuple([s for s in unit.steps if s not in dead]))
+            fired += [Fired("dead store", walk.originals.get(n, n), by.name) for n, by in dead.items()]
+        walk = _Walk(unit, replace(wanted, fold=False, merge=False), function_rules, private=True)
+        if walk.table:
+            unit = walk.run()
+            fired += walk.fired
+        walk = _Walk(unit, replace(wanted, fold=False), moving_rules, arranging_rules, counted=True)
+        if walk.table:
+            unit = walk.run()
+            fired += walk.fired
+    _tell(unit, fired)
+    return Rewritten(unit, tuple(fired))
+
+
+def _tell(unit: Unit, fired: Sequence[Fired]) -> None:
+    level = setting("DOVETAIL_DEBUG")
+    if level >= 1 and fired:
+        counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
+        logger.warning("rewrites on %s: %s", unit.device, counts)
+    if level >= 2:
+        for f in fired:
+            logger.warning("  %s", f)
+
+
+# --- the walk ----------------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One walk over a unit's steps.
+
+    `later`: rules that have been applied wherever they can be, and are looked at from the first rewrite on.
+    `private`: a rule applies only where nobody but the match takes what it covers. `counted`: rules may ask how often a tensor is
+    taken. `sized`: rules may ask which unknown sizes are the same.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        wanted: Rewrites,
+        rules: Iterable[Rule],
+        later: Iterable[Rule] = (),
+        *,
+        private: bool = False,
+        counted: bool = False,
+        sized: bool = False,
+    ) -> None:
+        self.unit = unit
+        self.wanted = wanted
+        self.private = private
+        self.steps: list[UnitStep] = []
+        self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> what is there now
+        self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where that may be looked at
+        self.copies: dict[Node, Node] = {}
+        self.originals: dict[Node, Node] = {}  # of copies
+        self.same: dict[tuple[Any, ...], Node] = {}  # by what makes nodes equal
+        self.pure: dict[OpDef, bool] = {}
+        self.fired: list[Fired] = []
+        self.folding = Folding(self.makers)
+        self.sizes = Sizes(self.makers)
+        self.fed = {t for _, t in unit.feeds}
+        self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
+        self.later = tuple(later)  # until the first rewrite; so long no two nodes are equal, either
+        self.rules = (*rules, *self.later)
+        self.table = self.rules_here(self.rules, self.later)
+        self.sized = sized and any(op.name in _ASKING for op in self.table)
+        self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
+        self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
+        self.counted = (private or counted) and bool(self.table)
+        if self.counted:
+            self.uses.update(t for s in unit.steps for t in taken_by(s))
+            self.uses.update(t for _, t in unit.fetches)
+
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        """What stands for a fed tensor: never something from which others could tell a value that is not used."""
+        if tensor.op.opdef.name == "Placeholder":
+            return tensor
+        attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
+        node = new_node("Placeholder", (), attrs, [(tensor.dtype.base, tensor.dims)], tensor.op)
+        self.current[tensor] = node.outputs[0]
+        return node.outputs[0]
+
+    def rules_here(self, rules: Sequence[Rule], but: Sequence[Rule] = ()) -> dict[OpDef, list[Rule]]:
+        """Op of a node -> the rules that may apply to it, of those that can apply in this unit at all; `but`: without these."""
+        present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
+        # What one rule makes may be what another one needs.
+        present |= {type_ for rule in rules if rule.needs <= present for type_ in rule.makes}
+        table: dict[OpDef, list[Rule]] = {}
+        left_out = {id(rule) for rule in but}
+        for rule in rules:
+            if (not rule.fast or self.wanted.fast) and rule.needs <= present and id(rule) not in left_out:
+                for root in roots(rule.parsed) & present:
+                    table.setdefault(opdef(root), []).append(rule)
+        return table
+
+    def run(self) -> Unit:
+        """Walk; gives the unit itself when nothing has changed."""
+        for step in self.unit.steps:
+            if type(step) is Node:
+                self.node(step)
+            else:
+                self.steps.append(self.renewed(step) if self.current else step)
+        if not self.current:
+            return self.unit
+        fetches = tuple([(name, self.current.get(t, t)) for name, t in self.unit.fetches])
+        return Unit(self.unit.device, tuple(self.live(fetches)), self.feeds, fetches)
+
+    def node(self, original: Node) -> None:
+        """Put a node, or what takes its place, after the steps so far."""
+        node = self.copy(original) if self.current else original
+        if not self.may_change(node):
+            self.steps.append(node)
+            if self.sized and node.opdef.name not in STEERING and self.fed.isdisjoint(node.outputs):
+                self.sizes.see(node)
+            return
+        folds = self.wanted.fold and self.folding.may_fold(node)
+        if folds or (node.opdef in self.table and self.rules_for(node)):
+            for _ in range(_MOST_ROUNDS):
+                found = self.replacement(node)
+                if found is None:
+                    break
+                rule, tensor, made = found
+                if self.later:
+                    self.look_at_all()
+                is_new = tensor.op in made
+                self.place_all(made, tensor.op)
+                self.fired.append(Fired(rule, original, tensor.op.opdef.name if is_new else tensor.name))
+                if not is_new:
+                    self.replace(original, (tensor,))
+                    return
+                node = tensor.op
+        equal = self.place(node)
+        if equal is not node:
+            self.fired.append(Fired("equal nodes", original, equal.name))
+        if equal is not original:
+            self.replace(original, equal.outputs)
+
+    def may_change(self, node: Node) -> bool:
+        """Whether a node is a function of its inputs and nothing else."""
+        pure = self.pure.get(node.opdef)
+        if pure is None:
+            pure = self.pure[node.opdef] = _is_pure(node.opdef)
+        if not pure:
+            return False
+        for t in node.inputs:
+            dtype = t.dtype
+            if dtype.is_ref or dtype is resource:
+                return False
+        return not self.fed or self.fed.isdisjoint(node.outputs)
+
+    # --- replacing -------------------------------------------------------------------------------------------------
+
+    def replace(self, original: Node, tensors: Sequence[Tensor]) -> None:
+        """Let other tensors take the place of a node's outputs."""
+        for old, new in zip(original.outputs, tensors, strict=True):
+            if self.counted and self.current.get(old) is not new:
+                self.uses[new] += self.uses[old]
+            self.current[old] = new
+
+    def place(self, node: Node) -> Node:
+        """Put a node after the steps so far, unless there is an equal one; gives the one that is there."""
+        if self.wanted.merge and not self.later:
+            key = _identity(node)
+            if key is not None:
+                equal = self.same.setdefault(key, node)
+                if equal is not node:
+                    return equal
+        self.steps.append(node)
+        for t in node.outputs:
+            self.makers[t] = node
+        if self.sized:
+            self.sizes.see(node)
+        return node
+
+    def look_at_all(self) -> None:
+        """From now on nodes may be equal to those so far, and what has been made may be a place for any rule."""
+        self.table, self.later = self.rules_here(self.rules), ()
+        self.alike.clear()
+        for node in self.steps if self.wanted.merge else ():
+            if type(node) is Node and node.outputs and self.makers.get(node.outputs[0]) is node:
+                self.same.setdefault(_identity(node) or (node,), node)
+
+    def place_all(self, made: Sequence[Node], last: Node) -> None:
+        """Put what a rule made after the steps so far, but for the last, which takes the root's place."""
+        instead: dict[Tensor, Tensor] = {}
+        for new in made:
+            if instead:
+                new.inputs = tuple([instead.get(t, t) for t in new.inputs])
+            if new is not last:
+                equal = self.place(new)
+                if equal is not new:
+                    instead.update(zip(new.outputs, equal.outputs, strict=True))
+                    continue
+            if self.counted:
+                self.uses.update(new.inputs)
+
+    def replacement(self, node: Node) -> tuple[str, Tensor, Sequence[Node]] | None:
+        """What takes a node's place: the rule, the tensor, and nodes that were made for it."""
+        if self.wanted.fold and self.folding.may_fold(node):
+            constant = self.folding.constant_of(node)
+            if constant is not None:
+                return "constant", constant.outputs[0], [constant]
+        for rule in self.rules_for(node):
+            for found in match(rule.parsed, node, self.makers.get):
+                made: list[Node] = []
+                m = Match(found, node, self.makers.get, partial(_made, made), self.uses.__getitem__, self.sizes)
+                tensor = rule.apply(m)
+                if tensor is None or not _fits(tensor, node.outputs[0]):
+                    continue
+                if self.private and not (
+                    self.is_private(found.nodes) and tensor.op.opdef.name in self.wanted.recognised
+                ):
+                    continue
+                return rule.name, tensor, made
+        return None
+
+    def rules_for(self, node: Node) -> list[Rule]:
+        """The rules that may apply to a node: decided once for all that are alike in op, type, and what makes their inputs."""
+        if len(node.outputs) != 1:
+            return []
+        maker, dtype = self.makers.get, node.outputs[0].dtype
+        makers = tuple([None if m is None else m.opdef for m in map(maker, node.inputs)])
+        key = node.opdef, dtype, makers
+        found = self.alike.get(key)
+        if found is None:
+            above = tuple([m.name if m else "" for m in makers])
+            found = self.alike[key] = [
+                rule
+                for rule in self.table.get(node.opdef, ())
+                if rule.may_match(node.opdef.name, above) and (dtype.is_integer or not rule.integer)
+            ]
+        return found
+
+    def is_private(self, nodes: Sequence[Node]) -> bool:
+        """Whether nobody outside takes what the nodes make, but for the last."""
+        inside: Counter[Tensor] = Counter()
+        for n in dict.fromkeys(nodes):
+            inside.update(n.inputs)
+        covered = [t for n in nodes[:-1] if n.opdef.name != "Const" for t in n.outputs]
+        return all(self.uses[t] <= inside[t] for t in covered)
+
+    # --- what takes other tensors than before ----------------------------------------------------------------------
+
+    def copy(self, node: Node) -> Node:
+        """The node, or a copy of it when one of its inputs is another now."""
+        current = self.current
+        if current.keys().isdisjoint(node.inputs):
+            return node
+        inputs = tuple([current.get(t, t) for t in node.inputs])
+        copied = new_node(node.opdef, inputs, node.attrs, [(t.dtype, t.dims) for t in node.outputs], node)
+        # Whoever takes a fed output takes what is fed.
+        copied.outputs = tuple(
+            [old if old in self.fed else new for old, new in zip(node.outputs, copied.outputs, strict=True)]
+        )
+        for old, new in zip(node.outputs, copied.outputs, strict=True):
+            if old is not new:
+                if self.counted:
+                    self.uses[new] += self.uses[old]
+                current[old] = new
+        self.copies[node] = copied
+        self.originals[copied] = node
+        return copied
+
+    def renewed(self, step: UnitStep) -> UnitStep:
+        """A step that is no plain node, with what it takes now."""
+        current, copies = self.current, self.copies
+
+        def now(what: Any) -> Any:
+            return copies.get(what, what) if isinstance(what, Node) else what
+
+        if isinstance(step, SendTensor):
+            tensor = None if step.tensor is None else current.get(step.tensor, step.tensor)
+            return replace(step, tensor=tensor, token=now(step.token))
+        if isinstance(step, RunGuarded):
+            return RunGuarded(self.copy(step.node), tuple([now(a) for a in step.after]))
+        if isinstance(step, AwaitNode):
+            return AwaitNode(now(step.node))
+        if isinstance(step, BeginLoop):
+            return BeginLoop(step.name, tuple([self.copy(m) for m in step.merges]))
+        if isinstance(step, LeaveUnless):
+            return LeaveUnless(current.get(step.condition, step.condition))
+        if isinstance(step, EndLoop):
+            return EndLoop(tuple([current.get(t, t) for t in step.nexts]))
+        return step
+
+    def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[UnitStep]:
+        """The steps without those whose results somebody took before, and nobody does now."""
+        taken = {t for s in self.unit.steps for t in taken_by(s)}
+        taken.update(t for _, t in self.unit.fetches)
+        before = {n for n in self.unit.steps if type(n) is Node}
+        needed = {t for _, t in fetches}
+        left: list[UnitStep] = []
+        for step in reversed(self.steps):
+            if type(step) is Node and not any(t in needed for t in step.outputs) and self.may_change(step):
+                original = self.originals.get(step, step)
+                if original not in before or any(t in taken for t in original.outputs):
+                    continue
+            needed.update(taken_by(step))
+            left.append(step)
+        left.reverse()
+        return left
+
+
+def _is_pure(op: OpDef) -> bool:
+    known = op.reference is not None or op.name == "Const"
+    return known and op.name not in STEERING and not op.traits & _IMPURE
+
+
+def _made(made: list[Node], root: Node, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+    """A new node's tensor, for a rule."""
+    new = inferred_node(op, inputs, attrs, root)
+    made.append(new)
+    return new.outputs[0]
+
+
+def _fits(new: Tensor, old: Tensor) -> bool:
+    """Whether a tensor can take another's place: of its type, and known to have the shape that the other is known to have."""
+    return new.dtype is old.dtype and _implies(new.dims, old.dims)
+
+
+def _implies(new: Dims, old: Dims) -> bool:
+    if old is None or new == old:
+        return True
+    return new is not None and len(new) == len(old) and all(b is None or a == b for a, b in zip(new, old, strict=True))
+
+
+def _identity(node: Node) -> tuple[Any, ...] | None:
+    """What two nodes share exactly if they always give the same; None for one that is like no other."""
+    op = node.opdef
+    if op.name == "Const":
+        value = node.attrs["value"]
+        if value.nbytes > _SMALL_CONSTANT or value.dtype.hasobject:
+            return None
+        return op, node.outputs[0].dtype, value.shape, value.tobytes()
+    inputs = node.inputs
+    if op.name in _SWAPS and id(inputs[1]) < id(inputs[0]):
+        inputs = inputs[::-1]
+    if not node.attrs:
+        return op, *inputs
+    # repr tells 0.0 from -0.0 and 1 from True, which are equal
+    attrs = tuple([(k, repr(v) if isinstance(v, float | int) else v) for k, v in node.attrs.items()])
+    try:
+        hash(attrs)
+    except TypeError:
+        return None
+    return op, *inputs, attrs

@@ -1,0 +1,81 @@
+"""Random draws taken apart, so that their numbers can be made where they are used.
+
+A node that draws becomes two: one that makes the *stream*, a key and the number of this draw, and one that gives the stream's numbers
+at the positions of a tensor (`graph/ops/random/philox_stream.py`). The second is a function of what it takes, so fusion sees it as
+any other: a dropout's mask is made in the kernel that uses it, and no array of random numbers is ever written. Streams are made at
+the beginning, where they stand in no kernel's way, but for those of nodes that may be dead or are run again and again.
+
+What stays whole: draws of types that no kernel makes, of a shape whose rank is not known, of nothing, and those of which others
+want to know whether they are dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ...graph.core.node import Node
+from ...graph.ops.random import philox_stream as _streams  # noqa: F401  the ops that this makes
+from ..ir.nodes import inferred_node
+from ..ir.partition import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep, node_of
+from ..ir.predicates import asked_for
+
+DRAWN: dict[str, tuple[str, tuple[DType, ...]]] = {
+    "UniformOfStream": ("uniform", (float32, float64, float16, bfloat16)),
+    "NormalOfStream": ("normal", (float32,)),
+}
+"""Op -> the kind of `random` that it is in loop IR, and the element types that kernels make. Others round otherwise."""
+
+_NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
+            "StatelessRandomUniform": "UniformOfStream", "StatelessRandomNormal": "NormalOfStream"}  # fmt: skip
+
+
+def with_streams(unit: Unit) -> Unit:
+    """The unit with draws taken apart; the unit itself when it has none."""
+    if not any(_drawing_node(step) is not None for step in unit.steps):
+        return unit
+    fed, asked = {t for _, t in unit.feeds}, asked_for(unit)
+    first: list[UnitStep] = []
+    rest: list[UnitStep] = []
+    depth = 0
+    for step in unit.steps:
+        depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
+        node = _drawing_node(step)
+        if node is None or node in asked or node.outputs[0] in fed or not _is_made(node):
+            rest.append(step)
+            continue
+        stream, numbers = _taken_apart(node, isinstance(step, RunGuarded))
+        if isinstance(step, RunGuarded):
+            rest += [replace(step, node=stream), replace(step, node=numbers)]
+        else:
+            (first if depth == 0 and not stream.inputs else rest).append(stream)
+            rest.append(numbers)
+    return replace(unit, steps=(*first, *rest))
+
+
+def _drawing_node(step: UnitStep) -> Node | None:
+    """The node that draws, if a step runs one."""
+    node = node_of(step)
+    return node if node is not None and node.opdef.name in _NUMBERS else None
+
+
+def _is_made(node: Node) -> bool:
+    """Whether kernels make such numbers."""
+    out = node.outputs[0]
+    return out.dtype in DRAWN[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
+
+
+def _taken_apart(node: Node, may_be_dead: bool) -> tuple[Node, Node]:
+    shape, *seed = node.inputs
+    if seed:
+        stream = inferred_node("SeededStream", seed, {}, node)
+    else:
+        stream = inferred_node(
+            "RandomStream",
+            (shape,) if may_be_dead else (),
+            {name: node.attrs[name] for name in ("seed", "seed2")},
+            node,
+        )
+    numbers = inferred_node(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
+    numbers.outputs = node.outputs  # whoever takes them need not know
+    return stream, numbers

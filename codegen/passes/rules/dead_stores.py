@@ -1,0 +1,52 @@
+"""Stores that nobody can see: a variable that is assigned twice, with nothing between that reads it.
+
+    a = Assign(v, x)          goes, if nobody takes `a`
+    b = Assign(v, y)
+
+It goes only where nothing but functions of other tensors stand between the two: a send, a receive, another node with state or a
+mark of control flow might let somebody see the first value, or wait for it. Both must be known to fit the variable, so that
+no error is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ....graph.core.node import Node, Tensor
+from ....graph.core.shape import is_static
+from ...ir.partition import UnitStep, taken_by
+
+ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
+
+
+def dead_stores(
+    steps: Sequence[UnitStep], fetches: Iterable[Tensor], is_function: Callable[[Node], bool]
+) -> dict[Node, Node]:
+    """The assignments that can go, each with the one that makes it so.
+
+    `is_function`: whether a node does nothing but compute its outputs.
+    """
+    if sum(1 for s in steps if type(s) is Node and s.opdef.name in ASSIGNS) < 2:
+        return {}
+    taken = {t for s in steps for t in taken_by(s)}
+    taken.update(fetches)
+    later: dict[Tensor, Node] = {}  # place -> the assignment after this step, while nothing between can see its value
+    dead: dict[Node, Node] = {}
+    for step in reversed(steps):
+        if type(step) is Node and step.opdef.name in ASSIGNS and _fits(step):
+            place = step.inputs[0]
+            if place in later and not any(t in taken for t in step.outputs):
+                dead[step] = later[place]
+            later[place] = step
+        elif type(step) is not Node or not is_function(step):
+            later.clear()
+    return dead
+
+
+def _fits(node: Node) -> bool:
+    """Whether an assignment cannot fail: its value has the variable's shape, and both are known."""
+    place, value = node.inputs
+    if value.dtype.is_ref or not node.attrs.get("validate_shape"):
+        return False
+    dims = place.dims if place.dtype.is_ref else place.op.attrs.get("shape")
+    return is_static(dims) and value.dims == dims

@@ -1,0 +1,421 @@
+"""A small language for rewrite rules: both sides of a rule are written as arithmetic.
+
+    Rule("double negation", "-(-x)", "x")
+    Rule("softmax", "(e := Exp(x - Max(x, axis, keep_dims=True))) / Sum(e, axis, keep_dims=True)", "Softmax(x)", when=last_axis)
+
+A name stands for any tensor, and for the same one wherever it is repeated; two constants of equal content count as the same. A
+number stands for a constant of one element that holds it. An op is called by its type, with its attributes as keywords; a
+lower-case name in the place of an attribute's value takes whatever it is. `+ - * / **` are AddV2, Sub, Mul, RealDiv and Pow,
+a minus alone is Neg. `{a, b}` matches what a or b matches, `(e := a)` calls what a matched e. Operands of + and * match in
+either order.
+
+Patterns are Python expressions, read by Python's own parser, once.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....graph.core.node import Node, Tensor
+from ...ir.symbolic_shape import Sizes
+
+COMMUTES = frozenset({"AddV2", "Mul"})
+"""What matches in either order. Maximum is not here: of 0 and -0 it gives the one that stands in a certain place."""
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "AddV2",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.Div: "RealDiv",
+    ast.Pow: "Pow",
+}
+_CLOSE = 4  # units of relative precision by which a fraction in a pattern and a constant in the graph may differ
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Any tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant of one element."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A node of one type. `attrs`: what each attribute must be, a `Name` for anything."""
+
+    type: str
+    args: tuple[Pattern, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several."""
+
+    patterns: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A pattern whose match gets a name."""
+
+    name: str
+    pattern: Pattern
+
+
+Pattern: TypeAlias = Name | Number | Op | Either | Called
+Look: TypeAlias = Callable[[Tensor], Node | None]
+"""The node that makes a tensor, or None where nothing may be assumed of how it is made."""
+
+
+def parse(text: str) -> Pattern:
+    """A pattern from its text.
+
+    Raises:
+        ValueError: it is not written in the language above.
+    """
+    return _read(ast.parse(text.strip(), mode="eval").body)
+
+
+def _read(e: ast.expr) -> Pattern:
+    if isinstance(e, ast.Name):
+        return Name(e.id)
+    if isinstance(e, ast.Constant) and isinstance(e.value, int | float):
+        return Number(e.value)
+    if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
+        inner = _read(e.operand)
+        return Number(-inner.value) if isinstance(inner, Number) else Op("Neg", (inner,))
+    if isinstance(e, ast.BinOp) and type(e.op) in _OPERATORS:
+        return Op(_OPERATORS[type(e.op)], (_read(e.left), _read(e.right)))
+    if isinstance(e, ast.Call) and isinstance(e.func, ast.Name):
+        attrs = tuple((str(k.arg), _attr(k.value)) for k in e.keywords)
+        return Op(e.func.id, tuple(map(_read, e.args)), attrs)
+    if isinstance(e, ast.Set):
+        return Either(tuple(map(_read, e.elts)))
+    if isinstance(e, ast.NamedExpr):
+        return Called(e.target.id, _read(e.value))
+    raise ValueError(f"not part of a rule's language: {ast.unparse(e)}")
+
+
+def _attr(e: ast.expr) -> Any:
+    return Name(e.id) if isinstance(e, ast.Name) else ast.literal_eval(e)
+
+
+def roots(pattern: Pattern) -> frozenset[str]:
+    """The types of node that it can begin with."""
+    if isinstance(pattern, Op):
+        return frozenset({pattern.type})
+    if isinstance(pattern, Either):
+        return frozenset().union(*map(roots, pattern.patterns))
+    return roots(pattern.pattern) if isinstance(pattern, Called) else frozenset()
+
+
+def needs(pattern: Pattern) -> frozenset[str]:
+    """Types of node without which a graph cannot match: a quick way to pass a rule over."""
+    if isinstance(pattern, Op):
+        return frozenset({pattern.type}).union(*map(needs, pattern.args))
+    if isinstance(pattern, Either):
+        return frozenset.intersection(*map(needs, pattern.patterns))
+    if isinstance(pattern, Called):
+        return needs(pattern.pattern)
+    return frozenset({"Const"}) if isinstance(pattern, Number) else frozenset()
+
+
+def _types(pattern: Pattern) -> frozenset[str]:
+    """All types of node in a right side."""
+    return frozenset({pattern.type}).union(*map(_types, pattern.args)) if isinstance(pattern, Op) else frozenset()
+
+
+def may_match(pattern: Pattern, op: str, makers: Sequence[str]) -> bool:
+    """Whether a pattern can match at a node of this type whose inputs are made by nodes of these types ('': not known).
+
+    The quick answer, which is the same for all nodes that are alike in this.
+    """
+    if isinstance(pattern, Either):
+        return any(may_match(p, op, makers) for p in pattern.patterns)
+    if isinstance(pattern, Called):
+        return may_match(pattern.pattern, op, makers)
+    if not isinstance(pattern, Op) or pattern.type != op or len(pattern.args) != len(makers):
+        return False
+    orders = (makers, makers[::-1]) if op in COMMUTES else (makers,)
+    return any(all(map(_may_be_made, pattern.args, order)) for order in orders)
+
+
+def _may_be_made(pattern: Pattern, maker: str) -> bool:
+    """Whether a pattern can match a tensor that such a node makes."""
+    if isinstance(pattern, Either):
+        return any(_may_be_made(p, maker) for p in pattern.patterns)
+    if isinstance(pattern, Called):
+        return _may_be_made(pattern.pattern, maker)
+    return isinstance(pattern, Name) or maker == ("Const" if isinstance(pattern, Number) else pattern.type)
+
+
+# --- matching ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What has been matched: tensors and attributes by name, and the nodes that the pattern covers, the root last."""
+
+    names: Mapping[str, Any]
+    nodes: tuple[Node, ...]
+
+
+def match(pattern: Pattern, root: Node, look: Look) -> Iterator[Found]:
+    """All ways in which a pattern matches at a node of one output."""
+    return _of_node(pattern, root, look, Found({}, ()), root)
+
+
+def _of_node(pattern: Pattern, node: Node, look: Look, found: Found, root: Node) -> Iterator[Found]:
+    if isinstance(pattern, Either):
+        for p in pattern.patterns:
+            yield from _of_node(p, node, look, found, root)
+    elif isinstance(pattern, Called):
+        for f in _of_node(pattern.pattern, node, look, found, root):
+            yield Found({**f.names, pattern.name: node.outputs[0]}, f.nodes)
+    elif isinstance(pattern, Op) and node.opdef.name == pattern.type and len(node.inputs) == len(pattern.args):
+        orders: list[Sequence[Tensor]] = [node.inputs]
+        if pattern.type in COMMUTES and node.inputs[0] is not node.inputs[1]:
+            orders.append(node.inputs[::-1])
+        # Numbers are compared before anything else: most of what looks right otherwise has other ones.
+        orders = [order for order in orders if _has_numbers(pattern.args, order, look, root)]
+        names = _attrs(pattern.attrs, node.attrs, found.names) if orders else None
+        if names is None:
+            return
+        start = Found(names, found.nodes)
+        for order in orders:
+            for f in _of_all(pattern.args, order, look, start, root):
+                yield Found(f.names, (*f.nodes, node))
+
+
+def _of_all(
+    patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, found: Found, root: Node
+) -> Iterator[Found]:
+    if not patterns:
+        yield found
+        return
+    for f in _of_tensor(patterns[0], tensors[0], look, found, root):
+        yield from _of_all(patterns[1:], tensors[1:], look, f, root)
+
+
+def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root: Node) -> Iterator[Found]:
+    if isinstance(pattern, Name):
+        before = found.names.get(pattern.name)
+        if before is None:
+            yield Found({**found.names, pattern.name: tensor}, found.nodes)
+        elif before is tensor or same_constant(look(before), look(tensor)):
+            yield found
+        return
+    node = look(tensor)
+    if node is None:
+        return
+    if isinstance(pattern, Number):
+        if _holds(node, pattern.value, root):
+            yield found
+    elif isinstance(pattern, Either):
+        for p in pattern.patterns:
+            yield from _of_tensor(p, tensor, look, found, root)
+    elif isinstance(pattern, Called):
+        before = found.names.get(pattern.name)
+        for f in _of_tensor(pattern.pattern, tensor, look, found, root):
+            if before is None or before is tensor:
+                yield Found({**f.names, pattern.name: tensor}, f.nodes)
+    else:
+        yield from _of_node(pattern, node, look, found, root)
+
+
+def _has_numbers(patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, root: Node) -> bool:
+    """Whether those of the tensors that have to be numbers are."""
+    for pattern, tensor in zip(patterns, tensors, strict=True):
+        if type(pattern) is Number:
+            node = look(tensor)
+            if node is None or not _holds(node, pattern.value, root):
+                return False
+    return True
+
+
+def _attrs(
+    wanted: Sequence[tuple[str, Any]], attrs: Mapping[str, Any], names: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """The names with those of the attributes added; None when one is not as wanted."""
+    for name, value in wanted:
+        if isinstance(value, Name):
+            names = {**names, value.name: attrs.get(name)}
+        elif attrs.get(name) != value:
+            return None
+    return names
+
+
+def _holds(node: Node, number: int | float, root: Node) -> bool:
+    """Whether a node is a constant of this one number, whose shape cannot make the result's larger unseen."""
+    if node.opdef.name != "Const":
+        return False
+    array = node.attrs["value"]
+    if array.size != 1 or array.dtype.kind not in "fiu" and node.outputs[0].dtype.np.kind != "V":
+        return False
+    if array.ndim and root.outputs[0].dims is None:
+        return False
+    value = array.item()
+    if isinstance(value, int) and isinstance(number, float):
+        return False
+    if value == number:
+        return number != 0 or isinstance(value, int) or bool(np.signbit(value) == np.signbit(float(number)))
+    if isinstance(number, int):
+        return False
+    return bool(
+        array.dtype.kind == "f" and abs(value - number) <= _CLOSE * float(np.finfo(array.dtype).eps) * abs(number)
+    )
+
+
+def same_constant(a: Node | None, b: Node | None) -> bool:
+    """Whether both are constants of the same type, shape and bytes."""
+    if a is None or b is None or a.opdef.name != "Const" or b.opdef.name != "Const":
+        return False
+    x, y = a.attrs["value"], b.attrs["value"]
+    return x is y or bool(
+        x.dtype == y.dtype
+        and not x.dtype.hasobject
+        and x.shape == y.shape
+        and x.size <= 64
+        and x.tobytes() == y.tobytes()
+    )
+
+
+# --- rules -------------------------------------------------------------------------------------------------------------
+
+
+class Match:
+    """A rule's match, for its condition and for its right side when that is a function.
+
+    `m["x"]` is the tensor (or attribute) called x, `m.root` the node that is to be replaced.
+    """
+
+    def __init__(
+        self,
+        found: Found,
+        root: Node,
+        look: Look,
+        again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor],
+        uses: Callable[[Tensor], int],
+        sizes: Sizes,
+    ) -> None:
+        self.found = found
+        self.root = root
+        self.look = look
+        self.uses = uses
+        """How often a tensor is taken or fetched, or more: known to rules of a walk that counts."""
+        self.sizes = sizes
+        self._again = again
+
+    def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], of: Node | None = None) -> Tensor:
+        """A new node's tensor. It stands before the root, with the root's name, or that of a node for which it speaks."""
+        return self._again(of or self.root, op, inputs, attrs)
+
+    def again(self, node: Node, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
+        """The tensor that a node makes of other inputs. It stands before the root, with the node's own name."""
+        return self._again(node, node.opdef.name, inputs, attrs)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.found.names[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.found.names
+
+    def value(self, name: str) -> Any:
+        """The array that a tensor always is; None when it is no constant."""
+        node = self.look(self[name])
+        return node.attrs["value"] if node is not None and node.opdef.name == "Const" else None
+
+    def number(self, name: str) -> float | None:
+        """The number that a tensor always is, if it is a constant of one element."""
+        value = self.value(name)
+        return float(value.reshape(())) if value is not None and value.size == 1 else None
+
+    def constant(self, array: Any) -> Tensor:
+        """A new constant."""
+        array = np.array(array)
+        array.flags.writeable = False
+        return self.make("Const", (), {"value": array})
+
+
+@dataclass(frozen=True)  # no slots: the parsed pattern lives in the instance
+class Rule:
+    """One rewrite.
+
+    Attributes:
+        name: what traces call it.
+        pattern: what it looks for.
+        into: what takes its place: text in the same language, or a function that makes it (None: not here after all).
+        when: a condition on the match.
+        fast: it may change rounding, or what becomes of NaN and infinity: only under `fast_math`.
+        integer: it holds for integers only, which wrap around.
+        gives: the op that `into` makes, when it is a function and another rule looks for that op.
+        beside: an op that the pattern does not name, and without which there is nothing to do.
+        above: whether it may hold where nodes of these types make the root's inputs ('': not known): the quick answer, as the
+            pattern's own types give it.
+    """
+
+    name: str
+    pattern: str
+    into: str | Callable[[Match], Tensor | None]
+    when: Callable[[Match], bool] | None = None
+    fast: bool = False
+    integer: bool = False
+    gives: str = ""
+    beside: str = ""
+    above: Callable[[Sequence[str]], bool] | None = None
+
+    @cached_property
+    def parsed(self) -> Pattern:
+        """The pattern."""
+        return parse(self.pattern)
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """Types of node without which a graph has no place for it."""
+        return needs(self.parsed) | ({self.beside} - {""})
+
+    def may_match(self, op: str, makers: Sequence[str]) -> bool:
+        """Whether it can match at a node of this type whose inputs are made by nodes of these types."""
+        return may_match(self.parsed, op, makers) and (self.above is None or self.above(makers))
+
+    @property
+    def makes(self) -> frozenset[str]:
+        """The types of node on its right side."""
+        return _types(self.result) if self.result is not None else frozenset({self.gives} - {""})
+
+    @cached_property
+    def result(self) -> Pattern | None:
+        """The right side, when it is text."""
+        return parse(self.into) if isinstance(self.into, str) else None
+
+    def apply(self, m: Match) -> Tensor | None:
+        """The tensor that takes the place of the root's; None: the rule does not hold here."""
+        if self.when is not None and not self.when(m):
+            return None
+        if callable(self.into):
+            return self.into(m)
+        assert self.result is not None
+        return _built(self.result, m)
+
+
+def _built(pattern: Pattern, m: Match) -> Tensor:
+    if isinstance(pattern, Name):
+        tensor: Tensor = m[pattern.name]
+        return tensor
+    assert isinstance(pattern, Op), "the right side of a rule is made of names and ops"
+    attrs = {k: m[v.name] if isinstance(v, Name) else v for k, v in pattern.attrs}
+    return m.make(pattern.type, [_built(p, m) for p in pattern.args], attrs)

@@ -1,0 +1,228 @@
+"""Rules that move transposes and casts past their neighbours. All of them are exact: what is moved past works element by
+element, or moves elements and looks at none.
+
+A transpose of `f(transpose(x) + b)` that undoes the inner one leaves `f(x + b')`, where b' is b in the other order of axes. So
+does a matrix product, which takes a factor either way. The rules look from the outer end: at a transpose, or at a product, the
+elementwise nodes behind it, up to what can be had in the other order for nothing (`_turned`). All of these nodes are made again
+on tensors of the other order, so nobody else may take what they make; what stands before the inner transposes may be taken by anybody.
+
+A cast goes to where fewer bytes are moved: one to a wider type behind what moves elements, one to a narrower type before it. Each
+only where it joins no kernel by standing where it is, or joins one by standing there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....graph.core.node import Node, Tensor
+from ....graph.core.opdef import opdef, size
+from ....graph.core.shape import is_static
+from .dsl import Match, Rule
+from .layout import permutation_of, rows_out_of_product
+
+_MOST_NODES = 64  # that are looked at behind one transpose or product
+_LARGEST = 1 << 16  # bytes of a constant that is written down in another order
+
+
+def _undone(m: Match) -> Tensor | None:
+    """Transpose(f(Transpose(x, p)), q) = f(x) where q undoes p."""
+    order = permutation_of(m, m["q"])
+    return None if order is None else _Turning(m, order).turned(m["y"])
+
+
+def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
+    """MatMul(f(Transpose(x)), y) = MatMul(f(x), y, transpose_a=True)."""
+
+    def make(m: Match) -> Tensor | None:
+        factor = m.root.inputs[which]
+        if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1:
+            return None
+        last = len(factor.dims) - 1
+        turned = _Turning(m, [*range(last - 1), last, last - 1], for_good=True).turned(factor)
+        if turned is None:
+            return None
+        attrs = {**m.root.attrs, flags[which]: not m.root.attrs[flags[which]]}
+        inputs = (turned, m.root.inputs[1]) if which == 0 else (m.root.inputs[0], turned)
+        return m.make(op, inputs, attrs)
+
+    return Rule(
+        f"transpose behind arithmetic into {op}",
+        f"{op}(x, y)",
+        make,
+        beside="Transpose",
+        above=lambda makers: _is_arithmetic(makers[which]),
+    )
+
+
+def _is_arithmetic(op: str) -> bool:
+    """Whether an op can be done in any order of axes."""
+    return op == "BiasAdd" or op != "" and opdef(op).scalar is not None
+
+
+class _Turning:
+    """A tensor with its axes in another order, where no element has to be moved for that.
+
+    `for_good`: only where the transposes that it has been made from are not needed any more.
+    """
+
+    def __init__(self, m: Match, order: Sequence[int], *, for_good: bool = False) -> None:
+        self.m = m
+        self.order = order
+        self.for_good = for_good
+        self.seen = 0
+        self.behind: dict[Tensor, Node] = {}  # what is made again, inputs first, each with its node
+        self.sources: dict[Tensor, Tensor] = {}  # transposed tensors, and what they are transposed from
+
+    def turned(self, tensor: Tensor) -> Tensor | None:
+        """The tensor in the other order; None where there is none for nothing."""
+        if not self.look_behind(tensor) or not self.behind or not self.sources or not self.is_private(tensor):
+            return None
+        done: dict[Tensor, Tensor] = {}
+        for old, node in self.behind.items():
+            inputs = [done[t] if t in done else self.leaf(t) for t in node.inputs]
+            if node.opdef.name == "BiasAdd":
+                inputs[1] = node.inputs[1]
+            done[old] = self.m.again(node, inputs, self.attrs(node))
+        return done[tensor]
+
+    def look_behind(self, tensor: Tensor) -> bool:
+        """Whether the tensor can be had: notes what it is made from."""
+        if tensor in self.behind or tensor in self.sources or _lies_along_one_axis(tensor, len(self.order)):
+            return True
+        node = self.m.look(tensor)
+        self.seen += 1
+        if node is None or self.seen > _MOST_NODES or tensor.dims is None:
+            return False
+        if node.opdef.name == "Const":
+            return len(tensor.dims) <= len(self.order) and node.attrs["value"].nbytes <= _LARGEST
+        if len(tensor.dims) != len(self.order):
+            return False
+        if node.opdef.name == "Transpose":
+            inner = permutation_of(self.m, node.inputs[1])
+            if inner is None or [inner[i] for i in self.order] != list(range(len(inner))):
+                return False
+            self.sources[tensor] = node.inputs[0]
+            return True
+        if node.opdef.name == "BiasAdd":
+            if self.layout(node) is None or not self.look_behind(node.inputs[0]):
+                return False
+        elif node.opdef.scalar is None or len(node.outputs) != 1 or not all(map(self.look_behind, node.inputs)):
+            return False
+        self.behind[tensor] = node
+        return True
+
+    def is_private(self, tensor: Tensor) -> bool:
+        """Whether all that is made again is taken for this tensor only, and by one taker in the end."""
+        inside = Counter([t for n in self.behind.values() for t in n.inputs])
+        inside.update(t for t in self.m.root.inputs if t is tensor)
+        needed = [*self.behind, *self.sources] if self.for_good else list(self.behind)
+        return self.m.root.inputs.count(tensor) == 1 and all(self.m.uses(t) <= inside[t] for t in needed)
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        """What nothing is made again for."""
+        m, dims = self.m, tensor.dims
+        if tensor in self.sources:
+            return self.sources[tensor]
+        assert dims is not None
+        if not dims:
+            return tensor
+        rank, node = len(self.order), m.look(tensor)
+        if node is not None and node.opdef.name == "Const":
+            value = node.attrs["value"]
+            wide = value.reshape((1,) * (rank - value.ndim) + value.shape)
+            return m.constant(np.ascontiguousarray(wide.transpose(self.order)))
+        padded = (1,) * (rank - len(dims)) + tuple(-1 if d is None else d for d in dims)
+        shape = [padded[i] for i in self.order]
+        return m.make("Reshape", (tensor, m.constant(np.array(shape, np.int32))), {})
+
+    def attrs(self, node: Node) -> dict[str, object]:
+        if node.opdef.name != "BiasAdd":
+            return node.attrs
+        return {**node.attrs, "data_format": self.layout(node)}
+
+    def layout(self, node: Node) -> str | None:
+        """The layout of a bias' operand in the other order; None: it has no name."""
+        rank = len(self.order)
+        axis = self.order.index(1 if node.attrs["data_format"] == "NCHW" else rank - 1)
+        return "NHWC" if axis == rank - 1 else "NCHW" if axis == 1 else None
+
+
+def _lies_along_one_axis(tensor: Tensor, rank: int) -> bool:
+    """Whether a tensor lies in memory the same way in any order of axes: it is a number, or a vector."""
+    dims = tensor.dims
+    return dims == () or (dims is not None and len(dims) <= rank and sum(1 for d in dims if d != 1) <= 1)
+
+
+# --- casts -------------------------------------------------------------------------------------------------------------
+
+
+def _widened_later(m: Match) -> Tensor | None:
+    """Transpose(Cast(x), p) = Cast(Transpose(x, p)) where the cast is to a wider type, and all that is taken is what it makes."""
+    moved = m.root.inputs[:1] if m.root.type != "ConcatV2" else m.root.inputs[:-1]
+    casts = [m.look(t) for t in moved]
+    narrow: list[Tensor] = []
+    for tensor, cast in zip(moved, casts, strict=True):
+        if cast is None or cast.opdef.name != "Cast" or m.uses(tensor) > moved.count(tensor):
+            return None
+        narrow.append(cast.inputs[0])
+    source, target = narrow[0].dtype.base, m.root.outputs[0].dtype
+    if source.size >= target.size or any(t.dtype.base is not source or _is_computed(m, t) for t in narrow):
+        return None
+    if m.root.type == "GatherV2" and not _is_smaller(m.root.outputs[0], narrow[0]):
+        return None
+    inner = m.make(m.root.type, (*narrow, *m.root.inputs[len(moved) :]), m.root.attrs)
+    first = casts[0]
+    assert first is not None
+    return m.again(first, (inner,), first.attrs)
+
+
+def _narrowed_sooner(m: Match) -> Tensor | None:
+    """Cast(Transpose(y, p)) = Transpose(Cast(y), p) where the cast is to a narrower type, and can be computed with y."""
+    y, moved = m["y"], m["moved"]
+    if m["d"].size >= y.dtype.base.size or not _is_computed(m, y) or m.uses(y) > 1 or m.uses(moved) > 1:
+        return None
+    cast = m.make("Cast", (y,), m.root.attrs)
+    return m.again(moved.op, (cast, *moved.op.inputs[1:]), moved.op.attrs)
+
+
+def _is_computed(m: Match, tensor: Tensor) -> bool:
+    """Whether an elementwise node makes a tensor: it and a cast of its result are one kernel."""
+    node = m.look(tensor)
+    return node is not None and node.opdef.scalar is not None
+
+
+def _is_smaller(a: Tensor, b: Tensor) -> bool:
+    """Whether one tensor is known to have no more elements than another."""
+    return is_static(a.dims) and is_static(b.dims) and size(a) <= size(b)
+
+
+_CAST = "Cast(x, DstT=d)"
+
+moving_rules = (
+    Rule(
+        "transpose undone behind arithmetic",
+        "Transpose(y, q)",
+        _undone,
+        above=lambda makers: _is_arithmetic(makers[0]),
+    ),
+    rows_out_of_product,
+    *(
+        _into_product(op, flags, which)
+        for op, flags in (("MatMul", ("transpose_a", "transpose_b")), ("BatchMatMulV2", ("adj_x", "adj_y")))
+        for which in (0, 1)
+    ),
+    Rule(
+        "wider later",
+        f"{{Transpose({_CAST}, p), Slice({_CAST}, b, s), StridedSlice({_CAST}, b, e, s), GatherV2({_CAST}, i, a),"
+        f" ConcatV2({_CAST}, a), ConcatV2({_CAST}, y, a), ConcatV2({_CAST}, y, z, a), ConcatV2({_CAST}, y, z, w, a)}}",
+        _widened_later,
+    ),
+    Rule(
+        "narrower sooner",
+        "Cast((moved := {Transpose(y, p), Reshape(y, s), ExpandDims(y, s), Squeeze(y)}), DstT=d)",
+        _narrowed_sooner,
+    ),
+)

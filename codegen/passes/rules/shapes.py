@@ -1,0 +1,202 @@
+"""Rules for shapes, and for what is spread over one: gradients are full of them. All of them are exact.
+
+A training step with a batch whose size only the running graph knows asks for shapes to find out whether an operand was repeated,
+and to spread a mean's gradient. Where it is known which sizes are the same (`codegen/ir/symbolic_shape.py`), what asks goes as it
+does with a batch of known size:
+
+    Sum(g, BroadcastGradientArgs(shape(x), shape(y)))     a sum over known axes, or g itself
+    Reshape(g, shape(x))                                  g, where it has that very shape
+    Size(x) // Size(mean(x, -1))                          the size of the last axis
+
+A shape that is still asked for is put together from sizes of what nobody computes, such as a placeholder, so that no tensor has to be
+in memory because somebody asks for its shape. So what is left of the gradient of `reduce_mean(f(x))` is a division of numbers, and a
+broadcast, which costs nothing in the kernel that takes it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graph.core.node import Node, Tensor
+from ...ir.symbolic_shape import Product, Size, product, quotient
+from .dsl import Match, Rule
+
+_LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": (1, 0)}
+"""Ops whose outputs have the shapes of these inputs."""
+
+
+def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
+    """The input of a node whose shape its output has, whatever it is; None where the inputs' shapes decide together."""
+    alike = _LOSSES.get(node.opdef.name)
+    if alike is not None:
+        return node.inputs[alike[tensor.value_index]]
+    if node.opdef.scalar is None and node.opdef.name != "Cast":
+        return None
+    large = [t for t in node.inputs if t.dims != ()]
+    return large[0] if len(large) == 1 else None
+
+
+def _of_input(m: Match) -> Tensor | None:
+    """Shape(f(x)) = Shape(x) where f works element by element; of other tensors, from the axes that their sizes are made of."""
+    tensor: Tensor = m["y"]
+    if tensor.dims is not None:
+        shape = _shape(m, tensor)
+        if shape is None or m.root.type == "Shape":
+            return shape
+        if shape.op.type == "Shape":
+            return m.make("Size", shape.op.inputs, m.root.attrs)
+        sizes = m.sizes.dims(tensor)
+        assert sizes is not None
+        count = product(sizes)
+        return _number(m, count) if _is_small(count) else None
+    node = m.look(tensor)
+    found = None if node is None else _shaped_like(node, tensor)
+    return None if found is None else m.make(m.root.type, (found,), m.root.attrs)
+
+
+def _shape(m: Match, tensor: Tensor) -> Tensor | None:
+    """The shape of a tensor from those of others; None where these are not known."""
+    sizes = m.sizes.dims(tensor)
+    assert sizes is not None
+    known = m.sizes.vectors.get((m.root.outputs[0].dtype, sizes))
+    if known is not None:
+        return known
+    sources = dict.fromkeys(m.sizes.axes[axis][0] for s in sizes if isinstance(s, Product) for axis in s.axes)
+    if tensor in sources:
+        return _broadcast_shape(m, tensor)
+    source = next((t for t in sources if m.sizes.dims(t) == sizes), m.sizes.source_of(sizes))
+    if source is not None:
+        return None if source is tensor else _shape_of(m, source)
+    return m.make("Pack", [_number(m, s) for s in sizes], {"axis": 0})
+
+
+def _shape_of(m: Match, tensor: Tensor) -> Tensor:
+    shape = _shape(m, tensor)
+    return m.make("Shape", (tensor,), {"out_type": m.root.outputs[0].dtype}) if shape is None else shape
+
+
+def _broadcast_shape(m: Match, tensor: Tensor) -> Tensor | None:
+    """Shape(x + y) from those of x and y, of which only the running graph knows how they meet. If they don't, it says so for x + y."""
+    node = m.look(tensor)
+    large = [] if node is None or node.opdef.scalar is None else [t for t in node.inputs if t.dims != ()]
+    if len(large) < 2 or node is None or node.type == "BiasAdd" or any(t.dims is None for t in large):
+        return None
+    shape = _shape_of(m, large[0])
+    for t in large[1:]:
+        shape = m.make("BroadcastArgs", (shape, _shape_of(m, t)), {}, node)
+    return shape
+
+
+def _is_small(size: Size) -> bool:
+    """Whether what is known of a size fits any type that sizes have."""
+    return abs(size if isinstance(size, int) else size.factor) < 1 << 31
+
+
+def _number(m: Match, size: Size) -> Tensor:
+    """A size as a tensor."""
+    dtype = m.root.outputs[0].dtype
+    if isinstance(size, int):
+        return m.constant(np.array(size, dtype.np))
+    found = None if size.factor == 1 else m.constant(np.array(size.factor, dtype.np))
+    for axis in size.axes:
+        source, place = m.sizes.axes[axis]
+        along = m.make(
+            "GatherV2",
+            (_shape_of(m, source), m.constant(np.int32(place)), m.constant(np.int32(0))),
+            {"batch_dims": 0},
+        )
+        found = along if found is None else m.make("Mul", (found, along), {})
+    assert found is not None
+    return found
+
+
+def _known_axes(m: Match) -> Tensor | None:
+    """The axes along which an operand was repeated, where sizes tell."""
+    which = m.root.inputs[1].value_index
+    mine, theirs = (m.sizes.value(m["ab"[i]]) for i in (which, 1 - which))
+    if mine is None or theirs is None or mine.ndim != 1 or theirs.ndim != 1:
+        return None
+    rank = max(len(mine), len(theirs))
+    own, other = ((1,) * (rank - len(v)) + tuple(v) for v in (mine, theirs))
+    axes = [*range(rank - len(mine))]
+    for i in range(len(axes), rank):
+        if own[i] is None or own[i] != other[i] and 1 not in (own[i], other[i]):
+            return None
+        if own[i] == 1 and other[i] != 1:
+            axes.append(i)
+    x: Tensor = m["x"]
+    if not axes:
+        return x
+    return m.make("Sum", (x, m.constant(np.array(axes, np.int32))), m.root.attrs)
+
+
+def _has_that_shape(m: Match) -> bool:
+    """What is reshaped has the very sizes that are wanted, whatever these are."""
+    sizes = m.sizes.dims(m["x"])
+    if sizes is None:
+        return False
+    if m.root.type == "Reshape":
+        return m.sizes.reshaped(m.root, surely=True) == sizes
+    wanted = m.sizes.value(m["s"])
+    return wanted is not None and tuple(wanted) == sizes
+
+
+def _mean_of_so_many(m: Match) -> Tensor | None:
+    """g / (size(x) // max(size(y), 1)) = g / n where x has n times as many elements as y, and g none if y has none."""
+    whole, part = m.sizes.value(m["whole"]), m.sizes.value(m["part"])
+    sizes = m.sizes.dims(m["g"])
+    if (
+        whole is None
+        or part is None
+        or sizes is None
+        or whole.shape
+        or part.shape
+        or None in (whole.item(), part.item())
+    ):
+        return None
+    count, elements = quotient(whole.item(), part.item()), product(sizes)
+    if not isinstance(count, int) or not isinstance(part.item(), Product):
+        return None
+    if elements != 0 and not (isinstance(elements, Product) and {*part.item().axes} <= {*elements.axes}):
+        return None
+    return m.make("RealDiv", (m["g"], m.constant(np.array(max(count, 1), m.root.outputs[0].dtype.np))), {})
+
+
+def _known_sizes(m: Match) -> Tensor | None:
+    """What is computed from sizes: numbers, or sizes of what nobody computes, put together at once."""
+    tensor = m.root.outputs[0]
+    value = m.sizes.value_of(m.root, tensor)
+    if value is None or None in value or not all(map(_is_small, value.flat)):
+        return None
+    if all(isinstance(s, int) for s in value.flat):
+        return m.constant(value.astype(tensor.dtype.np))
+    if not value.shape:
+        return _number(m, value.item()) if m.root.type == "FloorDiv" else None
+    known = m.sizes.vectors.get((tensor.dtype, tuple(value)))
+    return m.make("Pack", [_number(m, s) for s in value], {"axis": 0}) if known is None else known
+
+
+def _before_broadcast(m: Match) -> Tensor | None:
+    """BroadcastTo(x, s) / c = BroadcastTo(x / c, s) where x and c are numbers: one division instead of many."""
+    if m["x"].dims != () or m["c"].dims != ():
+        return None
+    given = [m["x"] if t is m["wide"] else t for t in m.root.inputs]
+    return m.make("BroadcastTo", (m.make(m.root.type, given, m.root.attrs), m["s"]), m["wide"].op.attrs)
+
+
+_WIDE = "(wide := BroadcastTo(x, s))"
+
+shape_rules = (
+    Rule("integer divided by one", "FloorDiv(x, 1)", "x", integer=True),
+    Rule("shape of what it is made from", "{Shape(y), Size(y)}", _of_input),
+    Rule("sum over known axes", "Sum(x, BroadcastGradientArgs(a, b), keep_dims=False)", _known_axes, gives="Sum"),
+    Rule("reshape to the shape it has", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _has_that_shape),
+    Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes, integer=True),
+    Rule("mean of so many", "g / Cast(FloorDiv(whole, {Maximum(part, 1), part}), DstT=d)", _mean_of_so_many),
+    Rule(
+        "arithmetic before a broadcast",
+        "{" + ", ".join(f"{_WIDE} {op} c" for op in "/*+-") + f", c / {_WIDE}, c - {_WIDE}" + "}",
+        _before_broadcast,
+        gives="BroadcastTo",
+    ),
+)

@@ -1,0 +1,102 @@
+"""The NumPy backend: each node's kernel is its op's own reference. Slow beside compiled kernels, and always right."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..graph.core.errors import UnimplementedError
+from ..graph.core.node import Node, Tensor
+from ..graph.resources.resource_manager import Context
+from .backend import ContextOf, NodeError
+from .ir.program import Kernel, Program
+from .passes.rewrite import NONE, Rewrites
+
+if TYPE_CHECKING:
+    from .ir.fused_kernel import FusedNodes
+    from .ir.partition import Unit, UnitStep
+
+
+class NumpyBackend:
+    """Runs every op's NumPy reference. Serves CPU devices, and emulated GPUs."""
+
+    name = "numpy"
+    recognises = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm"))
+    """Ops that it has more for than for the nodes which say the same."""
+
+    rewrites: Rewrites = NONE
+
+    def kernel(self, node: Node, context: Context | None) -> Kernel:
+        """The op's reference with the node's attributes bound."""
+        op = node.opdef
+        if op.reference is None:
+            text = f"'{node.name}' ({op.name}), made at {node.source}, has no kernel: its value can only be fed"
+            raise UnimplementedError(node, node, text)
+        attrs = op.kernel_attrs(node.attrs) if node.attrs else {}
+        if op.is_stateful:
+            return functools.partial(op.reference, context, **attrs)
+        return functools.partial(op.reference, **attrs) if attrs else op.reference
+
+    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+        """Nothing: each node is a NumPy call of its own."""
+        return unit.steps
+
+    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+        """The nodes one by one."""
+        return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
+
+    def finish(self, program: Program) -> Program:
+        """The program as it is."""
+        return program
+
+
+def one_by_one(
+    backend: NumpyBackend,
+    nodes: Sequence[Node],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    context_of: ContextOf | None = None,
+) -> Kernel:
+    """A function that runs nodes in order, letting go of each value after its last use.
+
+    `context_of`: the `Context` of those that read state. It raises `NodeError` from what a node raised.
+    """
+    slot_of = {t: i for i, t in enumerate(inputs)}
+    start: list[Any] = [None] * len(inputs)
+    calls: list[tuple[Kernel, tuple[int, ...], tuple[int, ...], Node]] = []
+    for node in nodes:
+        for t in (*node.inputs, *node.outputs):
+            if t not in slot_of:
+                slot_of[t] = len(start)
+                start.append(t.op.attrs["value"] if t.op.type == "Const" else None)
+        taken = tuple(slot_of[t] for t in node.inputs)
+        context = context_of(node) if context_of is not None and node.opdef.is_stateful else None
+        calls.append((backend.kernel(node, context), taken, tuple(slot_of[t] for t in node.outputs), node))
+    asked = [slot_of[t] for t in outputs]
+    seen = set(asked)
+    steps = []
+    for kernel, taken, made, node in reversed(calls):
+        lost = tuple(dict.fromkeys(s for s in (*taken, *made) if s not in seen))
+        seen.update(lost)
+        steps.append((kernel, taken, made, lost, node))
+    steps.reverse()
+    given = len(inputs)
+
+    def run(*values: Any) -> Any:
+        slots = [*values, *start[given:]]
+        for kernel, taken, made, lost, node in steps:
+            try:
+                result = kernel(*[slots[i] for i in taken])
+            except Exception as e:
+                raise NodeError(node) from e
+            if len(made) == 1:
+                slots[made[0]] = result
+            else:
+                for i, value in zip(made, result, strict=True):
+                    slots[i] = value
+            for i in lost:
+                slots[i] = None
+        return slots[asked[0]] if len(asked) == 1 else tuple([slots[i] for i in asked])
+
+    return run

@@ -1,1 +1,0 @@
-"""The rules by which graphs are rewritten, as tables. `codegen/rewrite.py` applies them."""

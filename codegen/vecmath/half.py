@@ -1,0 +1,64 @@
+"""float16 and bfloat16 as bits.
+
+They are kept as their 16 bits and computed in float32. To float32 every number is exact; back, ties go to the even one. Only
+arithmetic that all machines have is used (F. Giesen, "Half to float done quic" and "Float to half", public domain).
+"""
+
+# mypy: ignore-errors
+# The functions below are compiled by Numba: their types are Numba's to infer, per call.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .intrinsics import bits32, f32, f64, fabs, i32, of_bits32, select
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def from_bfloat16(x):
+    """The float32 whose upper half these bits are."""
+    return of_bits32(i32(i32(x) << i32(16)))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def to_bfloat16(x):
+    """The bits of the nearest bfloat16."""
+    bits = bits32(x)
+    rounded = i32(i32(bits + i32(0x7FFF)) + i32(i32(bits >> i32(16)) & i32(1)))
+    return np.uint16(i32(select(x != x, i32(0x7FC00000), rounded) >> i32(16)) & i32(0xFFFF))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def from_float16(x):
+    """The float32 that is the float16 of these bits."""
+    bits = i32(x)
+    magnitude = i32(i32(bits & i32(0x7FFF)) << i32(13))
+    number = bits32(
+        of_bits32(magnitude) * f32(2.0**112)
+    )  # the exponents' biases are that far apart; denormals come right
+    number = select(magnitude >= i32(0x0F800000), i32(magnitude | i32(0x7F800000)), number)  # infinities and NaN
+    return of_bits32(i32(number | i32(i32(bits & i32(0x8000)) << i32(16))))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def towards_odd(x):
+    """A float64 as one of the two float32 next to it, the odd one: rounded once more, it becomes what x itself would."""
+    near = f32(x)
+    bits = bits32(near)
+    bits = select(fabs(f64(near)) > fabs(x), i32(bits - i32(1)), bits)
+    return of_bits32(select(f64(near) == x, bits, i32(bits | i32(1))))
+
+
+@njit(forceinline=True, no_cpython_wrapper=True)
+def to_float16(x):
+    """The bits of the nearest float16."""
+    bits = bits32(x)
+    magnitude = i32(bits & i32(0x7FFFFFFF))
+    odd = i32(i32(magnitude >> i32(13)) & i32(1))
+    normal = i32(i32(i32(magnitude - i32(0x38000000)) + i32(0x0FFF)) + odd) >> i32(13)
+    small = i32(bits32(of_bits32(magnitude) + f32(0.5)) - i32(0x3F000000))  # 0.5 has the float16's smallest step
+    made = select(magnitude < i32(0x38800000), small, i32(normal))
+    made = select(magnitude >= i32(0x47800000), i32(0x7C00), made)
+    made = select(magnitude > i32(0x7F800000), i32(0x7E00), made)
+    return np.uint16(i32(made | i32(i32(bits >> i32(16)) & i32(0x8000))))
