@@ -57,7 +57,7 @@ def serve(cores: str, faults: str) -> None:
     if "rate" in faults:  # what a link carries must pass the link
         os.environ["DOVETAIL_SHARED_MEMORY"] = "0"
     sys.argv = sys.argv[:1]
-    from dovetail.runtime.task import main as run_task
+    from dovetail.runtime.server.process import main as run_task
 
     run_task()
 
@@ -190,7 +190,7 @@ def compare(dt: Any, target: str, cluster: Any, name: str, build: Build, rounds:
 def rows(quick: bool) -> Iterator[Row]:
     """Both steps on one cluster."""
     import dovetail as dt
-    from dovetail.runtime.measure import measure
+    from dovetail.runtime.session.profiling import measure
 
     programs = {
         job: [sys.executable, str(Path(__file__).resolve()), "--serve", ",".join(map(str, cores)), faults]

@@ -534,10 +534,7 @@ from .runtime.config import (
     RunOptions,
     ThreadPoolOptionProto,
 )
-from .runtime.session import (
-    InteractiveSession,
-    Session,
-)
+from .runtime.session.session import InteractiveSession, Session
 
 if TYPE_CHECKING:
     from . import contrib, estimator, feature_column, graph_util, keras, layers, losses, saved_model, test, timeline
@@ -545,8 +542,8 @@ if TYPE_CHECKING:
     from .graph.tensorflow.values import make_ndarray, make_tensor_proto
     from .placer.cost.profile import Profile
     from .placer.simulate import simulate
-    from .runtime.local import LocalCluster
-    from .runtime.profile import profile
+    from .runtime.server.local_cluster import LocalCluster
+    from .runtime.session.profiling import profile
 
 newaxis = None
 """An axis of size 1 in an index, as in `tensor[:, dt.newaxis]`."""
@@ -554,7 +551,7 @@ newaxis = None
 
 _LATE = {
     "Event": ".summary",
-    "LocalCluster": ".runtime.local",
+    "LocalCluster": ".runtime.server.local_cluster",
     "Profile": ".placer.cost.profile",
     "Summary": ".summary",
     "contrib": ".contrib",
@@ -568,7 +565,7 @@ _LATE = {
     "make_ndarray": ".graph.tensorflow.values",
     "make_tensor_proto": ".graph.tensorflow.values",
     "onnx": ".onnx",
-    "profile": ".runtime.profile",
+    "profile": ".runtime.session.profiling",
     "saved_model": ".saved_model",
     "simulate": ".placer.simulate",
     "test": ".test",

@@ -46,7 +46,7 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
     """
     try:
         if text is None or "://" in text:
-            from .runtime.session import Session
+            from .runtime.session.session import Session
 
             with Session(text or "", graph=Graph()) as session:
                 return as_cluster(session, master=master)
@@ -210,7 +210,7 @@ def _elements(graph: Graph, wanted: Any) -> list[Tensor | Node] | None:
     """What a program says should be fetched, however nested; None: nothing in particular."""
     if wanted is None:
         return None
-    from .runtime.fetches import parse_fetches
+    from .runtime.session.fetches import parse_fetches
 
     found = parse_fetches(graph, wanted)
     return [*map(graph.get_tensor_by_name, found.tensors), *map(graph.get_operation_by_name, found.targets)]

@@ -27,7 +27,7 @@ from .graph.core.graph import Graph
 from .graph.core.node import Tensor
 from .graph.gradients.reverse import gradients
 from .runtime.config import ConfigProto
-from .runtime.session import Session
+from .runtime.session.session import Session
 from .train import ClusterSpec, Server
 
 SEED = 87654321

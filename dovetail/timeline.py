@@ -3,6 +3,6 @@
 TensorFlow's `from tensorflow.python.client import timeline` becomes `from dovetail import timeline`.
 """
 
-from .runtime.timeline import DeviceStepStats, NodeExecStats, StepStats, Timeline
+from .runtime.observability.timeline import DeviceStepStats, NodeExecStats, StepStats, Timeline
 
 __all__ = ["DeviceStepStats", "NodeExecStats", "StepStats", "Timeline"]

@@ -1,6 +1,6 @@
 """The planning pipeline: `place` goes from a graph and a cluster description to the parts of all devices.
 
-A session's master takes the same way, through the same functions (`runtime/master.py`), for the graph and the cluster that it has.
+A session's master takes the same way, through the same functions (`runtime/master/master.py`), for the graph and the cluster that it has.
 """
 
 from __future__ import annotations

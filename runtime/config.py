@@ -22,8 +22,8 @@ from ..placer.cost.profile import Profile, as_profile
 _STAYS = frozenset({"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
 
 if TYPE_CHECKING:
-    from .timeline import StepStats
-    from .trace import Trace
+    from .observability.timeline import StepStats
+    from .observability.trace import Trace
 
 
 class Options:
@@ -383,6 +383,6 @@ class RunMetadata:
     @property
     def step_stats(self) -> StepStats:
         """The trace in TensorFlow's shape, which `timeline.Timeline` takes; empty when nothing was traced."""
-        from .timeline import StepStats
+        from .observability.timeline import StepStats
 
         return StepStats() if self.trace is None else self.trace.step_stats

@@ -30,8 +30,7 @@ def up(
 ) -> None:
     """Start a process for each task, show what they do, start those again that end. Ctrl-C stops all."""
     with errors_explained():
-        from ..runtime.local import LocalCluster
-        from ..runtime.supervise import Supervisor, UpFile
+        from ..runtime.server.local_cluster import LocalCluster, Supervisor, UpFile
 
         jobs = read_jobs(str(file))
 
@@ -56,7 +55,7 @@ def up(
 def stop(file: _File) -> None:
     """Stop a cluster that is up."""
     with errors_explained():
-        from ..runtime.supervise import stop
+        from ..runtime.server.local_cluster import stop
 
         stop(file)
         print("Stopped.")
@@ -69,7 +68,7 @@ def restart(
 ) -> None:
     """End one task of a cluster that is up, so that it is started again. What it held is lost."""
     with errors_explained(LookupError):
-        from ..runtime.supervise import restart
+        from ..runtime.server.local_cluster import restart
 
         restart(file, task)
 
@@ -84,7 +83,7 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
     from rich.live import Live
 
     from ..graph.core.errors import OpError
-    from ..runtime.observe import Observer, TaskView
+    from ..runtime.server.monitor import Observer, TaskView
     from .watch import picture
 
     console = Console()

@@ -54,7 +54,7 @@ def _measured(target: str, out: Path | None) -> None:
     """Measure, show, and write a cluster file."""
     from ..placer.cluster.load import cluster_text
     from ..plan_command import devices_table, links_table
-    from ..runtime.measure import measure
+    from ..runtime.session.profiling import measure
 
     found = measure(target, lambda text: print(text, file=sys.stderr))
     print(devices_table(found.devices))

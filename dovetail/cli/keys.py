@@ -12,7 +12,7 @@ from .common import errors_explained, read_jobs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..runtime.keys import KeyPair
+    from ..runtime.transport.keys import KeyPair
 
 keys = typer.Typer(
     help="Keys with which servers and clients prove who they are. FOLDER is DOVETAIL_KEYS unless it is given.",
@@ -39,7 +39,7 @@ def new(
 ) -> None:
     """Make a key; or, with --cluster, one for each task and each client, who all let each other in."""
     with errors_explained():
-        from ..runtime.keys import write_cluster, write_keys
+        from ..runtime.transport.keys import write_cluster, write_keys
 
         where = _folder(folder)
         if cluster is None:
@@ -65,7 +65,7 @@ def allow(
 ) -> None:
     """Let owners of public keys connect to the server of a folder, or to all of a cluster's. Servers that run notice by themselves."""
     with errors_explained():
-        from ..runtime.keys import allow, read_public
+        from ..runtime.transport.keys import allow, read_public
 
         for key in [read_public(f) for f in files]:  # all are read before one is allowed
             for path in allow(_folder(folder), key):
@@ -79,7 +79,7 @@ def revoke(
 ) -> None:
     """Let them in no more, and end the connections that they have."""
     with errors_explained(LookupError):
-        from ..runtime.keys import revoke
+        from ..runtime.transport.keys import revoke
 
         for name in names:
             for path in revoke(_folder(folder), name):
@@ -90,7 +90,7 @@ def revoke(
 def list_(folder: _Folder = None) -> None:
     """Show whose keys are in a folder."""
     with errors_explained():
-        from ..runtime.keys import ALLOWED, SERVERS, Keys, parts_of, public_keys
+        from ..runtime.transport.keys import ALLOWED, SERVERS, Keys, parts_of, public_keys
 
         where = _folder(folder)
         parts = list(parts_of(where)) or [where]
@@ -113,7 +113,7 @@ def _folder(given: Path | None) -> Path:
 
 
 def _pairs() -> Iterator[KeyPair]:
-    from ..runtime.curve import new_key_pair
+    from ..runtime.transport.zmq_auth import new_key_pair
 
     while True:
         yield new_key_pair()
@@ -121,7 +121,7 @@ def _pairs() -> Iterator[KeyPair]:
 
 def _tasks(text: str) -> list[tuple[str, str]]:
     """Part and address of each task of a cluster."""
-    from ..runtime.keys import part_of
+    from ..runtime.transport.keys import part_of
 
     jobs = read_jobs(text)
     known = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.table import Table
 
-    from ..runtime.observe import TaskView
+    from ..runtime.server.monitor import TaskView
 
 PIPE_WIDTH = 200
 MOST_WAITING = 20  # waiting steps that are shown
@@ -34,8 +34,8 @@ def status(target: _Target) -> None:
     Exit status 1 when a task does not answer.
     """
     with errors_explained():
-        from ..runtime.observe import Observer
-        from ..runtime.target import address_of
+        from ..runtime.server.monitor import Observer
+        from ..runtime.session.prepared_steps import address_of
 
         with Observer(address_of(target)) as observer:
             views = observer.look()
@@ -54,8 +54,8 @@ def top(
     with errors_explained():
         from rich.live import Live
 
-        from ..runtime.observe import Observer
-        from ..runtime.target import address_of
+        from ..runtime.server.monitor import Observer
+        from ..runtime.session.prepared_steps import address_of
 
         console = _console()
         with Observer(address_of(target)) as observer:
@@ -87,7 +87,7 @@ def picture(views: Sequence[TaskView], before: Mapping[str, TaskView], width: in
     from rich.console import Group
     from rich.table import Table
 
-    from ..runtime.observe import rates
+    from ..runtime.server.monitor import rates
 
     rows: list[dict[str, str]] = []
     links = Table(box=None, pad_edge=False, header_style="bold")

@@ -23,7 +23,7 @@ from ..graph.ops.io.iterators import handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
-from ..runtime.here import tasks_here
+from ..runtime.worker.colocated import tasks_here
 from .checks import described
 from .encoding import LIMIT, BoundError, encode
 from .function import by_value, places_in

@@ -14,7 +14,7 @@ import time
 
 import dovetail as tf
 
-from ..runtime.task import server_from_environment
+from ..runtime.server.process import server_from_environment
 from .data import load_digits
 from .model import BATCH_SIZE, Replica, classifier, make_optimizer, parameters_on_ps, train
 from .reports import Failed, Finished, Progress, to_line

@@ -268,7 +268,7 @@ class ClusterCoordinator:
     def session(self) -> Any:
         """A session of this client that sees the parameter servers, for looking at variables."""
         if self._session is None:
-            from ..runtime.session import Session
+            from ..runtime.session.session import Session
 
             self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
         return self._session
@@ -387,7 +387,7 @@ class ClusterCoordinator:
 
     def _connect(self, n: int, target: str) -> None:
         """A session for a worker's thread, which `close` closes."""
-        from ..runtime.session import Session
+        from ..runtime.session.session import Session
 
         session = Session(target, graph=self._graph, config=_config())
         with self._changed:

@@ -294,8 +294,8 @@ _started: dict[str, Any] = {}  # those that have no other owner, by address
 
 def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
     """This process's server of a task: the one that listens, or a new one."""
-    from ..runtime.here import servers_here
-    from ..runtime.server import Server
+    from ..runtime.server.server import Server
+    from ..runtime.worker.colocated import servers_here
 
     address = spec.task_address(job, index)
     for server in servers_here():

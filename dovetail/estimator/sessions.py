@@ -15,7 +15,7 @@ from ..graph.core.graph import Graph
 from ..graph.ops.array.identity_and_placeholders import group
 from ..graph.variables.collections import global_variables
 from ..runtime.config import ConfigProto
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 from ..train.basic_session_run_hooks import StepCounterHook, SummarySaverHook
 from ..train.checkpoint_hooks import CheckpointSaverHook
 from ..train.checkpoint_state import get_checkpoint_state, latest_checkpoint

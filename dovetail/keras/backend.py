@@ -21,7 +21,7 @@ from ..graph.core.device import DeviceSpec
 from ..graph.core.errors import DeadlineExceededError
 from ..graph.core.graph import Graph
 from ..runtime.config import ConfigProto
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 
 if TYPE_CHECKING:
     from .layers.base import Call

@@ -107,7 +107,7 @@ from .vocabularies import VocabInfo
 from .warm_starting import init_from_checkpoint, warm_start
 
 if TYPE_CHECKING:
-    from ..runtime.server import Server
+    from ..runtime.server.server import Server
 
 
 _ABSENT = {
@@ -118,11 +118,11 @@ _ABSENT = {
 def __getattr__(name: str) -> Any:
     """`Server` needs ZeroMQ, and examples need protobuf: they are loaded when they are used."""
     if name == "Server":
-        from ..runtime.server import Server
+        from ..runtime.server.server import Server
 
         return Server
     if name == "ServerDef":
-        from ..runtime.server_def import ServerDef
+        from ..runtime.server.server_def import ServerDef
 
         return ServerDef
     from ..graph.tensorflow.protos import EXAMPLES, message

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..graph.core.errors import AbortedError, OpError, UnavailableError
 from ..runtime.config import RunMetadata, RunOptions
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 from .coordinator import Coordinator
 from .queue_runner import start_queue_runners
 from .session_creators import SessionCreator

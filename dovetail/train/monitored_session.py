@@ -21,7 +21,7 @@ from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import OpError, OutOfRangeError
 from ..graph.core.graph import Graph
 from ..runtime.config import ConfigProto, RunMetadata, RunOptions
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 from .basic_session_run_hooks import StepCounterHook, SummarySaverHook
 from .checkpoint_hooks import CheckpointSaverHook
 from .live_session import LOST, LiveSession

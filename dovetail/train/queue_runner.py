@@ -11,8 +11,8 @@ from typing import Any
 from ..graph.core.default_graph import GraphKeys, get_default_graph, get_default_session
 from ..graph.core.errors import CancelledError, OpError, OutOfRangeError
 from ..graph.ops.state.queue_api import QueueBase
-from ..runtime.session import Session
-from ..runtime.signatures import CLOSED
+from ..runtime.session.prepared_steps import CLOSED
+from ..runtime.session.session import Session
 from .coordinator import CLOSER, Coordinator
 
 logger = logging.getLogger(__name__)

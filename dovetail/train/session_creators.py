@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ..graph.core.default_graph import get_default_graph
 from ..runtime.config import ConfigProto
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 from .scaffold import Scaffold
 from .session_manager import SessionManager
 

@@ -14,7 +14,7 @@ from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from ..graph.core.graph import Graph
 from ..runtime.config import ConfigProto
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 from .checkpoint_state import get_checkpoint_state, latest_checkpoint
 
 logger = logging.getLogger(__name__)

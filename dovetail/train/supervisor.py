@@ -22,7 +22,7 @@ from ..graph.core.graph import Graph
 from ..graph.ops.state.variables import report_uninitialized_variables
 from ..graph.variables.collections import global_variables, global_variables_initializer
 from ..runtime.config import ConfigProto, RunOptions
-from ..runtime.session import Session
+from ..runtime.session.session import Session
 from .coordinator import Coordinator, LooperThread
 from .meta_graph import write_training_graph
 from .queue_runner import QueueRunner

@@ -1,7 +1,7 @@
 """Where large values lie: in this process's own memory, or where a runtime lets other processes read them.
 
 A server's variables are read by other processes, and so are results that are sent to them. If a value lies where those can read
-it, nothing has to be copied for them (`runtime/shared_memory.py`). This layer knows no processes: a runtime says where there is
+it, nothing has to be copied for them (`runtime/shared_memory/pool.py`). This layer knows no processes: a runtime says where there is
 such memory (`use`). `resource_manager.py` asks for it, and whether what lies there may be changed now; kernels ask for it where
 their result is sent to another task (`to_send`). It is given back when nobody holds an array over it any more.
 

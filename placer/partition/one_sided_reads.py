@@ -212,7 +212,7 @@ def read_directly(
     """The same step with values read directly: the receiver begins with that, and the sender does not make them.
 
     Args:
-        reads: some of `direct_reads`.
+        reads: some of `remote_variables`.
         keep: nodes that run in any case: what the step was asked to run. passed: those that do not, as `partition` takes them.
     """
     direct = {r.channel.id: r.channel._replace(direct=True) for r in reads}

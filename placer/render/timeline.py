@@ -1,6 +1,6 @@
 """A timeline chart (Gantt chart): bars in lanes over one axis of time, as SVG or as an HTML page.
 
-Predicted steps (simulate.py) and traced ones (runtime/trace.py) are drawn by the same two pens. `to_html` writes a page
+Predicted steps (simulate.py) and traced ones (runtime/observability/trace.py) are drawn by the same two pens. `to_html` writes a page
 that zooms, moves and explains each bar, without a network; `to_svg` a still picture, for notebooks and documents.
 
 Bars of one lane that overlap are put into rows: each into the first that is free. A picture cannot show more bars than it has

@@ -117,7 +117,7 @@ def kernels_in(build: Callable[[], tuple[Any, list[Any]]]) -> str:
         return program
 
     with pytest.MonkeyPatch.context() as patch, dt.Graph().as_default() as graph:
-        import dovetail.runtime.worker as worker
+        import dovetail.runtime.worker.worker as worker
 
         patch.setattr(worker, "lower", spy)
         fetch, feeds = build()

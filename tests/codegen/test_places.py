@@ -14,7 +14,7 @@ from dovetail.codegen.lower.hoist_handles import Places, with_places
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.source_location import UNKNOWN
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
-from dovetail.runtime.in_process import InProcess
+from dovetail.runtime.session.local_backend import InProcess
 
 
 def handle(slot: int, name: str, resources: Resources, frees: tuple[int, ...] = ()) -> Call:

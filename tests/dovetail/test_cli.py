@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import dovetail as tf
 from dovetail.cli import app
 from dovetail.cli.watch import picture
-from dovetail.runtime.observe import TaskView
+from dovetail.runtime.server.monitor import TaskView
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,11 +75,11 @@ class TestDevices:
     @pytest.mark.slow
     def test_what_was_measured_becomes_a_cluster_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from dovetail.placer.cluster.load import read_cluster
-        from dovetail.runtime import measure
+        from dovetail.runtime.session import profiling
 
-        monkeypatch.setattr(measure, "SIDE", 64)
-        monkeypatch.setattr(measure, "SUMMED", 1 << 20)
-        monkeypatch.setattr(measure, "LARGE", 1 << 20)
+        monkeypatch.setattr(profiling, "SIDE", 64)
+        monkeypatch.setattr(profiling, "SUMMED", 1 << 20)
+        monkeypatch.setattr(profiling, "LARGE", 1 << 20)
         with tf.LocalCluster({"ps": 1, "worker": 1}) as cluster:
             found = invoke(
                 "devices", "--measure", "--target", cluster.target("worker"), "--out", str(tmp_path / "c.yaml")

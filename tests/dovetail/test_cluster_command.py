@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.supervise import FIRST_PAUSE_S, MOST_PAUSE_S, Supervisor, UpFile, read_up, restart, stop, up_path
+from dovetail.runtime.server.local_cluster import (
+    FIRST_PAUSE_S,
+    MOST_PAUSE_S,
+    Supervisor,
+    UpFile,
+    read_up,
+    restart,
+    stop,
+    up_path,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 30.0

@@ -145,8 +145,8 @@ def test_the_saved_graph_is_the_one_that_was_trained(start: type[Demo], tmp_path
     ("mode", "module", "named"),
     [
         ([], "dovetail.demo.worker", "/job:worker/task:"),
-        ([], "dovetail.runtime.task", "/job:ps/task:"),
-        (["--in-graph"], "dovetail.runtime.task", "/job:"),
+        ([], "dovetail.runtime.server.process", "/job:ps/task:"),
+        (["--in-graph"], "dovetail.runtime.server.process", "/job:"),
     ],
     ids=["worker", "ps", "in-graph"],
 )
@@ -165,7 +165,7 @@ def test_a_silent_process_ends_it(start: type[Demo], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DOVETAIL_DIRECT_UPDATES", "0")  # else the workers need nothing of a ps, and go on without it
     demo = start("--steps", "1000000")
     demo.wait_for("held-out accuracy")
-    os.kill(demo.child("dovetail.runtime.task"), signal.SIGSTOP)
+    os.kill(demo.child("dovetail.runtime.server.process"), signal.SIGSTOP)
     status, _, err = demo.finish(60)
     assert status == 1
     assert re.match(r"error: Worker \d failed: UnavailableError: /job:ps/replica:0/task:\d at localhost", err)

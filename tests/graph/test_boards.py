@@ -14,7 +14,7 @@ from dovetail.graph.collectives import algorithms, shared_buffer, shared_memory_
 from dovetail.graph.collectives.shared_buffer import Board, Layout
 from dovetail.graph.collectives.shared_memory_algorithms import Sharing
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
-from dovetail.runtime.boards import Boards
+from dovetail.runtime.shared_memory.collective_memory import Boards
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.float16]
 

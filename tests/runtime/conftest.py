@@ -10,13 +10,13 @@ from other_process import OtherProcess
 
 import dovetail as tf
 from dovetail.graph.resources import shared_storage
-from dovetail.runtime.shared_memory import Pool
+from dovetail.runtime.shared_memory.pool import Pool
 
 if TYPE_CHECKING:
     from fake_driver import FakeDriver
 
-    from dovetail.runtime.connection import Connection
-    from dovetail.runtime.transport import Endpoint
+    from dovetail.runtime.transport.client import Connection
+    from dovetail.runtime.transport.endpoint import Endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def other_process() -> Iterator[Callable[..., OtherProcess]]:
 @pytest.fixture
 def echo() -> Iterator[Endpoint]:
     """A server's end that answers each message with itself."""
-    from dovetail.runtime.transport import Endpoint
+    from dovetail.runtime.transport.endpoint import Endpoint
 
     with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
         yield endpoint
@@ -84,7 +84,7 @@ def echo() -> Iterator[Endpoint]:
 @pytest.fixture
 def client(echo: Endpoint) -> Iterator[Connection]:
     """A connection to it."""
-    from dovetail.runtime.connection import Connection
+    from dovetail.runtime.transport.client import Connection
 
     with Connection(echo.address) as connection:
         yield connection

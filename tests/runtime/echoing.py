@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dovetail.runtime.wire import Message
+from dovetail.runtime.wire.messages import Message
 
 WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script 
 
 
 import dovetail as tf
-from dovetail.runtime.sharing import borrowed
+from dovetail.runtime.shared_memory.negotiation import borrowed
 
 JOBS = {"a": 1, "b": 1, "c": 1, "d": 1}
 WHAT = ("kill", "stop", "restart", "cut", "slow")
@@ -274,7 +274,7 @@ class Suite:
         model, way = self.model, "cut:" + self.cluster.target(target).removeprefix("zmq://")
         call = Call(lambda: self.session.run(model.visits, {model.rounds: 10_000_000}))
         self._says(source, way)
-        # How long the tasks wait says `runtime/overdue.py`; its tests look at the time.
+        # How long the tasks wait says `runtime/rpc/loss_detection.py`; its tests look at the time.
         assert call.ended(60.0), "the step hangs"
         assert isinstance(call.error, tf.errors.UnavailableError), call.error
         assert f"/job:{source}" in str(call.error) and f"/job:{target}" in str(call.error), call.error

@@ -35,14 +35,13 @@ import msgpack
 import numpy as np
 
 import dovetail as tf
-from dovetail.runtime import decoding, wire
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.decoding import decode
-from dovetail.runtime.encoding import encode
-from dovetail.runtime.lane import Lane
-from dovetail.runtime.sharing import borrow
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import KINDS, Message, WireError
+from dovetail.runtime.shared_memory.negotiation import borrow
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.stream import Lane
+from dovetail.runtime.wire import codec, messages
+from dovetail.runtime.wire.codec import decode, encode
+from dovetail.runtime.wire.messages import KINDS, Message, WireError
 
 Frames = list[bytes]
 
@@ -135,7 +134,7 @@ def changed_piece(rng: random.Random) -> Frames:
     """A piece of a large message, mostly changed."""
     sizes = [rng.choice((0, 5, 1_000, 1 << 20, 1 << 40)) for _ in range(rng.randrange(3))]
     place, number = rng.choice((0, 0, 1, 2)), rng.randrange(1, 4)
-    label = bytearray(struct.pack(f"<BBBxIQ{len(sizes)}Q", 0x95, wire.VERSION, 0, place, number, *sizes))
+    label = bytearray(struct.pack(f"<BBBxIQ{len(sizes)}Q", 0x95, messages.VERSION, 0, place, number, *sizes))
     if rng.random() < 0.5:
         label[rng.randrange(1, len(label))] ^= 1 << rng.randrange(8)
     return [bytes(label), *(rng.randbytes(rng.choice((0, 3, 1_000))) for _ in range(rng.randrange(3)))]
@@ -194,7 +193,7 @@ def _values(frames: Frames, corpus: Sequence[Frames], rng: random.Random) -> Non
         described[part] = _changed(described[part], rng)
     with contextlib.suppress(Exception):
         description = msgpack.packb(described)
-        head = struct.pack(f"<BBBxI{len(numbers)}q", 0x94, wire.VERSION, len(numbers), len(description), *numbers)
+        head = struct.pack(f"<BBBxI{len(numbers)}q", 0x94, messages.VERSION, len(numbers), len(description), *numbers)
         frames[0] = head + description + values
 
 
@@ -379,13 +378,13 @@ def fuzz_with_atheris(corpus: Sequence[Frames], runs: int) -> None:
     """Fuzz the decoder by coverage, from the recorded messages on; ends the process."""
     import atheris  # type: ignore[import-not-found]
 
-    for name, value in list(vars(decoding).items()):  # only what decodes: instrumenting everything takes minutes
-        if inspect.isfunction(value) and value.__module__ == decoding.__name__:
-            setattr(decoding, name, atheris.instrument_func(value))
+    for name, value in list(vars(codec).items()):  # only what decodes: instrumenting everything takes minutes
+        if inspect.isfunction(value) and value.__module__ == codec.__name__:
+            setattr(codec, name, atheris.instrument_func(value))
 
     def one(data: bytes) -> None:
         with contextlib.suppress(WireError):
-            decoding.decode(list(frames_of(data)), borrow)
+            codec.decode(list(frames_of(data)), borrow)
 
     with tempfile.TemporaryDirectory() as folder:
         for i, frames in enumerate(corpus):

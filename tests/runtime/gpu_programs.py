@@ -16,7 +16,7 @@ from fake_driver import FakeDriver, fake_gpus
 import dovetail as dt
 from dovetail.codegen.gpu.toolchain import compile
 from dovetail.codegen.ir.program import Call, Instruction
-from dovetail.runtime.in_process import InProcess
+from dovetail.runtime.session.local_backend import InProcess
 
 Build = Callable[[], tuple[Any, dict[Any, Any]]]
 """Makes the nodes of a program; gives fetches and feeds."""

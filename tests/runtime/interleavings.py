@@ -7,7 +7,7 @@ would. `explore` plays a scenario again and again, each time with other choices,
 choices of the last play are taken back one by one). Orders that differ only in events of different tasks are played once: what
 was tried first at some point sleeps in the other branches until something wakes it that it does not commute with (sleep sets:
 Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996). When nothing can happen any more, time passes,
-and those who wait look about, as `runtime/waiting.py` and `runtime/overdue.py` say. Then the promises are checked:
+and those who wait look about, as `runtime/rpc/pending_call.py` and `runtime/rpc/loss_detection.py` say. Then the promises are checked:
 
 - the client has the right values, or, if something has struck, perhaps an error;
 - nobody was told what tensors tell him, unless time had to pass;
@@ -27,12 +27,12 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.graph.collectives.coordinator import Collectives
 from dovetail.graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster.spec import Cluster, local_devices
-from dovetail.runtime.carried import Carry
 from dovetail.runtime.config import ConfigProto
-from dovetail.runtime.master import Master, Part
-from dovetail.runtime.overdue import Overdue
-from dovetail.runtime.registration import Registration
-from dovetail.runtime.worker import Worker
+from dovetail.runtime.master.lowering import Carry
+from dovetail.runtime.master.master import Master, Part
+from dovetail.runtime.rpc.loss_detection import Overdue
+from dovetail.runtime.worker.registration import Registration
+from dovetail.runtime.worker.worker import Worker
 
 CLIENT = "client"
 GIVE_UP_S = 60
@@ -192,7 +192,7 @@ class World:
         return send
 
     def _come(self, task: str, number: int, values: Mapping[Any, Any], carry: Carry | None) -> None:
-        """As `runtime/server.py` does it."""
+        """As `runtime/server/server.py` does it."""
         worker = self.workers[task]
         if carry is not None and worker.is_new(number) and task in self.knows_client:
             self.carried += 1
@@ -200,7 +200,7 @@ class World:
         else:
             worker.deliver(number, values)
 
-    # --- the client, as `runtime/remote.py` does it -------------------------------------------------------------------
+    # --- the client, as `runtime/session/cluster_backend.py` does it -------------------------------------------------------------------
 
     def start(self, parts: Mapping[str, Part], client: str = CLIENT) -> Step:
         """Begin a step: say so to all tasks that take part."""
@@ -298,14 +298,14 @@ class World:
         for second in range(GIVE_UP_S):
             if all(step.is_over for step in self.steps) and not any(w._steps for w in self._alive()):
                 return
-            for step in self.steps:  # `runtime/remote.py`: who has not answered is told
+            for step in self.steps:  # `runtime/session/cluster_backend.py`: who has not answered is told
                 if not step.is_over:
                     for task in sorted(step.owing & step.late):
                         self._say(step.client, task, lambda task=task, step=step: self._run_at(task, step))  # type: ignore[misc]
                     step.late.clear()
             if not second:
                 self.drain(Choices(()))
-            for step in self.steps:  # `runtime/waiting.py`: who is dead, and who works on something else
+            for step in self.steps:  # `runtime/rpc/pending_call.py`: who is dead, and who works on something else
                 for task in sorted(step.owing):
                     if step.is_over:
                         break

@@ -1,7 +1,7 @@
 """A ps and a worker in one process, for tests of what tasks do in each other's memory."""
 
 import dovetail as tf
-from dovetail.runtime.server import Server
+from dovetail.runtime.server.server import Server
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 

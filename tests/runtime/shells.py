@@ -7,8 +7,8 @@ from typing import Any
 
 from dovetail.codegen.ir.partition import RecvTensor
 from dovetail.graph.core.errors import OpError
-from dovetail.runtime.execution import ChannelKey, Execution
-from dovetail.runtime.step import TaskStep
+from dovetail.runtime.worker.executor import ChannelKey, Execution
+from dovetail.runtime.worker.step import TaskStep
 
 
 class Notebook:

@@ -12,15 +12,15 @@ from dovetail.graph.core.errors import FailedPreconditionError, InternalError, O
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
-from dovetail.runtime.client_steps import ClientSteps
 from dovetail.runtime.config import RunOptions
-from dovetail.runtime.in_process import InProcess
-from dovetail.runtime.loaded import AWAY_S, Loaded
-from dovetail.runtime.mail import Mail
-from dovetail.runtime.registration import Registration
-from dovetail.runtime.session import Session
-from dovetail.runtime.wire import Message
-from dovetail.runtime.worker import Worker
+from dovetail.runtime.rpc.dispatch import Mail
+from dovetail.runtime.session.local_backend import InProcess
+from dovetail.runtime.session.session import Session
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.worker.handlers import ClientSteps
+from dovetail.runtime.worker.registration import Registration
+from dovetail.runtime.worker.step_scheduler import AWAY_S, Loaded
+from dovetail.runtime.worker.worker import Worker
 
 TASK = "/job:a/replica:0/task:0"
 HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"

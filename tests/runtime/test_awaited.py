@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.placer.partition.partitioned_graph import Channel, Partition, Partitioned
-from dovetail.runtime.awaited import held, received_together
+from dovetail.runtime.master.lowering import held, received_together
 
 A, B = (f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(2))
 A2 = "/job:w/replica:0/task:0/device:GPU:0"

@@ -9,11 +9,11 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
-from dovetail.runtime import backlog as backlog_module, lanes, router, sharing
-from dovetail.runtime.backlog import Backlog
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport import connection_upgrade, endpoint as backlog_module, zmq_router
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Backlog, Endpoint
+from dovetail.runtime.wire.messages import Message
 
 
 def test_a_slow_client_loses_nothing() -> None:
@@ -41,8 +41,8 @@ def test_a_slow_client_loses_nothing() -> None:
 
 
 def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "MAX_BACKLOG", 50)
-    monkeypatch.setattr(lanes, "MAX_BACKLOG", 50)
+    monkeypatch.setattr(zmq_router, "MAX_BACKLOG", 50)
+    monkeypatch.setattr(connection_upgrade, "MAX_BACKLOG", 50)
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(1_000):
@@ -61,7 +61,7 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 ) -> None:
     monkeypatch.setenv("DOVETAIL_BACKLOG_MB", "32")
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
-    monkeypatch.setattr(sharing, "_pools", {})
+    monkeypatch.setattr(negotiation, "_pools", {})
     peers: list[bytes] = []
 
     def note(peer: bytes, message: Message) -> None:

@@ -16,7 +16,7 @@ from moments import DEVICE, POINTS, Machine, in_between, in_every_order, put, qu
 from dovetail.codegen.ir.program import Await, Begin, Call, Program
 from dovetail.graph.core.errors import CancelledError, OpError, OutOfRangeError
 from dovetail.graph.resources.queue import Queue
-from dovetail.runtime.recorder import Recorder
+from dovetail.runtime.observability.step_notes import Recorder
 
 ORIGIN = ("program.py", 7)
 

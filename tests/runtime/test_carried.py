@@ -1,4 +1,4 @@
-"""Parts of a step that are started by the tensors that come to them: see `runtime/carried.py`."""
+"""Parts of a step that are started by the tensors that come to them: see `runtime/master/lowering.py`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dovetail.placer.partition.one_sided_reads import direct_reads, read_directl
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Channel, task_of
 from dovetail.placer.partition.prune import needed
-from dovetail.runtime.callers import FORGET_S, IDLE_S, Callers
-from dovetail.runtime.carried import carried, carried_by
-from dovetail.runtime.connections import Connections
-from dovetail.runtime.waiting import Wait
-from dovetail.runtime.wire import Message
+from dovetail.runtime.master.lowering import carried, carried_by
+from dovetail.runtime.rpc.liveness import FORGET_S, IDLE_S, Callers
+from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.wire.messages import Message
 
 A, B, C = (f"/job:{job}/replica:0/task:0" for job in "abc")
 
@@ -185,7 +185,7 @@ def test_a_client_has_one_name_at_a_time() -> None:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks to which this process says `run`. It never finds that they take long."""
-    monkeypatch.setattr("dovetail.runtime.waiting.PING_S", 3600.0)
+    monkeypatch.setattr("dovetail.runtime.rpc.pending_call.PING_S", 3600.0)
     tasks: list[str] = []
     send = Wait.send
 
@@ -278,7 +278,7 @@ def test_who_does_not_know_the_client_is_told_after_a_while(
         target._connections.give_back(connections)
         said.clear()
         with monkeypatch.context() as patch:
-            patch.setattr("dovetail.runtime.waiting.PING_S", 0.1)
+            patch.setattr("dovetail.runtime.rpc.pending_call.PING_S", 0.1)
             assert session.run(step.sum, {step.x: np.ones(3)}) == 4.0
         assert said == [WORKER, PS]
         said.clear()

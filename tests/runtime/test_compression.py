@@ -13,15 +13,15 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.core import dtypes
-from dovetail.runtime import compression, sharing
-from dovetail.runtime.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.decoding import decode
-from dovetail.runtime.encoding import encode
-from dovetail.runtime.registration import Registration
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message, WireError
-from dovetail.runtime.worker import Worker
+from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire import compression
+from dovetail.runtime.wire.codec import decode, encode
+from dovetail.runtime.wire.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
+from dovetail.runtime.wire.messages import Message, WireError
+from dovetail.runtime.worker.registration import Registration
+from dovetail.runtime.worker.worker import Worker
 
 COUNTS = np.arange(LEAST_BYTES, dtype=np.int64)
 
@@ -138,7 +138,7 @@ def test_only_who_cannot_read_our_memory_gets_compressed_tensors(
     unpacked: list[int], monkeypatch: pytest.MonkeyPatch, shared: str
 ) -> None:
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
-    monkeypatch.setattr(sharing, "_pools", {})
+    monkeypatch.setattr(negotiation, "_pools", {})
 
     def answer(peer: bytes, message: Message) -> None:
         server.reply(peer, sent(COUNTS) if message.kind == "tensors" else message, compressed=True)

@@ -11,7 +11,7 @@ import pytest
 import dovetail as tf
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.runtime.config import ConfigProto
-from dovetail.runtime.units import pack_units, units_of, unpack_units
+from dovetail.runtime.worker.partition_codec import pack_units, units_of, unpack_units
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 

@@ -14,13 +14,13 @@ import zmq
 from echoing import WAIT_S, ping, until
 
 import dovetail as tf
-from dovetail.runtime import sockets
-from dovetail.runtime.address import split_address
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.descriptors import RESERVE, Reserve
 from dovetail.runtime.logs import Throttle
-from dovetail.runtime.router import name_of
-from dovetail.runtime.transport import MAX_STRIKES, Endpoint
+from dovetail.runtime.transport import zmq_sockets
+from dovetail.runtime.transport.address import split_address
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import MAX_STRIKES, Endpoint
+from dovetail.runtime.transport.file_descriptors import RESERVE, Reserve
+from dovetail.runtime.transport.zmq_router import name_of
 
 
 def processor_s(pid: int) -> float:
@@ -81,7 +81,7 @@ def test_junk_is_logged_a_few_times_only(echo: Endpoint, client: Connection, cap
     port = split_address(echo.address)[1]
     with caplog.at_level(logging.WARNING):
         for i in range(5):
-            with sockets.shared_context().socket(zmq.DEALER) as rude:
+            with zmq_sockets.shared_context().socket(zmq.DEALER) as rude:
                 rude.linger = 1_000
                 rude.set(zmq.ROUTING_ID, b"%d" % i * 200)
                 rude.connect(f"tcp://127.0.0.1:{port}")

@@ -8,8 +8,8 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime.opened import can_open
-from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory.segment import is_available
+from dovetail.runtime.shared_memory.shared_variable import can_open
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_open()), reason="no memory files, or another kind of machine"
@@ -105,7 +105,7 @@ def test_what_is_added_wakes_who_waits(pair, monkeypatch):
 
 
 def test_who_was_not_told_looks_by_himself(pair, monkeypatch):
-    monkeypatch.setattr("dovetail.runtime.bells.Rope.ring", lambda self: None)  # as of a process that was killed before
+    monkeypatch.setattr("dovetail.runtime.shared_memory.doorbell.Rope.ring", lambda self: None)  # as of a process that was killed before
     sums = Sums()
     with pair.session() as session:
         sums.give(session, 1.0)

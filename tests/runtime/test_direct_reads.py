@@ -10,9 +10,9 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime import lookouts, sharing
-from dovetail.runtime.records import MOST_BYTES, can_post
-from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import negotiation, variable_reader
+from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, can_post
+from dovetail.runtime.shared_memory.segment import is_available
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_post()), reason="no memory files, or another kind of machine"
@@ -100,7 +100,7 @@ def test_it_can_be_turned_off(pair, monkeypatch):
 
 def test_without_shared_memory_values_are_sent(pair, monkeypatch):
     y = doubled(variable())
-    monkeypatch.setattr("dovetail.runtime.direct_reads.pool_of_process", lambda: None)
+    monkeypatch.setattr("dovetail.runtime.shared_memory.remote_variables.pool_of_process", lambda: None)
     with pair.session() as session:
         session.run(tf.global_variables_initializer())
         np.testing.assert_array_equal(session.run(y), [2, 4])
@@ -146,7 +146,7 @@ def test_a_want_that_is_lost_is_said_again(pair, monkeypatch):
     with pair.session() as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        monkeypatch.setattr(lookouts.Lookout, "read", lambda self: None)
+        monkeypatch.setattr(variable_reader.Lookout, "read", lambda self: None)
         handlers, lost = pair.ps._handlers, []
         handle = handlers["want"]
         monkeypatch.setitem(handlers, "want", lambda *given: handle(*given) if len(lost) == 2 else lost.append(given))
@@ -159,7 +159,7 @@ def test_an_answer_that_never_comes_ends_the_step(pair, monkeypatch):
     with pair.session(peer_timeout_s=1.0) as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        monkeypatch.setattr(lookouts.Lookout, "read", lambda self: None)
+        monkeypatch.setattr(variable_reader.Lookout, "read", lambda self: None)
         monkeypatch.setitem(pair.ps._handlers, "want", lambda *given: None)
         with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
             session.run(y)
@@ -300,4 +300,4 @@ def test_tasks_that_are_stopped_killed_and_started_again():
                 assert is_direct(again)
                 with pytest.raises(tf.errors.AbortedError, match="restarted"):
                     session.run(y)
-        sharing.borrowed()
+        negotiation.borrowed()

@@ -8,8 +8,8 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime.opened import can_open
-from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory.segment import is_available
+from dovetail.runtime.shared_memory.shared_variable import can_open
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_open()), reason="no memory files, or another kind of machine"
@@ -129,7 +129,7 @@ def test_it_can_be_turned_off(pair, monkeypatch, name):
 
 def test_without_shared_memory_gradients_are_sent(pair, monkeypatch):
     v, x, _, up = counted()
-    monkeypatch.setattr("dovetail.runtime.direct_reads.pool_of_process", lambda: None)
+    monkeypatch.setattr("dovetail.runtime.shared_memory.remote_variables.pool_of_process", lambda: None)
     with pair.session() as session:
         session.run(v.initializer)
         np.testing.assert_array_equal(session.run(up, {x: [1, 2, 3]}), [2, 4, 6])

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime import waiting
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.wire import Message
+from dovetail.runtime.rpc import pending_call
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.wire.messages import Message
 
 BOUND_S = 8.0  # the peer timeout is 5 s; the rest is for slow machines
 
@@ -336,7 +336,7 @@ def test_a_server_waits_for_its_cluster_no_longer_than_its_client(
     silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that has closed its connection, or says nothing though that is open."""
-    monkeypatch.setattr("dovetail.runtime.master_calls.SILENT_S", 1.0 if silent else 3600.0)
+    monkeypatch.setattr("dovetail.runtime.master.handlers.SILENT_S", 1.0 if silent else 3600.0)
     config = tf.ConfigProto(wait_for_cluster_s=3600).to_fields()
     with tf.train.Server({"worker": ["localhost:0"], "ps": ["localhost:9"]}, "worker", 0) as server:
         told, ended, devices = threading.Event(), threading.Event(), server._peers.devices
@@ -409,7 +409,7 @@ def test_a_target_that_starts_late_is_waited_for_if_asked() -> None:
 
         said: list[str] = []
         starter = Starter()
-        logger = logging.getLogger("dovetail.runtime.remote")
+        logger = logging.getLogger("dovetail.runtime.session.cluster_backend")
         logger.addHandler(starter)
         started.callback(logger.removeHandler, starter)
         config = tf.ConfigProto(peer_timeout_s=0.5)
@@ -535,7 +535,7 @@ def test_a_step_that_takes_too_long_is_given_up() -> None:
 def test_a_step_that_takes_too_long_names_what_other_processes_wait_for(
     cluster: tf.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "WHY_S", 60.0)  # however busy the machine is, they answer
+    monkeypatch.setattr(pending_call, "WHY_S", 60.0)  # however busy the machine is, they answer
     with tf.device("/job:ps/task:0"):
         taken = tf.FIFOQueue(1, tf.float32, [[]], name="q").dequeue()
     with tf.Session(cluster.target("ps")) as session, pytest.raises(tf.errors.DeadlineExceededError) as e:
@@ -566,7 +566,7 @@ def test_closing_a_session_cancels_its_running_steps() -> None:
 
 @pytest.mark.slow
 def test_a_step_whose_client_died_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.runtime.client_steps.SILENT_S", 1.0)
+    monkeypatch.setattr("dovetail.runtime.worker.handlers.SILENT_S", 1.0)
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dovetail.graph.core import fault_injection
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.messages import Message
 
 
 @pytest.fixture
@@ -100,9 +100,9 @@ def test_a_process_ends_at_the_message_that_was_named(tmp_path: Path) -> None:
     program = """
 import os
 os.environ["DOVETAIL_FAULTS"] = "kill:ping:2"
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.messages import Message
 with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
     with Connection(endpoint.address) as connection:
         for seq in 1, 2:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fuzz_wire import Frames, fuzz_decode, fuzz_lane, fuzz_server, record
 
-from dovetail.runtime.decoding import decode
-from dovetail.runtime.wire import KINDS
+from dovetail.runtime.wire.codec import decode
+from dovetail.runtime.wire.messages import KINDS
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from dovetail.codegen.gpu.driver import api, nccl
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES
 from dovetail.graph.ops.state import collectives as ops
-from dovetail.runtime import gpu_loans
+from dovetail.runtime.shared_memory import cuda_ipc
 
 pytestmark = [
     pytest.mark.gpu,
@@ -79,7 +79,7 @@ def program(sender: int) -> tuple[Any, Any]:
 
 def lending(server: dt.train.Server, sender: int) -> bool:
     loans = server._between.loans
-    ledger = gpu_loans.ledger_of_process()
+    ledger = cuda_ipc.ledger_of_process()
     return ledger is not None and ledger.exported() > 0 if sender == 0 else loans.borrowed() > 0
 
 
@@ -97,7 +97,7 @@ def test_processes_lend_each_other_memory(servers, sender):
                 assert time.monotonic() < end, "no memory was lent"
             for n in range(20):
                 np.testing.assert_array_equal(session.run(y, {x: value + n}), 2 * (value + n + 1))
-    while gpu_loans.lent():
+    while cuda_ipc.lent():
         assert time.monotonic() < end + WAIT_S
         server._between.loans.tick()
         time.sleep(0.05)
@@ -118,7 +118,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(servers, sender):
             other.wait()
             with pytest.raises(dt.errors.OpError):
                 session.run(y, {x: value})
-    while gpu_loans.lent() + loans.borrowed():
+    while cuda_ipc.lent() + loans.borrowed():
         assert time.monotonic() < end + WAIT_S
         loans.tick()
         time.sleep(0.05)

@@ -23,8 +23,8 @@ from fake_driver import FakeDriver, Result, fake_gpus
 import dovetail as dt
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
-from dovetail.runtime import gpu_loans
-from dovetail.runtime.gpu_loans import GpuLoans, Ledger
+from dovetail.runtime.shared_memory import cuda_ipc
+from dovetail.runtime.shared_memory.cuda_ipc import GpuLoans, Ledger
 
 CODEGEN = str(Path(__file__).resolve().parents[1] / "codegen")
 WAIT_S = 60.0
@@ -36,7 +36,7 @@ HERE, THERE = "/job:w/replica:0/task:0", "/job:w/replica:0/task:1"
 def fake() -> Iterator[FakeDriver]:
     with fake_gpus(1) as made:
         yield made
-        gpu_loans._ledgers.clear()
+        cuda_ipc._ledgers.clear()
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -85,24 +85,24 @@ def test_a_tensor_goes_from_gpu_to_gpu_and_its_loan_comes_back(fake: FakeDriver,
     value = np.arange(COUNT, dtype=np.float32)
     for n in range(3):
         arrived = pair.send(value + n)
-        assert arrived is not None and gpu_loans.lent() == 1
+        assert arrived is not None and cuda_ipc.lent() == 1
         fake.log.clear()
         taken = arrived.taken("x")
         del arrived
         assert [x[0] for x in fake.log if x[0] in ("copy", "to host", "to device")] == ["copy"]
-        assert gpu_loans.lent() == 1  # the copy is queued, and has not run
+        assert cuda_ipc.lent() == 1  # the copy is queued, and has not run
         np.testing.assert_array_equal(np.asarray(taken), value + n)
         pair.borrower.tick()
-        assert gpu_loans.lent() == 0
+        assert cuda_ipc.lent() == 0
         del taken
     assert pair.borrower.borrowed() <= 2  # the pool gives the same blocks again: each is opened once
 
 
 def test_a_tensor_that_nobody_takes_comes_back(pair: Pair) -> None:
     arrived = pair.send(np.zeros(COUNT, np.float32))
-    assert gpu_loans.lent() == 1
+    assert cuda_ipc.lent() == 1
     del arrived
-    assert gpu_loans.lent() == 0
+    assert cuda_ipc.lent() == 0
 
 
 def test_views_and_types(pair: Pair) -> None:
@@ -131,7 +131,7 @@ def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: FakeDriver, 
     np.asarray(block)
     del arrived, block
     pair.borrower.tick()
-    assert gpu_loans.lent() == 0
+    assert cuda_ipc.lent() == 0
     pool = device(0).pool
     before = pool.held
     freed = pool.trim()
@@ -146,7 +146,7 @@ def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: FakeDriver, 
 def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: FakeDriver, pair: Pair) -> None:
     one = pair.send(np.zeros(COUNT, np.float32))
     del one
-    assert gpu_loans.lent() == 0
+    assert cuda_ipc.lent() == 0
     device(0).pool.trim()
     two = pair.send(np.ones(COUNT, np.float32))
     assert two is not None and pair.borrower.borrowed() == 2  # it is another loan of the same block, opened anew
@@ -162,7 +162,7 @@ def test_what_cannot_be_opened_is_sent_otherwise(fake: FakeDriver, pair: Pair, m
     ((task, step, tensors),) = pair.otherwise
     assert (task, step) == (THERE, 3)
     np.testing.assert_array_equal(tensors[7].on_host(), np.full(COUNT, 3.0))
-    assert gpu_loans.lent() == 0
+    assert cuda_ipc.lent() == 0
     assert not pair.lender.lends(f"{THERE}/device:GPU:0")  # never again
 
 
@@ -267,7 +267,7 @@ def test_servers_lend_each_other_gpu_memory(fake: FakeDriver) -> None:
                 assert kinds == ["to device", "copy", "to host"]  # fed, lent, fetched
             assert other._between.loans.borrowed() >= 1
             other._between.loans.tick()
-            until(lambda: gpu_loans.lent() == 0)
+            until(lambda: cuda_ipc.lent() == 0)
             fake.cuIpcOpenMemHandle = lambda handle, Flags: (Result(201), None)  # type: ignore[method-assign]
             held = [
                 device(0).empty((COUNT,), np.dtype(np.float32)) for _ in range(8)
@@ -306,7 +306,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: 
 
                 def is_lent() -> bool:
                     np.testing.assert_array_equal(session.run(y, {x: value}), value)
-                    ledger = gpu_loans.ledger_of_process()
+                    ledger = cuda_ipc.ledger_of_process()
                     assert ledger is not None
                     return (ledger.exported() if sender == 0 else loans.borrowed()) > 0
 
@@ -316,7 +316,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: 
                 with pytest.raises(dt.errors.OpError):
                     session.run(y, {x: value})
             loans.tick()
-            until(lambda: (loans.tick(), gpu_loans.lent() + loans.borrowed() == 0)[1])
+            until(lambda: (loans.tick(), cuda_ipc.lent() + loans.borrowed() == 0)[1])
             assert not loans.lends(f"{THERE}/device:GPU:0")
             gc.collect()
             device(0).synchronize()

@@ -17,12 +17,12 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 import dovetail as tf
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.connections import Connections
-from dovetail.runtime.faults import break_connections
-from dovetail.runtime.overdue import Overdue, Waiting
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.waiting import Wait
+from dovetail.runtime.rpc.loss_detection import Overdue, Waiting
+from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.fault_injection import break_connections
 
 HOLDER = """
 import ctypes, json, os, pathlib, sys, threading, time

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.runtime import waiting
-from dovetail.runtime.here import Host
-from dovetail.runtime.loaded import SMALL_S, Loaded, Stretch
-from dovetail.runtime.running import HOSTED_S, Running
-from dovetail.runtime.step import ChannelKey
-from dovetail.runtime.worker import Worker
+from dovetail.runtime.rpc import pending_call
+from dovetail.runtime.worker.colocated import Host
+from dovetail.runtime.worker.step import ChannelKey
+from dovetail.runtime.worker.step_scheduler import HOSTED_S, SMALL_S, Loaded, Running, Stretch
+from dovetail.runtime.worker.worker import Worker
 
 
 @pytest.fixture
@@ -140,8 +139,8 @@ def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
 
 def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
-    wait = waiting.Wait({"ps:1": "/job:ps"}, 5.0, None, "step")
+    monkeypatch.setattr(pending_call.time, "monotonic", lambda: now[0])
+    wait = pending_call.Wait({"ps:1": "/job:ps"}, 5.0, None, "step")
 
     class Silent:
         def poll(self, limit: float, only: str | None = None) -> list[None]:

@@ -13,7 +13,7 @@ import dovetail as tf
 from dovetail.codegen.ir.program import Await, Begin
 from dovetail.graph.core.errors import CancelledError, OpError
 from dovetail.graph.ops.state import collectives
-from dovetail.runtime.early import LEAST_BYTES, LEAST_WORK
+from dovetail.runtime.master.lowering import LEAST_BYTES, LEAST_WORK
 
 
 def names(*tensors: tf.Tensor) -> list[str]:
@@ -70,7 +70,7 @@ def branches() -> tf.Tensor:
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels together depends on how long programs take; here, the same choices must give the same events."""
     monkeypatch.setattr(
-        "dovetail.runtime.running.time",
+        "dovetail.runtime.worker.step_scheduler.time",
         SimpleNamespace(perf_counter=lambda: 0.0, monotonic=lambda: 0.0, thread_time=lambda: 0.0),
     )
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.in_process import InProcess
-from dovetail.runtime.observe import Observer
+from dovetail.runtime.server.monitor import Observer
+from dovetail.runtime.session.local_backend import InProcess
 
 WAIT_S = 60.0
 pytestmark = pytest.mark.skipif(

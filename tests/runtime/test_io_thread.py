@@ -10,10 +10,10 @@ import time
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import io_thread
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.transport import event_loop
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.messages import Message
 
 
 def test_calls_and_ticks_run_on_the_io_thread() -> None:
@@ -26,7 +26,7 @@ def test_calls_and_ticks_run_on_the_io_thread() -> None:
         if len(ticks) == 2:
             raise RuntimeError("a tick that fails does not end the ticking")
 
-    logging.getLogger("dovetail.runtime.io_thread").disabled = True
+    logging.getLogger("dovetail.runtime.transport.event_loop").disabled = True
     try:
         with Endpoint("localhost:0", lambda peer, message: None, on_tick=tick) as endpoint:
             assert not endpoint.on_io_thread()
@@ -35,7 +35,7 @@ def test_calls_and_ticks_run_on_the_io_thread() -> None:
             assert ran.wait(WAIT_S)
             until(lambda: len(ticks) >= 4, "there are four ticks")
     finally:
-        logging.getLogger("dovetail.runtime.io_thread").disabled = False
+        logging.getLogger("dovetail.runtime.transport.event_loop").disabled = False
     assert set(seen) == {f"dovetail-io-{endpoint.address}"}
     assert 0.2 < (ticks[3] - ticks[0]) / 3 < 20
     assert not endpoint.call_soon(lambda: None)
@@ -43,8 +43,8 @@ def test_calls_and_ticks_run_on_the_io_thread() -> None:
 
 def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The I/O thread does not sleep then, but takes messages, does what others ask of it, and ends when it is told to."""
-    monkeypatch.setattr(io_thread, "WATCH_S", 2 * WAIT_S)
-    monkeypatch.setattr(io_thread, "CROWDED_S", WAIT_S)
+    monkeypatch.setattr(event_loop, "WATCH_S", 2 * WAIT_S)
+    monkeypatch.setattr(event_loop, "CROWDED_S", WAIT_S)
     offered = threading.Event()
     monkeypatch.setattr(os, "sched_yield", offered.set, raising=False)
     done = threading.Event()
@@ -68,8 +68,8 @@ def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.Monkey
 
 
 def test_it_sleeps_when_others_want_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_thread, "WATCH_S", 2 * WAIT_S)
-    monkeypatch.setattr(io_thread, "CROWDED_S", -1.0)
+    monkeypatch.setattr(event_loop, "WATCH_S", 2 * WAIT_S)
+    monkeypatch.setattr(event_loop, "CROWDED_S", -1.0)
     offers: list[None] = []
     monkeypatch.setattr(os, "sched_yield", lambda: offers.append(None), raising=False)
 

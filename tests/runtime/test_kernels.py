@@ -13,7 +13,7 @@ from dovetail.codegen.cpu import jit
 from dovetail.codegen.cpu.backend import FusedKernel
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
-from dovetail.runtime.in_process import InProcess
+from dovetail.runtime.session.local_backend import InProcess
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -15,13 +15,13 @@ import pytest
 from echoing import WAIT_S, ping, until
 from hypothesis import given, strategies as st
 
-from dovetail.runtime import connection as connection_module, landing as landing_module, transport
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.connections import Connections
-from dovetail.runtime.landing import Landing, connect
-from dovetail.runtime.lane import Lane
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message, WireError
+from dovetail.runtime.transport import client as connection_module, endpoint, stream_listener as landing_module
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.stream import Lane
+from dovetail.runtime.transport.stream_listener import Landing, connect
+from dovetail.runtime.wire.messages import Message, WireError
 
 LIMITS = 64, 1 << 24
 
@@ -346,9 +346,9 @@ def test_messages_that_are_refused_on_a_lane_count(echo: Endpoint) -> None:
     with Connection(echo.address) as rude:
         warm(rude)
         assert rude._lane is not None
-        for _ in range(transport.MAX_STRIKES + 4):
+        for _ in range(endpoint.MAX_STRIKES + 4):
             rude._lane.send([b"garbage"])
-        for _ in range(transport.MAX_STRIKES):
+        for _ in range(endpoint.MAX_STRIKES):
             answer = rude.recv(WAIT_S)
             assert answer is not None and answer.kind == "error"
         until(lambda: echo.counters.ignored == 4, "the rest was ignored")
@@ -365,7 +365,7 @@ def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
 
 def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has stopped reading, and ZeroMQ finds it gone: nothing waits for it for ever."""
-    monkeypatch.setattr(transport, "LOOK_S", 0.1)
+    monkeypatch.setattr(endpoint, "LOOK_S", 0.1)
 
     def handle(peer: bytes, message: Message) -> None:
         for seq in range(message.fields["seq"]):

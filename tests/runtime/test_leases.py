@@ -10,7 +10,7 @@ import time
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.leases import Leases
+from dovetail.runtime.rpc.liveness import Leases
 
 
 def test_a_session_ends_when_nobody_mentions_it_and_its_client_is_gone() -> None:
@@ -53,7 +53,7 @@ sys.stdin.read()
 
 @pytest.mark.slow
 def test_the_session_of_a_killed_client_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.runtime.leases.LEASE_S", 1.5)
+    monkeypatch.setattr("dovetail.runtime.rpc.liveness.LEASE_S", 1.5)
     with tf.train.Server.create_local_server() as server, tf.Session(server.target) as session:
         x = tf.constant(2.0) + 1.0
         assert session.run(x) == 3.0

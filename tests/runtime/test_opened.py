@@ -14,13 +14,12 @@ from dovetail.graph.core.dtypes import as_dtype, float32, int64
 from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
-from dovetail.runtime import opened as module
-from dovetail.runtime.borrowing import Borrower, Unreadable
-from dovetail.runtime.lookouts import lookout
-from dovetail.runtime.opened import Reached, can_open
-from dovetail.runtime.posts import Posts
-from dovetail.runtime.records import TURN
-from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import shared_variable as module
+from dovetail.runtime.shared_memory.record_layout import TURN
+from dovetail.runtime.shared_memory.segment import Borrower, Unreadable, is_available
+from dovetail.runtime.shared_memory.shared_variable import Reached, can_open
+from dovetail.runtime.shared_memory.variable_publisher import Posts
+from dovetail.runtime.shared_memory.variable_reader import lookout
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
@@ -38,9 +37,9 @@ import numpy as np
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import changing, update_together
 from dovetail.runtime import opened
-from dovetail.runtime.opened import Reached
-from dovetail.runtime.records import Place
-from dovetail.runtime.borrowing import Borrower
+from dovetail.runtime.shared_memory.shared_variable import Reached
+from dovetail.runtime.shared_memory.record_layout import Place
+from dovetail.runtime.shared_memory.segment import Borrower
 
 places = [Place(*map(int, p.split())) for p in sys.argv[1].split(",")]
 reached = [Reached(p, int64, f"v{i}", "/job:ps/task:0", Borrower()) for i, p in enumerate(places)]

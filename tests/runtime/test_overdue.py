@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.graph.core.errors import OpError
-from dovetail.runtime.overdue import ASK_S, BROKEN, CUT, SILENT, STILL_S, Ask, Lost, Overdue, Waiting
-from dovetail.runtime.registration import Registration
-from dovetail.runtime.worker import Worker, _moment
+from dovetail.runtime.rpc.loss_detection import ASK_S, BROKEN, CUT, SILENT, STILL_S, Ask, Lost, Overdue, Waiting
+from dovetail.runtime.worker.registration import Registration
+from dovetail.runtime.worker.worker import Worker, _moment
 
 WAITS = {7: Waiting(3.0, {"b": [1, "2@0"]})}
 

@@ -15,15 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.runtime import keys as files, parcels
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.curve import new_key_pair
-from dovetail.runtime.encoding import encode
-from dovetail.runtime.keys import Keys
-from dovetail.runtime.parcels import PIECE, SIGN, Inbox, Outbox, is_large, is_part
-from dovetail.runtime.sockets import HEARTBEAT_TIMEOUT_MS
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import VERSION, Frame, Message, WireError
+from dovetail.runtime.transport import keys as files
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.keys import Keys
+from dovetail.runtime.transport.zmq_auth import new_key_pair
+from dovetail.runtime.transport.zmq_sockets import HEARTBEAT_TIMEOUT_MS
+from dovetail.runtime.wire import chunking
+from dovetail.runtime.wire.chunking import PIECE, SIGN, Inbox, Outbox, is_large, is_part
+from dovetail.runtime.wire.codec import encode
+from dovetail.runtime.wire.messages import VERSION, Frame, Message, WireError
 
 WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
 
@@ -386,4 +387,4 @@ def test_numbers_of_parcels_are_never_used_twice() -> None:
     for outbox in (a, b):
         outbox.put([bytes(PIECE + 1)])
     first, second = given(a)[0][0], given(b)[0][0]
-    assert bytes(first[8:16]) != bytes(second[8:16]) and parcels.PIECE == PIECE
+    assert bytes(first[8:16]) != bytes(second[8:16]) and chunking.PIECE == PIECE

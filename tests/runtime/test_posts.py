@@ -16,12 +16,11 @@ from hypothesis import given, settings, strategies as st
 from dovetail.graph.core.dtypes import as_dtype, float32, int64, string
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
-from dovetail.runtime import lookouts as module
-from dovetail.runtime.borrowing import Borrower, Unreadable
-from dovetail.runtime.lookouts import Lookouts, Owner, lookout
-from dovetail.runtime.posts import Posts
-from dovetail.runtime.records import MOST_BYTES, Place, can_post
-from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import variable_reader as module
+from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, Place, can_post
+from dovetail.runtime.shared_memory.segment import Borrower, Unreadable, is_available
+from dovetail.runtime.shared_memory.variable_publisher import Posts
+from dovetail.runtime.shared_memory.variable_reader import Lookouts, Owner, lookout
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
@@ -37,8 +36,8 @@ import numpy as np
 from dovetail.graph import memory
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing
-from dovetail.runtime.posts import Posts
-from dovetail.runtime.shared_memory import Pool
+from dovetail.runtime.shared_memory.variable_publisher import Posts
+from dovetail.runtime.shared_memory.pool import Pool
 
 memory.use(Pool(64 << 20))
 resources, posts = Resources(), Posts()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime import client_steps
-from dovetail.runtime.running import Running
+from dovetail.runtime.worker import handlers
+from dovetail.runtime.worker.step_scheduler import Running
 
 
 class Waiting:
@@ -207,7 +207,7 @@ with tf.Session(sys.argv[1]) as session:
 
 @pytest.mark.slow
 def test_a_client_that_dies_gives_back_what_its_step_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_steps, "SILENT_S", 1.0)
+    monkeypatch.setattr(handlers, "SILENT_S", 1.0)
     with tf.train.Server.create_local_server() as server, tf.Session(server.target) as session:
         q = tf.FIFOQueue(10, tf.int32, shapes=[[]], shared_name="shared")
         put, size = q.enqueue(1), q.size()

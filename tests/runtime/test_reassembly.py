@@ -17,15 +17,16 @@ import zmq
 from echoing import WAIT_S
 
 import dovetail as tf
-from dovetail.runtime import io_thread, reassembly, sharing, sockets
-from dovetail.runtime.address import split_address
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.decoding import decode
-from dovetail.runtime.encoding import encode
-from dovetail.runtime.lane import Lane
-from dovetail.runtime.reassembly import FIRST_BYTES, Reassembly, TooLargeError
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import VERSION, Message
+from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport import event_loop, zmq_sockets
+from dovetail.runtime.transport.address import split_address
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.stream import Lane
+from dovetail.runtime.wire import reassembly
+from dovetail.runtime.wire.codec import decode, encode
+from dovetail.runtime.wire.messages import VERSION, Message
+from dovetail.runtime.wire.reassembly import FIRST_BYTES, Reassembly, TooLargeError
 
 GIB = 1 << 30
 
@@ -112,7 +113,7 @@ def test_a_failure_of_one_turn_does_not_end_the_io_thread(echo: Endpoint, client
 def test_a_process_whose_io_thread_cannot_go_on_ends() -> None:
     program = """
 import time
-from dovetail.runtime.transport import Endpoint
+from dovetail.runtime.transport.endpoint import Endpoint
 endpoint = Endpoint("localhost:0", lambda peer, message: None)
 def fail():
     raise MemoryError("none left")
@@ -121,7 +122,7 @@ endpoint.call_soon(lambda: None)
 time.sleep(60)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WAIT_S)
-    assert ended.returncode == io_thread.EXIT_STATUS
+    assert ended.returncode == event_loop.EXIT_STATUS
     assert b"the I/O thread cannot go on, so this process ends" in ended.stderr and b"none left" in ended.stderr
 
 
@@ -149,7 +150,7 @@ def test_a_feed_without_room_is_an_error_of_its_sender(tight: tf.LocalCluster) -
 def test_a_few_bytes_that_announce_gigabytes_do_no_harm(tight: tf.LocalCluster) -> None:
     address = tight.target("a").removeprefix("zmq://")
     label = struct.pack("<BBBxIQ2Q", 0x95, VERSION, 0, 0, 7, 180, 8 * GIB)
-    with sockets.shared_context().socket(zmq.DEALER) as rude:
+    with zmq_sockets.shared_context().socket(zmq.DEALER) as rude:
         rude.linger, rude.rcvtimeo = 0, int(WAIT_S * 1000)
         rude.connect(f"tcp://127.0.0.1:{split_address(address)[1]}")
         rude.send_multipart([label, bytes(180)])
@@ -175,7 +176,7 @@ def test_a_tensor_of_another_task_that_is_too_large_ends_its_step() -> None:
 
 def test_an_answer_that_is_too_large_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_MESSAGE_MB", "1")
-    monkeypatch.setattr(sharing, "pool_of_process", lambda: None)
+    monkeypatch.setattr(negotiation, "pool_of_process", lambda: None)
     answers = []
 
     def answer(peer: bytes, message: Message) -> None:

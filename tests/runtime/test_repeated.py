@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.connections import Connections
-from dovetail.runtime.waiting import Wait
-from dovetail.runtime.wire import Message
+from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.wire.messages import Message
 
 PATIENT = tf.ConfigProto(peer_timeout_s=120.0)
 LONG_S = 120.0  # a bound on what ends on an event

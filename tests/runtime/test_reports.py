@@ -9,9 +9,9 @@ import pytest
 import dovetail as tf
 from dovetail.codegen.ir.partition import EndLoop, RecvTensor, SendTensor, Unit, UnitStep
 from dovetail.graph.core.device import DeviceSpec
-from dovetail.runtime.reports import must_report
-from dovetail.runtime.waiting import Wait
-from dovetail.runtime.wire import Message
+from dovetail.runtime.master.lowering import must_report
+from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.wire.messages import Message
 
 HERE, THERE = (f"/job:a/replica:0/task:{i}/device:CPU:0" for i in range(2))
 SEND, RECEIVE = SendTensor(0, None, THERE), RecvTensor(1, None, THERE)

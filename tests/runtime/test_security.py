@@ -22,16 +22,18 @@ from dovetail.graph.core.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from dovetail.runtime import keys as files, peers, remote
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.curve import new_key_pair
-from dovetail.runtime.keys import KeyPair, Keys, PublicKey
-from dovetail.runtime.quota import Limit, Quota, this_client
-from dovetail.runtime.registration import Registration
-from dovetail.runtime.security import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.waiting import ConnectionPool, call
-from dovetail.runtime.wire import Message
+from dovetail.runtime.master import worker_clients
+from dovetail.runtime.rpc.dispatch import Limit, Quota, this_client
+from dovetail.runtime.rpc.pending_call import ConnectionPool, call
+from dovetail.runtime.session import cluster_backend
+from dovetail.runtime.transport import keys as files
+from dovetail.runtime.transport.access_control import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.keys import KeyPair, Keys, PublicKey
+from dovetail.runtime.transport.zmq_auth import new_key_pair
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.worker.registration import Registration
 
 WAIT_S = 15.0
 
@@ -190,7 +192,7 @@ class TestGate:
     def test_who_comes_with_a_wrong_key_after_one_without_is_told_too(
         self, keys: Keys, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("dovetail.runtime.security._host_of", lambda descriptor: "10.0.0.9")
+        monkeypatch.setattr("dovetail.runtime.transport.access_control._host_of", lambda descriptor: "10.0.0.9")
         gate = Gate(keys, "h:1", Clock())
         for event in ("ACCEPTED", "HANDSHAKE_FAILED_PROTOCOL", "DISCONNECTED"):
             gate.happened(event, 5)
@@ -472,7 +474,7 @@ def test_sessions_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "2")
-    monkeypatch.setattr(remote, "find", lambda address, incarnation: None)  # as if the server were another process
+    monkeypatch.setattr(cluster_backend, "find", lambda address, incarnation: None)  # as if the server were another process
     refused: queue.SimpleQueue[ResourceExhaustedError] = queue.SimpleQueue()
     with tf.train.Server.create_local_server() as server, tf.Graph().as_default():
         q = tf.FIFOQueue(1, tf.float32, [[]])
@@ -495,7 +497,7 @@ def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pyt
         for _ in range(3):
             assert "2 running steps" in refused.get(timeout=60).message
         assert len(server._worker.running()) == 2
-        monkeypatch.setattr(remote, "this_client", lambda: "another process")
+        monkeypatch.setattr(cluster_backend, "this_client", lambda: "another process")
         with tf.Session(server.target) as other:
             other.run(tf.constant(1.0) + 1.0)
         session.close()
@@ -537,11 +539,11 @@ def test_steps_and_feeds_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch
 def test_who_waits_for_a_cluster_is_told_for_whom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "TELL_MISSING_S", 0.2)
+    monkeypatch.setattr(worker_clients, "TELL_MISSING_S", 0.2)
     cluster = {"a": ["localhost:0"], "b": ["localhost:9"]}
     with tf.train.Server(cluster, "a", 0) as server, pytest.raises(UnavailableError, match="Waited"):
         tf.Session(server.target, graph=tf.Graph(), config=tf.ConfigProto(wait_for_cluster_s=1.0))
-    said = [r.getMessage() for r in caplog.records if r.name == "dovetail.runtime.remote"]
+    said = [r.getMessage() for r in caplog.records if r.name == "dovetail.runtime.session.cluster_backend"]
     assert said and said[0] == "Waiting for /job:b/replica:0/task:0 at localhost:9"
 
 

@@ -17,14 +17,13 @@ from hypothesis import given, strategies as st
 import dovetail as dt
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import VariableState, changing
-from dovetail.runtime import sharing
-from dovetail.runtime.borrowing import Borrower, Unreadable
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.local import LocalCluster
-from dovetail.runtime.segments import Reference, is_available
-from dovetail.runtime.shared_memory import SHARE_BYTES, Pool
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.server.local_cluster import LocalCluster
+from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.shared_memory.pool import SHARE_BYTES, Pool
+from dovetail.runtime.shared_memory.segment import Borrower, Reference, Unreadable, is_available
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.messages import Message
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")
 
@@ -331,12 +330,12 @@ def test_large_tensors_are_lent_between_processes_that_can_read_each_other():
         assert lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
         assert not lies_in_shared_memory(exchange(connection, np.arange(100.0)))
         gc.collect()
-    assert sharing.pool_of_process().lent() == 0
+    assert negotiation.pool_of_process().lent() == 0
 
 
 def test_nothing_is_lent_when_a_setting_says_so(monkeypatch):
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")
-    monkeypatch.setattr(sharing, "_pools", {})
+    monkeypatch.setattr(negotiation, "_pools", {})
     server[:] = [echo_server()]
     with server[0], Connection(server[0].address) as connection:
         assert not lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
@@ -348,7 +347,7 @@ def test_a_peer_that_cannot_read_gets_messages(monkeypatch):
     def unreadable(*_):
         raise Unreadable("not here")
 
-    monkeypatch.setattr(sharing._borrower, "borrow", unreadable)
+    monkeypatch.setattr(negotiation._borrower, "borrow", unreadable)
     server[:] = [echo_server()]
     with server[0], Connection(server[0].address) as connection:
         assert not lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
@@ -359,7 +358,7 @@ def test_a_peer_that_stops_being_able_to_read_is_sent_messages_again(monkeypatch
     with server[0], Connection(server[0].address) as connection:
         exchange(connection, np.arange(100_000.0))
         with monkeypatch.context() as patch:
-            patch.setattr(sharing._borrower, "borrow", lambda *_: (_ for _ in ()).throw(Unreadable("not here")))
+            patch.setattr(negotiation._borrower, "borrow", lambda *_: (_ for _ in ()).throw(Unreadable("not here")))
             connection.send(Message("done", {"request": 7, "fetches": ["x"]}, (np.arange(100_000.0),)))
             refusal = connection.recv(5.0)
         assert refusal.kind == "error"
@@ -389,7 +388,7 @@ def test_kill_leaves_no_memory_behind():
     """Memory files have no names: they go with their processes."""
     text = (
         "import os, sys, numpy as np\n"
-        "from dovetail.runtime.shared_memory import Pool\n"
+        "from dovetail.runtime.shared_memory.pool import Pool\n"
         "pool = Pool(1 << 30)\n"
         "reference = pool.lend(np.zeros(64 << 20, np.uint8), int(sys.argv[1]))\n"
         "print(reference.fd, reference.number, flush=True)\n"
@@ -419,7 +418,7 @@ def test_kill_leaves_no_memory_behind():
 def test_the_memory_of_a_process_that_was_killed_does_not_stay_mapped() -> None:
     borrower = Borrower()
     program = (
-        "import sys; from dovetail.runtime.shared_memory import Pool; pool = Pool(1 << 20); "
+        "import sys; from dovetail.runtime.shared_memory.pool import Pool; pool = Pool(1 << 20); "
         "print(*pool.page().to_fields(), flush=True); sys.stdin.read()"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -16,12 +16,11 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulator, TakeGradient
 from dovetail.graph.resources.async_request import Fate
 from dovetail.graph.resources.resource_manager import Resources
-from dovetail.runtime import opened as module
-from dovetail.runtime.bells import Bell, Rope
-from dovetail.runtime.borrowing import Borrower, Unreadable
-from dovetail.runtime.opened import Reached, can_open
-from dovetail.runtime.posts import Posts
-from dovetail.runtime.segments import is_available
+from dovetail.runtime.shared_memory import shared_variable as module
+from dovetail.runtime.shared_memory.doorbell import Bell, Rope
+from dovetail.runtime.shared_memory.segment import Borrower, Unreadable, is_available
+from dovetail.runtime.shared_memory.shared_variable import Reached, can_open
+from dovetail.runtime.shared_memory.variable_publisher import Posts
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
@@ -39,9 +38,9 @@ import numpy as np
 from dovetail.graph.resources.accumulator import AccumulatorKind
 from dovetail.graph.core.dtypes import float32
 from dovetail.runtime import opened
-from dovetail.runtime.borrowing import Borrower
-from dovetail.runtime.opened import Reached
-from dovetail.runtime.records import Place
+from dovetail.runtime.shared_memory.segment import Borrower
+from dovetail.runtime.shared_memory.shared_variable import Reached
+from dovetail.runtime.shared_memory.record_layout import Place
 
 kind = AccumulatorKind(False, float32, (int(sys.argv[2]),), "SUM")
 sums = Reached(Place(*map(int, sys.argv[1].split())), kind, "a", "/job:ps/task:0", Borrower()).read()

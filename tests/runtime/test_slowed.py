@@ -10,9 +10,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.ir.program import Call, Guarded, Loop, Program
-from dovetail.runtime import slowed as module
-from dovetail.runtime.faults import link_faults
-from dovetail.runtime.slowed import slowed
+from dovetail.runtime.transport.fault_injection import link_faults
+from dovetail.runtime.worker import slow_kernels as module
+from dovetail.runtime.worker.slow_kernels import slowed
 
 
 class Clock:

@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import dovetail as tf
 from dovetail.graph.core.errors import InternalError
 from dovetail.runtime.logs import JsonLines, set_up_log
-from dovetail.runtime.observe import Observer, TaskView, _checked, rates
-from dovetail.runtime.stats import MOST_STEPS, MetricsServer, Traffic, Watchdog
-from dovetail.runtime.wire import Message
+from dovetail.runtime.observability.metrics import MOST_STEPS, MetricsServer, Traffic, Watchdog
+from dovetail.runtime.server.monitor import Observer, TaskView, _checked, rates
+from dovetail.runtime.wire.messages import Message
 
 WAIT_S = 20.0
 

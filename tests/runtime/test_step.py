@@ -15,8 +15,8 @@ from shells import Notebook
 
 from dovetail.codegen.ir.program import Call, Program, Recv, Send
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
-from dovetail.runtime.execution import Execution
-from dovetail.runtime.step import TaskStep
+from dovetail.runtime.worker.executor import Execution
+from dovetail.runtime.worker.step import TaskStep
 
 A, B, FAR = (
     "/job:a/replica:0/task:0/device:CPU:0",

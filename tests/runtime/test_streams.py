@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import connection as connection_module, sharing, streams
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.streams import StreamLanding, connect_stream
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport import client as connection_module, stream_listener
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.stream_listener import StreamLanding, connect_stream
+from dovetail.runtime.wire.messages import Message
 
 LIMITS = 64, 1 << 28
 
@@ -37,7 +38,7 @@ def warm(connection: Connection) -> None:
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "pool_of_process", lambda: None)
+    monkeypatch.setattr(negotiation, "pool_of_process", lambda: None)
 
 
 def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
@@ -99,7 +100,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 
 def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
     keys = object()
-    assert sharing.first_words(sharing.Sharing(), b"", keys) is None  # type: ignore[arg-type]
+    assert negotiation.first_words(negotiation.Sharing(), b"", keys) is None  # type: ignore[arg-type]
 
 
 # --- meeting ---------------------------------------------------------------------------------------------------------
@@ -128,13 +129,13 @@ def test_a_lane_is_made_of_an_offer(landing: StreamLanding) -> None:
 
 
 def test_strangers_are_sent_away(landing: StreamLanding, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "CONNECT_S", 0.05)
+    monkeypatch.setattr(stream_listener, "CONNECT_S", 0.05)
     offer = landing.offer(b"anna")
     assert offer is not None
     assert connect_stream("127.0.0.1", offer[1], "00" * 16, *LIMITS) is None
     with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
         assert silent.recv(1) == b""
-    monkeypatch.setattr(streams, "CONNECT_S", WAIT_S)
+    monkeypatch.setattr(stream_listener, "CONNECT_S", WAIT_S)
     lane = connect_stream("127.0.0.1", *offer[1:], *LIMITS)
     assert lane is not None
     lane.close()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime import clocks
-from dovetail.runtime.recorder import (
+from dovetail.runtime.observability import trace as clocks
+from dovetail.runtime.observability.step_notes import (
     UNKNOWN,
     ArrivalNote,
     CallNote,
@@ -24,9 +24,9 @@ from dovetail.runtime.recorder import (
     WaitNote,
     clock,
 )
-from dovetail.runtime.timeline import Timeline
-from dovetail.runtime.trace import Trace, traced as traced_step
-from dovetail.runtime.wire import Message
+from dovetail.runtime.observability.timeline import Timeline
+from dovetail.runtime.observability.trace import Trace, traced as traced_step
+from dovetail.runtime.wire.messages import Message
 
 FULL = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
 

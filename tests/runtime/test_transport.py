@@ -13,10 +13,10 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 import dovetail as dt
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.connections import Connections
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message, WireError
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.messages import Message, WireError
 
 # Messages arrive.
 
@@ -277,7 +277,7 @@ def test_connections_recover_from_one_that_was_interrupted(echo: Endpoint) -> No
 def test_a_process_that_ends_sends_what_it_owes() -> None:
     program = (
         "import threading, time\n"
-        "from dovetail.runtime.transport import Endpoint\n"
+        "from dovetail.runtime.transport.endpoint import Endpoint\n"
         "ends = threading.Event()\n"
         "def answer(peer, message):\n"
         "    ends.set()\n"

@@ -12,18 +12,17 @@ import pytest
 import zmq
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import router, sockets, transport
-from dovetail.runtime.address import split_address
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.decoding import decode
-from dovetail.runtime.encoding import encode
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import VERSION, Message
+from dovetail.runtime.transport import endpoint, zmq_router, zmq_sockets
+from dovetail.runtime.transport.address import split_address
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.codec import decode, encode
+from dovetail.runtime.wire.messages import VERSION, Message
 
 
 def dealer(echo: Endpoint, name: bytes | None = None) -> zmq.Socket[bytes]:
     """A peer that is not held to the wire's rules."""
-    sock = sockets.shared_context().socket(zmq.DEALER)
+    sock = zmq_sockets.shared_context().socket(zmq.DEALER)
     if name is not None:
         sock.set(zmq.ROUTING_ID, name)
     sock.linger = 0
@@ -62,9 +61,9 @@ def test_the_answer_to_garbage_names_its_request(echo: Endpoint) -> None:
 def test_a_peer_that_sends_only_garbage_is_no_longer_heard(echo: Endpoint, client: Connection) -> None:
     rude = dealer(echo)
     try:
-        for _ in range(transport.MAX_STRIKES + 20):
+        for _ in range(endpoint.MAX_STRIKES + 20):
             rude.send(b"garbage")
-        answers = [rude.recv() for _ in range(transport.MAX_STRIKES)]
+        answers = [rude.recv() for _ in range(endpoint.MAX_STRIKES)]
         assert b"no more are read" in answers[-1] and b"no more are read" not in answers[-2]
         until(lambda: echo.counters.ignored == 20, "the rest was ignored")
         assert rude.poll(50) == 0
@@ -77,7 +76,7 @@ def test_a_peer_that_sends_only_garbage_is_no_longer_heard(echo: Endpoint, clien
 def test_a_message_of_too_many_frames_is_refused(echo: Endpoint, client: Connection) -> None:
     rude = dealer(echo)
     try:
-        rude.send_multipart([b"x"] * (sockets.MAX_FRAMES + 100))
+        rude.send_multipart([b"x"] * (zmq_sockets.MAX_FRAMES + 100))
         assert b"frames" in rude.recv()
         client.send(ping())
         assert client.recv(WAIT_S) is not None
@@ -97,7 +96,7 @@ def test_bytes_that_are_not_zeromq_hurt_nobody(echo: Endpoint, client: Connectio
 def test_a_client_cannot_take_the_name_of_a_dialled_peer(echo: Endpoint, client: Connection) -> None:
     """ZeroMQ's clients refuse such names, so this one speaks ZMTP by hand. No reply may go there."""
     with socket.create_server(("127.0.0.1", 0)) as victim:
-        forged = router.dialled_name(f"127.0.0.1:{victim.getsockname()[1]}")
+        forged = zmq_router.dialled_name(f"127.0.0.1:{victim.getsockname()[1]}")
         port = split_address(echo.address)[1]
         with socket.create_connection(("127.0.0.1", port)) as raw:
             raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime import connection as connection_module, sockets
-from dovetail.runtime.address import is_loopback, split_address
-from dovetail.runtime.connection import Connection
-from dovetail.runtime.sockets import AddressInUse
-from dovetail.runtime.transport import Endpoint
-from dovetail.runtime.wire import Message
+from dovetail.runtime.transport import client as connection_module, zmq_sockets
+from dovetail.runtime.transport.address import is_loopback, split_address
+from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.zmq_sockets import AddressInUse
+from dovetail.runtime.wire.messages import Message
 
 
 def test_a_port_in_use_is_told(echo: Endpoint) -> None:
@@ -131,7 +131,7 @@ def test_close_is_quick_and_idempotent_even_with_messages_for_nobody() -> None:
     start = time.monotonic()
     server.close()
     server.close()
-    assert time.monotonic() - start < 2 * sockets.LINGER_MS / 1000 + 10
+    assert time.monotonic() - start < 2 * zmq_sockets.LINGER_MS / 1000 + 10
     Endpoint(server.address, lambda peer, message: None).close()  # the port is free again
 
 
@@ -190,7 +190,7 @@ def test_a_server_that_takes_nothing_ends_the_wait(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(connection_module, "SEND_TIMEOUT_S", 0.1)
     with Connection("localhost:1") as connection:
         with pytest.raises(TimeoutError, match="localhost:1 takes no messages"):
-            for seq in range(2 * sockets.HIGH_WATER):
+            for seq in range(2 * zmq_sockets.HIGH_WATER):
                 connection.send(ping(seq))
         connection._socket.linger = 0
 
@@ -230,8 +230,8 @@ def test_the_last_words_of_a_process_arrive() -> None:
     with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as server:
         program = (
             "import sys\n"
-            "from dovetail.runtime.connection import Connection\n"
-            "from dovetail.runtime.wire import Message\n"
+            "from dovetail.runtime.transport.client import Connection\n"
+            "from dovetail.runtime.wire.messages import Message\n"
             "with Connection(sys.argv[1]) as connection:\n"
             "    for seq in range(500): connection.send(Message('ping', {'seq': seq}))\n"
         )
@@ -246,8 +246,8 @@ def test_a_stopped_server_is_noticed_by_the_heartbeat() -> None:
     """SIGSTOP leaves the connection open and silent: after the timeout replies to it find nobody."""
     program = (
         "import sys, time\n"
-        "from dovetail.runtime.connection import Connection\n"
-        "from dovetail.runtime.wire import Message\n"
+        "from dovetail.runtime.transport.client import Connection\n"
+        "from dovetail.runtime.wire.messages import Message\n"
         "connection = Connection(sys.argv[1])\n"
         "connection.send(Message('ping', {'seq': 1}))\n"
         "time.sleep(60)\n"

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
-from dovetail.runtime import waiting
-from dovetail.runtime.waiting import Wait
-from dovetail.runtime.wire import Message
+from dovetail.runtime.rpc import pending_call
+from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.wire.messages import Message
 
 ADDRESS = "localhost:1"
 
@@ -70,7 +70,7 @@ def test_what_was_said_about_an_earlier_request_means_nothing() -> None:
 
 def test_pieces_of_a_large_message_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     played, clock = Played(), [100.0]
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
     wait = Wait({ADDRESS: "the server"}, 5.0, None, "call", request=7)
     for _ in range(20):  # on a slow link: its answers stand behind the pieces
         played.pieces += 1
@@ -83,7 +83,7 @@ def test_pieces_of_a_large_message_are_signs_of_life(monkeypatch: pytest.MonkeyP
 
 def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     played, clock = Played(), [100.0]
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
     other, third, here = (
         "localhost:2",
         "localhost:3",

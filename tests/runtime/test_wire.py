@@ -14,10 +14,9 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dovetail.graph.core import dtypes
-from dovetail.runtime import decoding, encoding, wire
-from dovetail.runtime.decoding import decode
-from dovetail.runtime.encoding import Form, encode
-from dovetail.runtime.wire import KINDS, Message, WireError
+from dovetail.runtime.wire import codec, messages as wire
+from dovetail.runtime.wire.codec import Form, decode, encode
+from dovetail.runtime.wire.messages import KINDS, Message, WireError
 
 V = wire.VERSION
 HUGE = [wire.MAX_DIM] * 3 + [0]  # no elements, but no NumPy shape either
@@ -403,11 +402,11 @@ def test_messages_do_not_share_their_fields() -> None:
 def test_what_is_remembered_of_others_is_bounded() -> None:
     for i in range(2 * wire.MOST_REMEMBERED):
         assert decode(encode(Message("done", {"request": i, "fetches": (f"fetch {i}",)}))).fields["request"] == i
-    assert len(encoding._packed) == len(decoding._understood) == wire.MOST_REMEMBERED
-    before = set(encoding._packed), set(decoding._understood)
+    assert len(codec._packed) == len(codec._understood) == wire.MOST_REMEMBERED
+    before = set(codec._packed), set(codec._understood)
     decode(encode(Message("done", {"request": 1, "fetches": ("x" * wire.LONGEST_REMEMBERED,)})))
     decode(encode(Message("abort", {"step": 1, "code": "no tensors", "reason": "of no step"})))
-    assert (set(encoding._packed), set(decoding._understood)) == before
+    assert (set(codec._packed), set(codec._understood)) == before
 
 
 def test_the_error_names_the_request_when_it_can_be_read() -> None:
@@ -511,7 +510,7 @@ def test_a_form_is_checked_as_a_message_is(monkeypatch: pytest.MonkeyPatch) -> N
         form.encode((1 << 64, 1), ())
     with pytest.raises(WireError, match="not a NumPy array"):
         form.encode((1, 1), ("text",))  # type: ignore[arg-type]
-    monkeypatch.setattr(encoding, "_MOST_FORMED", 3)
+    monkeypatch.setattr(codec, "_MOST_FORMED", 3)
     for size in range(10):
         form.encode((1, 1), (np.zeros(size),))
     assert len(form._described) <= 3

@@ -8,7 +8,7 @@ Only what is there is lent: the sender waits for the kernels that make a tensor 
 host. (An event of the driver could be sent along instead, for the reader's stream to wait for. But a stream whose event belongs to a
 process that was killed waits for ever, and nothing can end that.)
 
-Who lends what to whom, and when it may be used again, is told in `runtime/gpu_loans.py`.
+Who lends what to whom, and when it may be used again, is told in `runtime/shared_memory/cuda_ipc.py`.
 """
 
 from __future__ import annotations

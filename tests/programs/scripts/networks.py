@@ -17,8 +17,8 @@ from pathlib import Path
 
 import dovetail as tf
 from dovetail.demo.worker import build
-from dovetail.runtime.curve import new_key_pair
-from dovetail.runtime.keys import part_of, revoke, write_cluster, write_keys
+from dovetail.runtime.transport.keys import part_of, revoke, write_cluster, write_keys
+from dovetail.runtime.transport.zmq_auth import new_key_pair
 
 STEPS = 300
 CLIENT = "10.77.0.1"

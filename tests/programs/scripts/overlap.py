@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import dovetail as tf
-from dovetail.runtime import early
+from dovetail.runtime.master import lowering
 
 WIDTH, LAYERS, STEPS = 1100, 3, 2  # each layer's weights are a bucket of their own
 
@@ -51,7 +51,7 @@ def train(strategy: tf.distribute.Strategy) -> tuple[str, list[tuple[str, str, f
 def main() -> None:
     strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
     overlapped = train(strategy)
-    early.LEAST_BYTES = 1 << 60  # in this process is the master of its sessions
+    lowering.LEAST_BYTES = 1 << 60  # in this process is the master of its sessions
     one_by_one = train(strategy)
     print("RESULT", json.dumps([overlapped, one_by_one]), flush=True)
     sys.stdin.read()  # the others may still need this server

@@ -1,0 +1,203 @@
+"""What clients ask of a server's master: sessions, graphs, plans. Answered by a pool, since it may take long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from ...graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
+from ...graph.core.settings import setting
+from ...graph.io.deserialize import extend_from_bytes
+from ...placer.cluster.spec import ClusterSpec
+from ...placer.serialize.write import plan_lines
+from ..config import ConfigProto
+from ..rpc import liveness
+from ..rpc.dispatch import NAME_CHARS, Calls, Mail
+from ..rpc.liveness import SILENT_S, Leases
+from ..wire.messages import Message
+from .master import Master, device_fields
+
+logger = logging.getLogger(__name__)
+
+
+class MasterCalls:
+    """The calls of one master, and the leases of its sessions."""
+
+    def __init__(self, master: Master, calls: Calls, mail: Mail, cluster: ClusterSpec, defaults: ConfigProto) -> None:
+        self._defaults = defaults  # of sessions
+        self._master = master
+        self._calls = calls
+        self._mail = mail
+        self._cluster = cluster
+        self._leases = Leases(liveness.LEASE_S)
+        self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
+        self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
+        self._work = {
+            "extend": self._extend,
+            "prepare": self._prepare,
+            "plan": self._plan,
+            "close_session": self._close_session,
+            "reset": self._reset,
+        }
+
+    def on_call(self, peer: bytes, message: Message) -> None:
+        """One of the calls about a session."""
+        session = message.fields.get("session")
+        if session is not None:
+            self._leases.seen(session, peer, time.monotonic())
+        client = self._mail.owner(peer) or self._master.client_of(session or "")
+        self._calls.answer(self._calls.master, peer, message, self._work[message.kind], client)
+
+    def on_create_session(self, peer: bytes, message: Message) -> None:
+        """A client wants a session."""
+        owner, request = self._mail.owner(peer), message.fields["request"]
+
+        def tell(missing: Sequence[str]) -> None:
+            self._mail.reply(peer, Message("waiting", {"request": request, "tasks": list(missing)}))
+
+        def create(message: Message) -> Message:
+            return self._create_session(message, peer, owner, tell)
+
+        self._calls.answer(self._calls.master, peer, message, create, owner or _client_of(message))
+
+    def on_touch(self, peer: bytes, message: Message) -> None:
+        """A client mentions its session."""
+        self._leases.seen(message.fields["session"], peer, time.monotonic())
+
+    def lives(self, peer: bytes, request: int, now: float) -> None:
+        """A client that waits for a call has given a sign of life."""
+        if (peer, request) in self._opening:
+            self._opening[peer, request] = now
+
+    def tidy(self, now: float) -> None:
+        """Close sessions whose clients have vanished, and wait no longer for the cluster on behalf of such."""
+        if self._mail.endpoint is not None:
+            for session in self._leases.look(now, self._master.handles(), self._mail.is_gone):
+                logger.warning("%s: closing session %s: its client has gone", self._mail.task, session)
+                self._calls.master.submit(self._master.close_session, session)
+        for call, heard in list(self._opening.items()):
+            if now - heard > SILENT_S or self._mail.is_gone(call[0]):
+                self._opening.pop(call, None)
+
+    def _create_session(
+        self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
+    ) -> Message:
+        """Open a session for a client, who is known by its key; those without keys are one client."""
+        most = setting("DOVETAIL_CLIENT_SESSIONS")
+        live = set(self._master.handles())
+        self._opened_by = {handle: whose for handle, whose in list(self._opened_by.items()) if handle in live}
+        opened = sum(whose == owner for whose in self._opened_by.values())
+        if most and opened >= most:
+            raise ResourceExhaustedError(
+                None, None,
+                f"This client has {opened} sessions open at {self._mail.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
+                "server). Close some",
+            )  # fmt: skip
+        try:
+            config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
+        except TypeError as e:
+            raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+        if config.cluster_def is not None:
+            self._check_cluster(ClusterSpec(config.cluster_def))
+            config.isolate_session_state = True
+        call = peer, message.fields["request"]
+        self._opening[call] = time.monotonic()
+        try:
+            session = self._master.create_session(
+                config,
+                tell=tell,
+                forsaken=lambda: call not in self._opening,
+                client=_client_of(message),
+            )
+        finally:
+            self._opening.pop(call, None)
+        self._opened_by[session.handle] = owner
+        self._leases.seen(session.handle, peer, time.monotonic())
+        devices = [device_fields(d) for d in session.cluster.devices]
+        fields = {
+            "request": message.fields["request"], "session": session.handle, "devices": devices,
+            "limit_ms": config.operation_timeout_in_ms, "peer_timeout_s": config.peer_timeout_s,
+        }  # fmt: skip
+        return Message("session_created", fields)
+
+    def _check_cluster(self, said: ClusterSpec) -> None:
+        """InvalidArgumentError unless it is this one."""
+        peers, spec = self._mail.peers, self._cluster
+        own = {f"/job:{j}/replica:0/task:{i}" for j in spec.jobs for i in spec.task_indices(j)}
+        tasks = {
+            f"/job:{j}/replica:0/task:{i}": said.task_address(j, i) for j in said.jobs for i in said.task_indices(j)
+        }
+        for task in sorted(own | tasks.keys()):
+            here = peers.address(task) if task in own else "no task of the server's"
+            there = tasks.get(task, "not there")
+            if here != there:
+                raise InvalidArgumentError(
+                    None, None,
+                    f"ConfigProto.cluster_def is not the cluster of the server of {self._mail.task}: {task} is {there} in cluster_def, "
+                    f"and {here} in the server's cluster. Start servers with that cluster, or leave it out; a session that is to see "
+                    "some tasks only says so with device_filters",
+                )  # fmt: skip
+
+    def _extend(self, message: Message) -> Message:
+        fields = message.fields
+        session = self._master.session(fields["session"])
+        with session.lock:
+            if session.graph.version != fields["from_version"]:
+                raise AbortedError(
+                    None,
+                    None,
+                    f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}",
+                )
+            extend_from_bytes(session.graph, fields["graph"])
+            return Message("extended", {"request": fields["request"], "version": session.graph.version})
+
+    def _prepare(self, message: Message) -> Message:
+        fields = message.fields
+        fetches, targets, feeds = _names(message)
+        how = bool(fields.get("warm")), bool(fields.get("deterministic"))
+        parts = self._master.prepare(fields["session"], fetches, targets, feeds, *how)
+        address = self._mail.peers.address
+        described = [
+            {
+                "task": p.task, "address": address(p.task), "incarnation": p.incarnation, "program": p.program,
+                "feeds": list(p.feeds), "fetches": list(p.fetches), "reports": p.reports, "carried": p.carried,
+            }
+            for p in parts
+        ]  # fmt: skip
+        return Message("prepared", {"request": fields["request"], "parts": described})
+
+    def _plan(self, message: Message) -> Message:
+        fields = message.fields
+        fetches, targets, feeds = _names(message)
+        plan = self._master.plan(fields["session"], fetches, targets, feeds, fields["program"])
+        text = "\n".join(plan_lines(plan, with_graph=False))
+        return Message("planned", {"request": fields["request"], "plan": text.encode()})
+
+    def _close_session(self, message: Message) -> Message:
+        self._master.close_session(message.fields["session"])
+        return Message("closed", {"request": message.fields["request"]})
+
+    def _reset(self, message: Message) -> Message:
+        try:
+            config = ConfigProto.from_fields(message.fields.get("config") or {})
+        except TypeError as e:
+            raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+        self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
+        return Message("closed", {"request": message.fields["request"]})
+
+
+def _names(message: Message) -> list[list[str]]:
+    """Fetches, targets and feeds."""
+    lists = [message.fields[what] for what in ("fetches", "targets", "feeds")]
+    if not all(isinstance(name, str) for names in lists for name in names):
+        raise InvalidArgumentError(None, None, "Fetches, targets and feeds are names")
+    return lists
+
+
+def _client_of(message: Message) -> str:
+    """What the process that asks for a session calls itself."""
+    return (message.fields.get("client") or "")[:NAME_CHARS]
+
+
+__all__ = ["MasterCalls"]

@@ -1,0 +1,327 @@
+"""Collectives that begin early: where in a device's steps each can begin, before the place where it is waited for.
+
+A device's steps keep the order of the graph, in which a strategy makes its collectives last, and what may wait stands as late as it
+can. There every collective would begin after the whole backward pass. But it has what it takes long before: the gradients of the
+last layers are made first. So it begins right behind what makes its last input:
+
+    in the order of nodes    [ d3 ][ d2 ][ d1 ][ reduce d3 d2 ][ reduce d1 ][ update ]
+    begun early              [ d3 ][ d2 ][ d1 ]              [ reduce d1 ][ update ]
+                                       [ reduce d3 d2 ..... ]
+
+Nothing else moves: it is waited for where it stood. Collectives keep their order among each other, so all members begin them
+in the same one. What takes a variable's place, may be dead, or is in a loop stays where it is; so does what would not gain: small
+values, and collectives that little else could run beside.
+
+Which tensors the receiving program can go on with as soon as they come, and which of it waits for others first.
+
+A program runs in one order, and so do its receives. A tensor that it takes after another one from the same task is of no use
+before that one: the gradient that is made first belongs to the last layer, and is taken last. Such a tensor loses nothing by
+waiting for the one that is awaited, and both travel in one message.
+
+    sent in the order          c  b  a        d
+    taken in the order               a  b  c  d
+    awaited                          a        d     c and b travel with a
+
+What travels with a tensor may as well be received with it: that delays nothing, since it was sent before, and what is done with
+several of them stands together, so that it can be done by one call (`received_together`).
+
+    taken before      recv a, use a, recv b, use b, recv c, use c
+    taken             recv a, recv b, recv c, use a, use b, use c
+
+Which tasks are started by the tensors that come to them, so that the client need not say `run` to them.
+
+A task's part of a step that can do nothing before something comes from another task may as well begin when that comes: the
+message with the tensors says which program it starts, and for which client. All else is as if the client had said it: the task
+answers the client, who asks it for signs of life and tells it when the step is aborted.
+
+    client        worker              ps:0        ps:1
+    run ────────► compute
+                  gradients, start ──► apply
+                  gradients, start ──────────────► apply
+         ◄──── done ───────────────────┘           │
+         ◄──── done ───────────────────────────────┘
+
+Which parts: those without feeds each of whose programs begins with a receive. (To read variables where they lie is no work, and
+waits for no step: it is done when the tensors come.) This cannot go round in a circle: all programs of a step follow one order, in
+which a send stands before its receive. What a carried part takes first is so sent before it takes anything, and if the sender is
+carried, too, it took something even earlier. So what is earliest comes from a part that the client starts.
+
+A task answers on the client's own connection, so it must know that. A client has a name for its connections, a random number, which
+goes with each `run`, and a task remembers the connection on which it was heard (`liveness.py`). Who has never been told so is told `run`
+in any case. Whoever is named a client that he does not know begins nothing, but keeps the tensors: the client, which has no answer by
+then, says `run` after all before it first asks for signs of life (`cluster_backend.py`). So nothing else needs care: if a message
+that should have started a task is lost, that `run` starts it, and it finds out by itself that its tensors are overdue
+(`loss_detection.py`). A step that is traced is begun by `run` everywhere, since all are to take notes.
+
+Which tasks tell the client that they have done their part of a step, and of which that follows.
+
+A program runs in one order. One whose last step is a send has done everything when what it sends has come, and the program that takes
+it ends later. So following the last sends from program to program, one comes to a program that ends without one, and when that has
+ended, all before it have:
+
+    ps      read the variables ── send ──┐
+    worker                     receive ──┴── compute, fetch          only the worker reports
+
+A task need not report if each of its programs ends with a send to another one, and the client fetches nothing from it. Errors are
+always reported.
+
+A plan's kernels: what the runtime would make of each partition, without making it.
+
+The placer, which plans, does not know the code generator. So a plan asks for its kernels by way of `placer.plan.tools`, where
+this module puts itself. Every session imports it, so it loads the code generator only when a plan asks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from ...codegen.ir.partition import SendTensor, Unit
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait, nbytes
+from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
+from ...placer.plan import Plan, tools
+from ..config import ConfigProto, check_config
+
+if TYPE_CHECKING:
+    from ...codegen.explain import DeviceKernels
+    from ...codegen.ir.partition import Unit
+    from ...codegen.ir.program import Program
+    from ...codegen.options import KernelOptions
+
+__all__ = ["Carry", "LEAST_BYTES", "LEAST_WORK", "carried", "carried_by", "must_report", "with_early_collectives"]
+
+LEAST_BYTES = 64 << 10  # handing it to another thread, and back, takes as long as reducing so much
+LEAST_WORK = 1 << 18  # the same for what runs meanwhile: arithmetic operations, and bytes moved
+EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
+
+
+def with_early_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
+    """A device's steps with each collective where it can begin, and `("await", node)` where it stood."""
+    if not any(isinstance(what, Node) and what.opdef.is_collective for _, what in part.steps):
+        return list(part.steps)
+    begins = _begins(part, cut)
+    early = {node for nodes in begins.values() for node in nodes}
+    out: list[EarlyStep] = [("node", node) for node in begins.get(-1, ())]
+    for p, step in enumerate(part.steps):
+        _, what = step
+        if not (isinstance(what, Node) and what in early):
+            out.append(step)
+        elif not out or out[-1][1] is not what:  # else it would begin where it is waited for
+            out.append(("await", what))
+        out += [("node", node) for node in begins.get(p, ())]
+    return out
+
+
+def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
+    """The collectives that can begin before their places, by the number of the step behind which they can; -1: before all."""
+    comes: dict[
+        Node | Tensor, int
+    ] = {}  # nodes that run here, and what comes from elsewhere -> the step from which on it is there
+    inside: list[Node | Tensor] = []  # the same of the loop that is open: they are there when it has ended
+    depth = 0
+    feeds = frozenset(part.feeds)
+    last = -1  # behind which the next one may begin
+    found: dict[int, list[Node]] = {}
+    for p, (kind, what) in enumerate(part.steps):
+        if isinstance(what, LoopPart):
+            depth += {"loop": 1, "end": -1}.get(kind, 0)
+            if not depth:
+                comes.update(dict.fromkeys(inside, p))
+                inside.clear()
+        elif kind != "send":
+            made = what if isinstance(what, Node) else cut.values[what.id]
+            if depth:
+                inside.append(made)
+            else:
+                comes[made] = p
+        if isinstance(what, Node) and what.opdef.is_collective:
+            bound = None if depth or what in cut.guarded else _bound(what, comes, feeds)
+            if bound is None or not _is_work(part.steps[max(last, bound) + 1 : p]):
+                last = p
+                continue
+            last = max(last, bound)
+            while part.steps[last + 1][0] == "send":  # it goes on its way first
+                last += 1
+            found.setdefault(last, []).append(what)
+    return found
+
+
+def _bound(node: Node, comes: Mapping[Node | Tensor, int], feeds: frozenset[str]) -> int | None:
+    """The step behind which a collective has what it takes; None when it stays where it is."""
+    if sum(nbytes(t) for t in node.inputs) < LEAST_BYTES or any(t.dtype.is_ref for t in node.inputs):
+        return None
+    bound = -1
+    for t in node.inputs:
+        if t.name not in feeds:
+            at = comes.get(t, comes.get(t.op))
+            if at is None:
+                return None
+            bound = max(bound, at)
+    for c in node.controls:
+        at = comes.get(c)
+        if at is None:
+            return None
+        bound = max(bound, at)
+    return bound
+
+
+def _is_work(steps: Iterable[Step]) -> bool:
+    """Whether something else is worth running meanwhile; unknown sizes count as 1."""
+    left = float(LEAST_WORK)
+    for kind, what in steps:
+        if isinstance(what, Node) and what.type not in ("Const", "Placeholder"):
+            left -= sum(what.opdef.cost_of(what))
+        if left <= 0 or kind == "recv" or isinstance(what, LoopPart):
+            return True
+    return False
+
+
+AnyStep: TypeAlias = tuple[str, Any]
+"""A step of a partition, or what `lowering.py` makes of one."""
+
+
+def held(cut: Partitioned) -> dict[int, int]:
+    """The channels between tasks whose tensors can wait for a later one that goes to the same program, each with the channel of that.
+
+    Those of loops cannot: they come once per iteration.
+    """
+    pairs = {(c.source, c.destination) for c in cut.channels}
+    if all(task_of(source) == task_of(destination) for source, destination in pairs):
+        return {}
+    taken: dict[tuple[str, str], list[int]] = defaultdict(
+        list
+    )  # (sending, receiving device) -> channels, as they are taken
+    for part in cut.partitions.values():
+        for kind, what in part.steps:
+            if kind == "recv" and isinstance(what, Channel) and what.loop is None:
+                taken[what.source, what.destination].append(what.id)
+    waiting = {pair: iter(channels) for pair, channels in taken.items()}
+    following = {pair: next(channels) for pair, channels in waiting.items()}
+    out: dict[int, int] = {}
+    for part in cut.partitions.values():
+        sent: set[int] = set()
+        for kind, what in part.steps:
+            if kind != "send" or not isinstance(what, Channel) or what.loop is not None or not what.crosses_tasks:
+                continue
+            sent.add(what.id)
+            pair = what.source, what.destination
+            if following.get(pair, -1) not in (what.id, -1):
+                out[what.id] = following[pair]
+            while following.get(pair, -1) in sent:
+                following[pair] = next(waiting[pair], -1)
+    return out
+
+
+def received_together(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> list[AnyStep]:
+    """The steps of a part, with each receive of what is `held` right behind the one of what it comes with."""
+    if not waiting:
+        return list(steps)
+    company: dict[int, list[AnyStep]] = defaultdict(list)
+    kept: list[AnyStep] = []
+    for step in steps:
+        kind, what = step
+        if kind == "recv" and isinstance(what, Channel) and what.id in waiting:
+            company[waiting[what.id]].append(step)
+        else:
+            kept.append(step)
+    if not company:
+        return kept
+    out: list[AnyStep] = []
+    for step in kept:
+        out.append(step)
+        if step[0] == "recv" and isinstance(step[1], Channel):
+            out += company.get(step[1].id, ())
+    return out
+
+
+class Carry(NamedTuple):
+    """What tensors start where they come to: a program, for a client."""
+
+    program: str
+    client: int
+
+
+def carried(cut: Partitioned) -> tuple[str, ...]:
+    """The tasks that are started by what comes to them."""
+    by_task: dict[str, list[Partition]] = {}
+    for part in cut.partitions.values():
+        by_task.setdefault(task_of(part.device), []).append(part)
+    return tuple(
+        task
+        for task, parts in by_task.items()
+        if len(by_task) > 1 and not any(p.feeds for p in parts) and all(map(_begins_with_receive, parts))
+    )
+
+
+def carried_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
+    """The tasks, of those that are `started` by what comes to them, to which a task sends something."""
+    sent = {task_of(c.destination): None for p in cut.partitions.values() if task_of(p.device) == task for c in p.sends}
+    return tuple(t for t in sent if t in started and t != task)
+
+
+def _begins_with_receive(part: Partition) -> bool:
+    """Whether a part does no work before it takes something."""
+    for kind, what in part.steps:
+        if kind != "read" and not (isinstance(what, Node) and _is_nothing(what)):
+            return kind == "recv"
+    return False
+
+
+def _is_nothing(node: Node) -> bool:
+    """Whether it is no work: to make a constant, or to look up the place of a variable, a queue, an accumulator."""
+    return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
+
+
+def must_report(units: Iterable[Unit]) -> bool:
+    """Whether the client must hear of the end of a task's part, which these units are."""
+    return any(u.fetches or not u.steps or not isinstance(u.steps[-1], SendTensor) for u in units)
+
+
+_FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small is not fused
+
+
+def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> DeviceKernels:
+    """What one device's partition becomes.
+
+    Raises:
+        InvalidArgumentError: the step does not run on that device.
+    """
+    from ...codegen.explain import explain
+    from ..worker.partition_codec import units_of
+
+    unit = next((u for u in units_of(plan.partitioned, plan.graph) if u.device == device), None)
+    if unit is None:
+        raise InvalidArgumentError(
+            None, None, f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}"
+        )
+    options = check_config(config).kernel_options()
+    info = next((d for d in plan.cluster.devices if str(d.name) == device), None)
+    on_gpu = ":GPU:" in device and info is not None and not info.emulated
+    backend = options.make_backend()
+    small = options.backend == "numba" or len(unit.steps) <= _FEW_STEPS
+    program = None if on_gpu or backend.name != "numba" else partial(_program, options)
+    return explain(unit, backend.rewrites, small=small, on_gpu=on_gpu, program=program)
+
+
+def _program(options: KernelOptions, unit: Unit) -> Program:
+    """A unit's program, of which nothing is compiled."""
+    from ...codegen.lower.lower import lower
+
+    backend = options.make_backend(cold=True)
+    given = [n.outputs[0] for n in unit.steps if isinstance(n, Node) and n.type == "Placeholder"]
+    steps = tuple(s for s in unit.steps if not (isinstance(s, Node) and s.type == "Placeholder"))
+    fed = replace(unit, steps=steps, feeds=(*unit.feeds, *((t.name, t) for t in given)))
+    return backend.finish(lower(fed, backend, _no_context))
+
+
+def _no_context(node: Node) -> Any:
+    """The context of a node that is never run."""
+    return None
+
+
+tools["kernels"] = kernels_of

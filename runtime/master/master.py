@@ -1,0 +1,464 @@
+"""The master service: turns what a session asks for into programs on tasks.
+
+Every server has one; a session talks to the one of its target. It keeps each session's graph, places it, and for each run
+signature (fetches, targets, feeds) cuts out what is needed, partitions it and registers every task's part with that task's
+worker. Then it is out of the way: the client sends each step straight to the tasks that take part, and their fetches come
+straight back.
+
+It knows no sockets. The other tasks are reached through `Peers`, which the server around it provides.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...codegen.ir.partition import Posted, Unit
+from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError
+from ...graph.core.graph import Graph
+from ...graph.core.interpreter_state import collector_paused
+from ...graph.core.node import Node, Tensor
+from ...graph.core.settings import setting
+from ...placer.cluster.spec import Cluster, DeviceInfo
+from ...placer.cost.profile import Profile, as_profile
+from ...placer.partition.control_edges import passed_over
+from ...placer.partition.one_sided_reads import direct_reads, read_directly
+from ...placer.partition.partition import partition
+from ...placer.partition.partitioned_graph import task_of
+from ...placer.partition.prune import needed
+from ...placer.pipeline import STRATEGIES
+from ...placer.plan import Plan
+from ...placer.rules.place import place
+from ...placer.rules.placement import Placement
+from ...placer.schedule.critical_path import urgent_first
+from ...placer.schedule.from_search import execution_order
+from ...placer.schedule.pacing import schedule_receives
+from ...placer.search.from_graph import CLIENT
+from ..config import ConfigProto
+from ..shared_memory.record_layout import MOST_BYTES
+from ..worker.partition_codec import Reached, units_of
+from ..worker.registration import Registration
+from .lowering import carried, carried_by, must_report
+from .remote_memory import Reaching
+
+logger = logging.getLogger(__name__)
+
+
+class Peers(Protocol):
+    """How a master reaches the workers, its own task's among them."""
+
+    def devices(
+        self,
+        config: ConfigProto,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+    ) -> Cluster:
+        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits.
+
+        While it waits it tells now and then for which tasks, and asks whether nobody wants the session any more.
+
+        Raises:
+            CancelledError: nobody does.
+        """
+        ...
+
+    def register(self, task: str, registration: Registration) -> int:
+        """Register one task's part of a signature; gives the incarnation of the process that took it."""
+        ...
+
+    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        """Whether one task can read variables in the memory of another one."""
+        ...
+
+    def post(
+        self,
+        task: str,
+        session: str,
+        seed: int,
+        isolated: bool,
+        names: Sequence[Sequence[str]],
+        peer_timeout_s: float,
+        changed: bool = False,
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        """Have a task post variables of a session, named by container and name.
+
+        Gives the incarnation of its process, and of each where others can read it, and change it if it is to be `changed`; None:
+        they cannot. Accumulators that are to be changed are named as `direct_reads.accumulator_name` does.
+        """
+        ...
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        """Let programs go; not being able to is no error."""
+        ...
+
+    def close_session(self, task: str, session: str) -> None:
+        """Forget a session; not being able to is no error."""
+        ...
+
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
+        """Clear containers and forget sessions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One task's part of a run signature, as the client sees it.
+
+    Attributes:
+        task: `/job:ps/replica:0/task:0`.
+        incarnation: of the task's process when the part was registered.
+        program: handle under which the task knows it.
+        feeds: names of the values that it must be given.
+        fetches: names of the values that it gives back, in order.
+        reports: whether it tells when it has done its part (`lowering.py`).
+        carried: whether the tensors that come to it start it (`lowering.py`).
+    """
+
+    task: str
+    incarnation: int
+    program: str
+    feeds: tuple[str, ...]
+    fetches: tuple[str, ...]
+    reports: bool = True
+    carried: bool = False
+
+
+@dataclass(slots=True)
+class MasterSession:
+    """What the master keeps of one session."""
+
+    handle: str
+    config: ConfigProto
+    cluster: Cluster
+    graph: Graph
+    seed: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    client: str = ""  # the process that opened it, as it calls itself
+    is_local: bool = False  # whether client and master share the process, and so the graph
+    placement: Placement | None = None  # of the whole graph
+    kept: dict[str, str] = field(
+        default_factory=dict
+    )  # devices of stateful nodes, where only what a run needs is placed
+    programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
+    plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
+    near: dict[tuple[str, str], bool] = field(
+        default_factory=dict
+    )  # (owner, reader) -> whether it reaches its variables
+
+    @property
+    def places_pruned(self) -> bool:
+        """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
+        return self.is_local and self.config.graph_options.place_pruned_graph
+
+
+class Master:
+    """Sessions of one server, or the one in-process session."""
+
+    def __init__(self, task: str, peers: Peers) -> None:
+        self.task = task
+        self._peers = peers
+        self._reaching = Reaching(peers)
+        self._sessions: dict[str, MasterSession] = {}
+        self._lock = threading.Lock()
+
+    def create_session(
+        self,
+        config: ConfigProto,
+        graph: Graph | None = None,
+        *,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+        client: str = "",
+    ) -> MasterSession:
+        """Open a session on all devices that `config.device_filters` admit.
+
+        `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `Peers.devices`, `client` is who opens it.
+        """
+        cluster = self._peers.devices(config, tell, forsaken)
+        session = MasterSession(
+            secrets.token_hex(8),
+            config,
+            cluster,
+            graph if graph is not None else Graph(),
+            secrets.randbits(63),
+            client=client,
+            is_local=graph is not None,
+        )
+        with self._lock:
+            self._sessions[session.handle] = session
+        return session
+
+    def handles(self) -> list[str]:
+        """The sessions that are open."""
+        return list(self._sessions)
+
+    def client_of(self, handle: str) -> str:
+        """Who opened a session, as he calls himself; nothing if that is not known."""
+        found = self._sessions.get(handle)
+        return found.client if found is not None else ""
+
+    def session(self, handle: str) -> MasterSession:
+        """A session by its handle; AbortedError when there is none (any more)."""
+        found = self._sessions.get(handle)
+        if found is None:
+            raise AbortedError(
+                None, None,
+                f"Session {handle} is not found at {self.task}: the server was restarted, or the session was closed or reset. "
+                "Make a new session.",
+            )  # fmt: skip
+        return found
+
+    def prepare(
+        self,
+        handle: str,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
+    ) -> list[Part]:
+        """Make everything ready to run one signature, and say which tasks take part.
+
+        Args:
+            fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
+            warm: have all kernels compiled before this returns. deterministic: see `KernelOptions`.
+
+        Raises:
+            InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
+            UnavailableError: a task that takes part cannot be reached.
+        """
+        session = self.session(handle)
+        with session.lock, collector_paused():
+            plan, posted, reached = self._plan(session, fetches, targets, feeds)
+            if session.config.log_device_placement:
+                self._log_placement(session, plan.decisions)
+            self._keep(session, plan.decisions)
+            by_task: dict[str, list[Unit]] = {}
+            for unit in units_of(plan.partitioned, session.graph, posted, reached):
+                by_task.setdefault(task_of(unit.device), []).append(unit)
+            started = carried(plan.partitioned)
+            program = secrets.token_hex(8)
+            incarnations = {}
+            for task, units in by_task.items():
+                config = session.config
+                registration = Registration(
+                    program, handle, tuple(units), session.seed, config.isolate_session_state,
+                    config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
+                    carried_by(plan.partitioned, task, started), session.client,
+                )  # fmt: skip
+                incarnations[task] = self._peers.register(task, registration)
+                session.programs.setdefault(task, set()).add(program)
+            session.plans[program] = plan
+            return [
+                Part(
+                    task,
+                    incarnations[task],
+                    program,
+                    tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
+                    tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
+                    must_report(units),
+                    task in started,
+                )
+                for task, units in by_task.items()
+            ]
+
+    def plan(
+        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
+    ) -> Plan:
+        """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
+
+        It changes nothing: preparing afterwards gives the same plan, as if nobody had asked.
+
+        Raises:
+            InvalidArgumentError: as `prepare`; or no such program is prepared (any more).
+        """
+        session = self.session(handle)
+        with session.lock:
+            if not program:
+                return self._plan(session, fetches, targets, feeds)[0]
+            found = session.plans.get(program)
+            if found is None:
+                raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
+            return found
+
+    def _plan(
+        self,
+        session: MasterSession,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+    ) -> tuple[Plan, dict[int, Posted], Reached]:
+        """The plan of a signature; the variables that it reads directly, by channel; and those that it changes directly."""
+        graph = session.graph
+        placement = None if session.places_pruned else self._place(session)
+        try:
+            fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
+            run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
+            fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
+        except (KeyError, ValueError) as e:
+            raise InvalidArgumentError(None, None, str(e)) from None
+        nodes = needed(graph, fetches=fetched, targets=run, feeds=fed)
+        if placement is None:
+            placement = place(
+                graph,
+                session.cluster,
+                assigned=session.kept,
+                allow_soft_placement=session.config.allow_soft_placement,
+                nodes=sorted(nodes, key=lambda n: n.index),
+            )
+        options = session.config.graph_options
+        device_of, reached = self._reaching.moved(session, nodes, placement.device_of, set(fed))
+        urgency = None
+        if session.config.placement_strategy == "rules":
+            urgency = urgent_first(nodes, device_of, session.cluster, fed)
+            nodes = urgency.nodes
+        else:
+            costs = as_profile(session.config.placement_costs)
+            nodes = execution_order(
+                nodes, device_of, session.cluster, feeds=fed, costs=costs,
+                narrow=options.enable_bfloat16_sendrecv, fetches=fetched if _knows_client(costs) else None,
+            )  # fmt: skip
+        passed = passed_over(nodes, device_of)
+        cut = partition(
+            nodes, device_of, fetches=fetched, feeds=fed,
+            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed, copies=True,
+        )  # fmt: skip
+        if urgency is not None:
+            cut = urgency.sends_first(cut)
+        posted: dict[int, Posted] = {}
+        if setting("DOVETAIL_DIRECT_READS"):
+            reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)
+            posted = self._reaching.posted(session, reads)
+            reads = [r for r in reads if r.channel.id in posted]
+            cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
+        if options.enable_recv_scheduling:
+            cut = schedule_receives(cut)
+        return (
+            Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)),
+            posted,
+            reached,
+        )
+
+    def _place(self, session: MasterSession) -> Placement:
+        """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""
+        graph = session.graph
+        before = session.placement
+        if before is not None and len(before) == graph.version:
+            return before
+        kept = {} if before is None else {n.name: before.device_of(n) for n in before if n.opdef.is_stateful}
+        search, strategy = None, session.config.placement_strategy
+        if strategy != "rules":
+            if strategy not in STRATEGIES:
+                known = ", ".join(STRATEGIES)
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"There is no placement strategy {strategy!r} (ConfigProto.placement_strategy); strategies: {known}",
+                )
+            from ...placer.search.assign import searching
+
+            fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
+            costs, running = as_profile(session.config.placement_costs), None
+            if costs is not None:  # the step that was measured is the one that matters
+                running = [n for n in graph.nodes if n.name in costs.nodes]
+            search = searching(
+                session.cluster, strategy, running=running, feeds=fed, costs=costs,
+                narrow=session.config.graph_options.enable_bfloat16_sendrecv, fetches=() if _knows_client(costs) else None,
+            )  # fmt: skip
+        return place(
+            graph,
+            session.cluster,
+            assigned=kept,
+            allow_soft_placement=session.config.allow_soft_placement,
+            search=search,
+        )
+
+    def _keep(self, session: MasterSession, placement: Placement) -> None:
+        """Remember a placement for later steps: state does not move."""
+        if session.places_pruned:
+            session.kept.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
+        else:
+            session.placement = placement
+
+    def _log_placement(self, session: MasterSession, placement: Placement) -> None:
+        """Tell the devices of the nodes that are placed for the first time, and which requests are not met."""
+        known = 0 if session.placement is None else len(session.placement)
+        for node in placement:
+            if node.index >= known:
+                logger.warning("%s: (%s): %s", node.name, node.type, placement.device_of(node))
+        for r in placement.relaxations:
+            if session.graph.get_operation_by_name(r.node).index >= known:
+                logger.warning("%s asked for '%s', got %s: %s", r.node, r.requested, r.chosen, r.reason)
+
+    def close_session(self, handle: str) -> None:
+        """Forget a session here and on all its tasks. Closing one that is not there does nothing."""
+        with self._lock:
+            session = self._sessions.pop(handle, None)
+        if session is not None:
+            for task in session.cluster.tasks:
+                self._peers.close_session(task, handle)
+
+    def release(self, handle: str, program: str) -> None:
+        """Let one signature's programs go on all tasks."""
+        session = self._sessions.get(handle)
+        if session is None:
+            return
+        session.plans.pop(program, None)
+        for task, known in session.programs.items():
+            if program in known:
+                known.discard(program)
+                self._peers.release(task, [program])
+
+    def reset(self, containers: Iterable[str], config: ConfigProto) -> None:
+        """Clear containers on all tasks that the config admits, and close all sessions of this master."""
+        cluster = self._peers.devices(config)
+        for task in cluster.tasks:
+            self._peers.reset(task, list(containers), list(self._sessions), config.peer_timeout_s)
+        for handle in list(self._sessions):
+            self.close_session(handle)
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for handle in list(self._sessions):
+            try:
+                self.close_session(handle)
+            except OpError as e:
+                logger.warning("closing session %s: %s", handle, e)
+
+
+def _knows_client(costs: Profile | None) -> bool:
+    return costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)
+
+
+def device_fields(device: DeviceInfo) -> dict[str, object]:
+    """A device as a message carries it."""
+    return {
+        "name": str(device.name),
+        "memory": device.memory_bytes,
+        "emulated": device.emulated,
+        "incarnation": device.incarnation,
+    }
+
+
+def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
+    """A device from a message.
+
+    Raises:
+        InvalidArgumentError: it is malformed.
+    """
+    from ...graph.core.device import DeviceName, parse_strict
+
+    name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
+    if not (
+        isinstance(name, str)
+        and isinstance(memory, int | None)
+        and isinstance(emulated, bool)
+        and isinstance(incarnation, int)
+    ):
+        raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
+    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation)

@@ -1,0 +1,135 @@
+"""What a session's tasks do in each other's memory: it is asked of them when a signature is prepared.
+
+The placer says what could be read, and whose part could be run, where variables lie (`placer/partition/one_sided_reads.py`,
+`one_sided_updates.py`).
+Here the tasks are asked whether the one reaches the memory of the other, which is asked once in a session, and for the places of the
+variables (`remote_variables.py` has their side). What one of them cannot do is sent, and stays with its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ...codegen.ir.partition import Posted
+from ...graph.core.node import Node, Tensor
+from ...graph.core.settings import setting
+from ...graph.resources.accumulator import AccumulatorKind
+from ...placer.partition.one_sided_accumulates import DirectAddition, added, direct_additions
+from ...placer.partition.one_sided_reads import DirectRead
+from ...placer.partition.one_sided_updates import DirectUpdate, direct_updates, moved
+from ...placer.partition.partitioned_graph import task_of
+from ..shared_memory.record_layout import MOST_BYTES
+from ..shared_memory.remote_variables import accumulator_name, kind_of
+from ..worker.partition_codec import Reached
+
+if TYPE_CHECKING:
+    from .master import MasterSession, Peers
+
+
+class Reaching:
+    """Asks tasks about each other's memory, for a master."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
+        """The variables that can be read directly, by channel: those that the reader sees in the memory of their task, which posts
+        them.
+        """
+        by_task: dict[str, list[DirectRead]] = {}
+        for read in reads:
+            task = task_of(read.channel.source)
+            if self._sees(session, task_of(read.channel.destination), task):
+                by_task.setdefault(task, []).append(read)
+        found = {}
+        for task, wanted in by_task.items():
+            incarnation, places = self._post(session, task, [r.place[1:] for r in wanted], False)
+            for read, at in zip(wanted, places, strict=True):
+                if at is not None:
+                    node, name = read.reader, read.place[1:]
+                    op = node.type if node.inputs else "Read"
+                    found[read.channel.id] = Posted(tuple(at), incarnation, *name, node.name, op, str(node.source))
+        return found
+
+    def moved(
+        self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
+    ) -> tuple[Callable[[Node], str], Reached]:
+        """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
+        if not (setting("DOVETAIL_DIRECT_READS") and setting("DOVETAIL_DIRECT_UPDATES")):
+            return device_of, {}
+        home = device_of
+        device_of, reached = self._added(session, nodes, home, fed)
+        opened: dict[tuple[str, str], dict[Node, Posted]] = {}
+        staying: set[str] = set()
+        while True:  # where one stays, those who exchange with it may have to stay as well
+            updates = direct_updates(nodes, device_of, session.cluster, fed, MOST_BYTES, staying)
+            for update in updates:
+                pair = update.task, update.by
+                if pair not in opened:
+                    opened[pair] = self._opened(session, update)
+            failed = {u.task for u in updates if not opened[u.task, u.by]}
+            if not failed:
+                break
+            staying |= failed
+        reached |= {node: (home(node), at) for u in updates for node, at in opened[u.task, u.by].items()}
+        return (moved(updates, device_of) if updates else device_of), reached
+
+    def _added(
+        self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
+    ) -> tuple[Callable[[Node], str], dict[Node, tuple[str, Posted]]]:
+        """The same of accumulators to which another task than their own adds."""
+        additions = [
+            a
+            for a in direct_additions(nodes, device_of, session.cluster, fed, MOST_BYTES)
+            if self._sees(session, task_of(a.by), a.task)
+        ]
+        by_task: dict[str, list[DirectAddition]] = {}
+        for addition in additions:
+            by_task.setdefault(addition.task, []).append(addition)
+        done, reached = [], {}
+        for task, wanted in by_task.items():
+            names = []
+            for a in wanted:
+                kind = kind_of(a.accumulator)
+                assert isinstance(kind, AccumulatorKind)
+                name = a.accumulator.attrs["shared_name"] or a.accumulator.name
+                names.append(accumulator_name(a.accumulator.container, name, kind))
+            incarnation, places = self._post(session, task, names, True)
+            for a, name, at in zip(wanted, names, places, strict=True):
+                if at is not None:
+                    node = a.accumulator
+                    posted = Posted(tuple(at), incarnation, name[0], name[1], node.name, node.type, str(node.source))
+                    reached[node] = device_of(node), posted
+                    done.append(a)
+        return (added(done, device_of) if done else device_of), reached
+
+    def _opened(self, session: MasterSession, update: DirectUpdate) -> dict[Node, Posted]:
+        """The places of a part's variables, opened for others to change; none, if one of them is not, or nobody reaches them."""
+        if not self._sees(session, task_of(update.by), update.task):
+            return {}
+        incarnation, places = self._post(session, update.task, [place[1:] for _, place in update.variables], True)
+        found = {}
+        for (node, place), at in zip(update.variables, places, strict=True):
+            if at is None:
+                return {}
+            found[node] = Posted(tuple(at), incarnation, *place[1:], node.name, node.type, str(node.source))
+        return found
+
+    def _sees(self, session: MasterSession, task: str, owner: str) -> bool:
+        """Whether a task reaches variables in the memory of another one."""
+        pair = owner, task
+        if pair not in session.near:
+            session.near[pair] = self._peers.sees(task, owner, session.config.peer_timeout_s)
+        return session.near[pair]
+
+    def _post(
+        self, session: MasterSession, task: str, names: Sequence[Sequence[str]], changed: bool
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        config = session.config
+        return self._peers.post(
+            task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s, changed
+        )
+
+
+__all__ = ["Reaching"]

@@ -1,0 +1,372 @@
+"""What a task notes while it runs its part of a traced step.
+
+Theory of operation. A step that nobody traces pays nothing: its programs and its code stay as they are. For a traced one the
+worker makes a `TracedStep` in the place of a `TaskStep`. Its programs are copies whose kernels are wrapped in two looks at the
+clock, and its rendezvous notes what is sent, what arrives, and how long a program waited for it. A note is a tuple appended to a
+list, which is atomic, so any thread may take notes. On a GPU each kernel is waited for, or its time would be that of its launch.
+
+Times are nanoseconds of this process's clock. Tasks of one machine share it; for others the client finds out how far it is off
+(`trace.py`). The notes travel to the client packed as msgpack, and are checked there before use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from typing import Any, NamedTuple, TypeAlias
+
+import msgpack
+import numpy as np
+
+from ...codegen.ir.partition import RecvTensor
+from ...codegen.ir.program import (
+    Await,
+    Begin,
+    Call,
+    Guarded,
+    Instruction,
+    Kernel,
+    Loop,
+    Program,
+    Read,
+    Send,
+    one_by_one,
+)
+from ...graph.core.errors import InternalError
+from ...graph.resources.async_request import Request
+from ..worker.async_kernel import Begun
+from ..worker.executor import ABSENT, ChannelKey, Execution
+from ..worker.step import Shell, TaskStep
+
+clock = time.perf_counter_ns
+"""The clock of all notes."""
+
+MAX_NOTES = (
+    250_000  # of each sort and task: a loop may run for ever, and who asks for its trace must not fill the memory
+)
+
+Row: TypeAlias = tuple[int, int, int, int, int]
+"""A `KernelNote` whose thread is still named as Python names it."""
+
+
+class Offset(NamedTuple):
+    """What to subtract from a task's times to have the client's, and how far that may be wrong; nanoseconds."""
+
+    ns: int
+    uncertainty_ns: int
+
+
+SAME = Offset(0, 0)
+"""The client's own clock."""
+
+UNKNOWN = Offset(0, -1)
+"""A task that did not tell: its times are shown as they are."""
+
+
+class CallNote(NamedTuple):
+    """What was called: once for each instruction of a program, however often it runs."""
+
+    device: str
+    node: str
+    op: str
+    nodes: tuple[str, ...]
+
+
+class KernelNote(NamedTuple):
+    """One run of a kernel: number of the call, thread (0, 1, …), bytes that came out."""
+
+    call: int
+    start: int
+    finish: int
+    thread: int
+    bytes: int
+
+
+class SendNote(NamedTuple):
+    """A value was put into a channel."""
+
+    channel: ChannelKey
+    source: str
+    destination: str
+    at: int
+    bytes: int
+
+
+class ArrivalNote(NamedTuple):
+    """A value has come out of a channel."""
+
+    channel: ChannelKey
+    at: int
+
+
+class WaitNote(NamedTuple):
+    """A program could not go on: until a channel's value came, or until another step settled what a node asked for."""
+
+    device: str
+    what: str
+    start: int
+    finish: int
+
+
+@dataclasses.dataclass(slots=True)
+class Notes:
+    """All that one task noted of one step."""
+
+    began: int = 0
+    ended: int = 0
+    calls: list[CallNote] = dataclasses.field(default_factory=list)
+    kernels: list[KernelNote] = dataclasses.field(default_factory=list)
+    sends: list[SendNote] = dataclasses.field(default_factory=list)
+    arrivals: list[ArrivalNote] = dataclasses.field(default_factory=list)
+    waits: list[WaitNote] = dataclasses.field(default_factory=list)
+
+    def pack(self) -> bytes:
+        """The notes for a message."""
+        rows = self.calls, self.kernels, self.sends, self.arrivals, self.waits
+        out: Any = msgpack.packb([self.began, self.ended, *rows])
+        return bytes(out)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Notes:
+        """What `pack` made.
+
+        Raises:
+            InternalError: it is malformed; a message is not believed.
+        """
+        try:
+            began, ended, *rows = msgpack.unpackb(data, use_list=False, strict_map_key=True)
+            calls, kernels, sends, arrivals, waits = rows
+            notes = cls(
+                _checked(int, began),
+                _checked(int, ended),
+                [CallNote(*_checked((str, str, str, tuple), *row)) for row in calls],
+                [KernelNote(*_checked((int,) * 5, *row)) for row in kernels],
+                [SendNote(*_checked((int | str, str, str, int, int), *row)) for row in sends],
+                [ArrivalNote(*_checked((int | str, int), *row)) for row in arrivals],
+                [WaitNote(*_checked((str, str, int, int), *row)) for row in waits],
+            )
+            if any(not 0 <= k.call < len(notes.calls) for k in notes.kernels):
+                raise ValueError("a kernel is none of the calls")
+            if any(not isinstance(name, str) for call in notes.calls for name in call.nodes):
+                raise TypeError("the name of a node is text")
+            return notes
+        except (ValueError, TypeError, msgpack.UnpackException) as e:
+            raise InternalError(None, None, f"Malformed trace in a message: {type(e).__name__}: {e}") from None
+
+
+def _checked(types: Any, *values: Any) -> Any:
+    """The values, if each has its type."""
+    if not isinstance(types, tuple):
+        if type(values[0]) is not types:
+            raise TypeError(f"{types} is expected, not {values[0]!r}")
+        return values[0]
+    if len(types) != len(values):
+        raise ValueError(f"{len(types)} values are expected, not {len(values)}")
+    for kind, value in zip(types, values, strict=True):
+        if not isinstance(value, kind) or type(value) is bool:
+            raise TypeError(f"{kind} is expected, not {value!r}")
+    return values
+
+
+class Recorder:
+    """Takes the notes of one task's part of one step."""
+
+    def __init__(self) -> None:
+        self.notes = Notes(began=clock())
+        self._kernels: list[Row] = []
+        self._begun: dict[Call, int] = {}  # calls that run beside their programs -> number of the call
+        self._source: dict[int, str] = {}  # channel -> the device that sends
+
+    def instrumented(self, program: Program) -> Program:
+        """The same program, with its kernels timed."""
+        return dataclasses.replace(
+            program, instructions=tuple([self._timed(i, program.device) for i in one_by_one(program.instructions)])
+        )
+
+    def _timed(self, step: Instruction, device: str) -> Instruction:
+        if isinstance(step, Call):
+            calls = self.notes.calls
+            calls.append(CallNote(device, step.node, step.op, step.nodes))
+            kernel = _timed_kernel(step.kernel, len(calls) - 1, self._kernels)
+            # Written out: `dataclasses.replace` takes longer than most kernels.
+            return Call(kernel, step.inputs, step.outputs, step.frees, step.node, step.op, step.origin, step.nodes)
+        if isinstance(step, Begin):  # its time is that of its whole run
+            begun = step.call
+            self._begun[begun] = len(self.notes.calls)
+            self.notes.calls.append(CallNote(device, begun.node, begun.op, begun.nodes))
+            return step
+        if isinstance(step, Await):
+            return step
+        if isinstance(step, Guarded):
+            call = self._timed(step.call, device)
+            assert isinstance(call, Call)
+            return dataclasses.replace(step, call=call)
+        if isinstance(step, Loop):
+            head, body = (tuple([self._timed(i, device) for i in part]) for part in (step.head, step.body))
+            return dataclasses.replace(step, head=head, body=body)
+        if isinstance(step, Send):
+            self._source[step.channel] = device
+        return step
+
+    def sent(self, channel: ChannelKey, destination: str, value: Any) -> None:
+        """A program puts a value into a channel."""
+        if len(self.notes.sends) < MAX_NOTES:
+            number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
+            self.notes.sends.append(
+                SendNote(channel, self._source.get(number, ""), destination, clock(), _bytes(value))
+            )
+
+    def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
+        """A program has read a variable of another task, which it began then."""
+        if len(self.notes.sends) < MAX_NOTES:
+            self.notes.sends.append(SendNote(receive.channel, receive.source, destination, began, size))
+            if size:
+                self.arrived(receive.channel)
+
+    def arrived(self, channel: ChannelKey) -> None:
+        """A value has come."""
+        if len(self.notes.arrivals) < MAX_NOTES:
+            self.notes.arrivals.append(ArrivalNote(channel, clock()))
+
+    def ran_beside(self, call: Call, began: int, result: Any) -> None:
+        """What ran beside a program since `began` has its result. Each such call has a thread of its own here: it changes threads."""
+        if len(self._kernels) < MAX_NOTES:
+            number = self._begun[call]
+            self._kernels.append((number, began, clock(), -1 - number, _bytes(result)))
+
+    def waited(self, execution: Execution, what: str, began: int) -> None:
+        """A program goes on that could not since `began`."""
+        if len(self.notes.waits) < MAX_NOTES:
+            self.notes.waits.append(WaitNote(execution.program.device, what, began, clock()))
+
+    def finished(self) -> Notes:
+        """The notes, when the task's part of the step has ended."""
+        self.notes.ended = clock()
+        threads: dict[int, int] = {}
+        self.notes.kernels = [
+            KernelNote(call, start, finish, threads.setdefault(thread, len(threads)), size)
+            for call, start, finish, thread, size in self._kernels
+        ]
+        return self.notes
+
+
+def _timed_kernel(kernel: Kernel, call: int, rows: list[Row]) -> Kernel:
+    gpu = getattr(kernel, "device", None)  # of kernels that only start their work, and go on
+
+    def timed(*inputs: Any) -> Any:
+        began = clock()
+        result = kernel(*inputs)
+        if gpu is not None:
+            gpu.synchronize()
+        ended = clock()
+        if len(rows) < MAX_NOTES:
+            size = result.nbytes if type(result) is np.ndarray else _bytes(result)
+            rows.append((call, began, ended, get_ident(), size))
+        return result
+
+    return timed
+
+
+def _bytes(value: Any) -> int:
+    return sum(map(_bytes, value)) if isinstance(value, tuple) else int(getattr(value, "nbytes", 0))
+
+
+class TracedStep(TaskStep):
+    """A `TaskStep` that takes notes."""
+
+    def __init__(
+        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], shell: Shell,
+        arrived: dict[ChannelKey, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._recorder = recorder
+        self._since: dict[ChannelKey | Execution, int] = {}  # what is waited for -> since when
+        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, shell, arrived)
+
+    def take(self, channel: ChannelKey, execution: Execution) -> Any:
+        """As `TaskStep.take`."""
+        # Noted before the program is left to others: whoever delivers may have it go on before this returns.
+        paused = self._since.get(channel)
+        began = self._since[channel] = clock() if paused is None else paused
+        value = super().take(channel, execution)
+        if value is not ABSENT:
+            self._since.pop(channel, None)
+            if paused is not None:
+                self._recorder.waited(execution, f"channel {channel}", began)
+        return value
+
+    def read(self, now: Read, slots: list[Any], device: str) -> None:
+        """As `TaskStep.read`."""
+        began = clock()
+        super().read(now, slots, device)
+        for receive, slot in zip(now.receives, now.slots, strict=True):
+            if receive.reached is None:
+                self._recorder.read(receive, device, began, _bytes(slots[slot]))
+
+    def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
+        """As `TaskStep.give`."""
+        self._recorder.sent(channel, destination, value)
+        super().give(destination, channel, value)
+
+    def deliver(self, channel: ChannelKey, value: Any) -> None:
+        """As `TaskStep.deliver`."""
+        self._recorder.arrived(channel)
+        super().deliver(channel, value)
+
+    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
+        """As `TaskStep.deliver_all`."""
+        for channel, value in values.items():
+            self.deliver(channel, value)
+
+    def begin(
+        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
+    ) -> Begun[Execution]:
+        """As `TaskStep.begin`."""
+        began = clock()
+        return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
+
+    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
+        """As `TaskStep.awaited`."""
+        paused = self._since.get(execution)
+        if paused is None:
+            self._since[execution] = clock()
+        if not super().awaited(begun, execution):
+            return False
+        del self._since[execution]
+        if paused is not None:
+            self._recorder.waited(execution, begun.what, paused)
+        return True
+
+    def wait_for(self, request: Request, execution: Execution) -> bool:
+        """As `TaskStep.wait_for`."""
+        self._since[execution] = clock()
+        return super().wait_for(request, execution)
+
+    def answered(self, execution: Execution) -> Request | None:
+        """As `TaskStep.answered`."""
+        request = super().answered(execution)
+        began = self._since.pop(execution, None)
+        if request is not None and began is not None:
+            self._recorder.waited(execution, request.what, began)
+        return request
+
+
+@dataclasses.dataclass(slots=True)
+class Gathered:
+    """What a client has of a step that is being traced: the notes of each task so far."""
+
+    began: int = dataclasses.field(default_factory=clock)
+    ended: int = 0
+    epoch_ns: int = dataclasses.field(default_factory=time.time_ns)
+    offsets: dict[str, Offset] = dataclasses.field(default_factory=dict)
+    notes: dict[str, Notes] = dataclasses.field(default_factory=dict)
+
+    def begin(self) -> None:
+        """The step starts now: what was done before only prepared the tracing."""
+        self.began, self.epoch_ns = clock(), time.time_ns()
+
+    def add(self, task: str, notes: Notes) -> None:
+        """The notes of one task."""
+        self.notes[task] = notes
+        self.ended = clock()

@@ -1,0 +1,452 @@
+"""How far the clocks of tasks are off, from round trips.
+
+A task is asked for its clock some times. When its answer arrives, the clock showed what it says at some moment between asking
+and hearing: so the offset is known up to half of the round trip, and the shortest round trip tells most (Cristian, Probabilistic
+clock synchronization, 1989). Processes of one machine have one clock; an offset that a measurement cannot tell from none is none,
+so that the times of those are exact.
+
+What a step did and when, on every task, by one clock.
+
+A step that is run with `RunOptions(trace_level=RunOptions.FULL_TRACE)` is recorded by each task that takes part (`step_notes.py`).
+The tasks' notes come back with the step's results. Here they become a `Trace`: times are put on the client's clock
+(`trace.py`), numbers of channels become the names of tensors, and where a value was sent and where it arrived become a transfer.
+
+What is measured: a kernel's time is that of the call, on a GPU until its work is done. A transfer lasts from when its value was put
+into the channel until it was there for the receiving program: small values that travel together wait for each other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ...graph.core.node import Node
+from ...placer.partition.partitioned_graph import Channel
+from ...placer.plan import Plan
+from ...placer.render.text import short, size_text
+from ...placer.render.timeline import Bar, Chart, time_text
+from ...placer.simulate import Span, Timeline, Transfer as Travel
+from ..transport.client_set import Connections
+from ..wire.messages import Message, WireError
+from ..worker.executor import ChannelKey
+from .step_notes import SAME, UNKNOWN, Gathered, Offset, clock
+from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
+
+ROUNDS = 8  # round trips to each task
+ROUND_S = 0.25  # a task that takes longer than this for one is not asked again
+
+
+def offsets(connections: Connections, addresses: Mapping[str, str]) -> dict[str, Offset]:
+    """The offset of each task (task -> address). Answers to other questions that arrive meanwhile are dropped."""
+    return {task: _offset(connections, address) for task, address in addresses.items()}
+
+
+def _offset(connections: Connections, address: str) -> Offset:
+    best: tuple[int, int] | None = None  # round trip, offset
+    for number in range(1, ROUNDS + 1):
+        try:
+            asked = clock()
+            connections.send(address, Message("ping", {"seq": number}))
+            answer = _answer(connections, address, number)
+        except (OSError, WireError):
+            break
+        if answer is None:
+            break
+        heard, shown = answer
+        if best is None or heard - asked < best[0]:
+            best = heard - asked, shown - (asked + heard) // 2
+    return UNKNOWN if best is None else settled(*best)
+
+
+def settled(round_trip_ns: int, offset_ns: int) -> Offset:
+    """What a round trip says: nothing at all, where that is possible.
+
+    >>> settled(100, 30), settled(100, 70)
+    (Offset(ns=0, uncertainty_ns=0), Offset(ns=70, uncertainty_ns=50))
+    """
+    half = (round_trip_ns + 1) // 2
+    return Offset(0, 0) if abs(offset_ns) <= half else Offset(offset_ns, half)
+
+
+def _answer(connections: Connections, address: str, number: int) -> tuple[int, int] | None:
+    """When the answer came, and what the task's clock showed; None when it takes too long, or tells no clock."""
+    end = time.monotonic() + ROUND_S
+    while (left := end - time.monotonic()) > 0:
+        for source, message in connections.poll(left):
+            if source == address and message.kind == "pong" and message.fields["seq"] == number:
+                shown = message.fields.get("clock")
+                return None if shown is None else (clock(), shown)
+    return None
+
+
+LISTED = 8  # rows of each table in the text of a trace
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One run of a kernel. Times are seconds after the start of the step.
+
+    Attributes:
+        device: complete name. node: the node; of a fused kernel the last. op: its op, or `Fused`.
+        nodes: all nodes of a fused kernel; else empty.
+        thread: number of the thread in its task. bytes: what came out.
+    """
+
+    device: str
+    node: str
+    op: str
+    nodes: tuple[str, ...]
+    start: float
+    finish: float
+    thread: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One value through a channel.
+
+    Attributes:
+        name: the tensor (`x:0`), or `^node` for an empty message. source, destination: complete device names.
+        iteration: of the loops around it, outermost first: `@2@0`; '' outside of loops.
+        bytes: of the value. start, finish: when it was put in, and when it had arrived.
+        direct: whether the receiver has read it in the memory of the other task; it was not sent.
+    """
+
+    name: str
+    source: str
+    destination: str
+    iteration: str
+    bytes: int
+    start: float
+    finish: float
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A device's program could not go on.
+
+    Attributes:
+        device: complete name. what: what it waited for. start, finish: how long.
+    """
+
+    device: str
+    what: str
+    start: float
+    finish: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """One task's part of the step.
+
+    Attributes:
+        task: its name. start, finish: when it was told to begin, and when its last program had ended.
+        uncertainty: seconds by which its times may be off against those of others; 0: the same clock; None: not known.
+    """
+
+    task: str
+    start: float
+    finish: float
+    uncertainty: float | None
+
+
+@dataclass(frozen=True, eq=False)  # no slots: the timeline is cached in the instance
+class Trace:
+    """What a step did when. `print(trace)` sums it up.
+
+    Attributes:
+        seconds: how long the step took for its client.
+        started: when it began, in seconds since 1970.
+        tasks: the tasks that took part. kernels, transfers, waits: all by start.
+        plan: what the step was meant to do.
+    """
+
+    seconds: float
+    started: float
+    tasks: tuple[TaskPart, ...]
+    kernels: tuple[Kernel, ...]
+    transfers: tuple[Transfer, ...]
+    waits: tuple[Waiting, ...]
+    plan: Plan
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The same as `simulate(plan)` predicts it: spans of kernels, transfers of values, and what the end depended on."""
+        names = tuple(str(d.name) for d in self.plan.cluster.devices)
+        number = {name: i for i, name in enumerate(names)}
+        spans = tuple(Span(k.node, number[k.device], k.start, k.finish, k.nodes) for k in self.kernels)
+        travels = tuple(
+            Travel(t.name.partition(":")[0].lstrip("^"), number[t.source], number[t.destination], float(t.bytes), t.start, t.finish)
+            for t in self.transfers
+        )  # fmt: skip
+        busy, until = [0.0] * len(names), [0.0] * len(names)
+        for s in spans:  # by start; a collective runs beside others
+            busy[s.device] += max(0.0, s.finish - max(s.start, until[s.device]))
+            until[s.device] = max(until[s.device], s.finish)
+        end = max((s.finish for s in spans), default=0.0)
+        critical = tuple(_critical(spans, travels, _inputs_of(self.plan)))
+        return Timeline(names, spans, travels, critical, tuple(busy), (), end)
+
+    @property
+    def step_stats(self) -> StepStats:
+        """The trace in TensorFlow 1's shape."""
+        # A device whose nodes were all folded into constants took part, too.
+        devices: dict[str, DeviceStepStats] = {str(name): DeviceStepStats(str(name)) for name in self.plan.partitions}
+        for k in self.kernels:
+            inputs = ""
+            if k.node in self.plan.graph:
+                inputs = ", ".join(t.op.name for t in self.plan.graph.get_operation_by_name(k.node).inputs)
+            stats = self._stats(k.node, k.start, k.finish, f"{k.node} = {k.op}({inputs})", k.thread, k.bytes)
+            devices.setdefault(k.device, DeviceStepStats(k.device)).node_stats.append(stats)
+        for t in self.transfers:
+            label = f"[{size_text(t.bytes).replace(' ', '')}] {t.name}{t.iteration} from {t.source} to {t.destination}"
+            label += ", read directly" if t.direct else ""
+            rows = devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats
+            rows.append(self._stats("RecvTensor", t.start, t.finish, label, RECEIVED, t.bytes))
+        for device in devices.values():
+            free: list[float] = []  # until when each row of received values is taken
+            for n in device.node_stats:
+                if n.thread_id == RECEIVED:
+                    row = next((i for i, end in enumerate(free) if end <= n.all_start_nanos), len(free))
+                    free[row : row + 1] = [n.all_start_nanos + n.all_end_rel_nanos]
+                    n.thread_id += row
+        return StepStats([devices[name] for name in sorted(devices)])
+
+    def _stats(self, node: str, start: float, finish: float, label: str, thread: int, size: int) -> NodeExecStats:
+        at, lasts = round((self.started + start) * 1e9), round((finish - start) * 1e9)
+        return NodeExecStats(
+            node, at // 1000, 0, -(-lasts // 1000), -(-lasts // 1000), label, at // 1000, thread, size, at, lasts
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it in Chrome's trace format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: it cannot be written."""
+        Path(path).write_text(ChromeTimeline(self.step_stats).generate_chrome_trace_format(), encoding="utf-8")
+
+    def chart(self, title: str = "") -> Chart:
+        """The trace as a picture."""
+        line = self.timeline
+        drawn = line.chart(title or f"Step of {time_text(self.seconds)}")
+        ops = {(k.node, k.start): k for k in self.kernels}
+        bars = []
+        for b in drawn.bars:
+            kernel = ops.get((b.name, b.start)) if b.kind == "kernel" else None
+            note = (
+                b.note if kernel is None else f"{kernel.op}{': ' + b.note if b.note else ''}, {size_text(kernel.bytes)}"
+            )
+            bars.append(Bar(b.lane, b.start, b.finish, b.name, b.kind, note, b.critical))
+        bars += [Bar(w.device, w.start, w.finish, f"waits for {w.what}", "wait") for w in self.waits]
+        return Chart(drawn.title, tuple(bars), max(self.seconds, line.makespan), drawn.facts)
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
+        """Write one self-contained page that shows the trace, and opens without a network. OSError: it cannot be written."""
+        self.chart(title).to_html(path)
+
+    def to_svg(self) -> str:
+        """The trace as one `<svg>` element."""
+        return self.chart().to_svg()
+
+    def _repr_html_(self) -> str:
+        return self.to_svg()
+
+    def __str__(self) -> str:
+        line = self.timeline
+        moved = sum(t.bytes for t in self.transfers)
+        lines = [
+            f"{time_text(self.seconds)} on {_count(len(self.tasks), 'task')}: {_count(len(self.kernels), 'kernel')}, "
+            f"{_count(len(self.transfers), 'transfer')} ({size_text(moved)}); limited by {short(line.limited_by)}"
+        ]
+        waited: dict[str, float] = {}
+        for w in self.waits:
+            waited[w.device] = waited.get(w.device, 0.0) + w.finish - w.start
+        runs = sorted({k.device for k in self.kernels} | waited.keys())
+        rows = [
+            (short(d), f"{line.busy[line.devices.index(d)] / (self.seconds or 1):.0%}", time_text(waited.get(d, 0.0)),
+             str(sum(k.device == d for k in self.kernels)))
+            for d in runs
+        ]  # fmt: skip
+        lines += _table(("device", "busy", "waited", "kernels"), rows)
+        longest = sorted(self.kernels, key=lambda k: k.start - k.finish)[:LISTED]
+        lines += _table(
+            ("kernel", "time", "op", "device"),
+            [(k.node, time_text(k.finish - k.start), k.op, short(k.device)) for k in longest],
+        )
+        slowest = sorted(self.transfers, key=lambda t: t.start - t.finish)[:LISTED]
+        lines += _table(
+            ("transfer", "time", "size", "link"),
+            [
+                (
+                    t.name + t.iteration, time_text(t.finish - t.start), size_text(t.bytes),
+                    f"{short(t.source)} -> {short(t.destination)}" + (", read directly" if t.direct else ""),
+                )
+                for t in slowest
+            ],
+        )  # fmt: skip
+        for part in self.tasks:
+            if part.uncertainty is None:
+                lines.append(f"{part.task} did not tell its clock: its times may be off")
+            elif part.uncertainty:
+                lines.append(f"times of {part.task} are right within {time_text(part.uncertainty)}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<dt.Trace of {time_text(self.seconds)}: {len(self.kernels)} kernels, {len(self.transfers)} transfers>"
+
+
+def traced(gathered: Gathered, plan: Plan) -> Trace:
+    """The trace of a step that has ended."""
+    channels = {c.id: c for c in plan.channels}
+    parts, kernels, waits = [], [], []
+    sends: list[tuple[ChannelKey, str, str, int, float]] = []
+    arrivals: dict[ChannelKey, float] = {}
+    for task, notes in gathered.notes.items():
+        offset = gathered.offsets.get(task, SAME)
+        seconds = _clock_of(gathered.began + offset.ns)
+        unsure = None if offset == UNKNOWN else offset.uncertainty_ns / 1e9
+        parts.append(TaskPart(task, seconds(notes.began), seconds(notes.ended), unsure))
+        for k in notes.kernels:
+            call = notes.calls[k.call]
+            kernels.append(
+                Kernel(
+                    call.device, call.node, call.op, call.nodes, seconds(k.start), seconds(k.finish), k.thread, k.bytes
+                )
+            )
+        waits += [
+            Waiting(w.device, _waited_for(w.what, channels), seconds(w.start), seconds(w.finish)) for w in notes.waits
+        ]
+        sends += [(s.channel, s.source, s.destination, s.bytes, seconds(s.at)) for s in notes.sends]
+        arrivals |= {a.channel: seconds(a.at) for a in notes.arrivals}
+    transfers = []
+    for key, source, destination, size, at in sends:
+        number, iteration = _parts_of(key)
+        channel = channels.get(number)
+        if channel is not None and key in arrivals:  # what came after the step had ended was not looked at
+            direct = channel.direct and size > 0  # else it had to be sent, and its size is not noted
+            finish = max(at, arrivals[key])
+            transfers.append(
+                Transfer(channel.name, source, destination, iteration, size or channel.bytes, at, finish, direct)
+            )
+    return Trace(
+        (gathered.ended - gathered.began) / 1e9,
+        gathered.epoch_ns / 1e9,
+        tuple(sorted(parts, key=lambda p: p.task)),
+        tuple(sorted(kernels, key=lambda k: (k.start, k.finish))),
+        tuple(sorted(transfers, key=lambda t: (t.start, t.finish))),
+        tuple(sorted(waits, key=lambda w: (w.start, w.finish))),
+        plan,
+    )
+
+
+def _clock_of(zero: int) -> Callable[[int], float]:
+    return lambda at: (at - zero) / 1e9
+
+
+def _parts_of(key: ChannelKey) -> tuple[int, str]:
+    """The number of a channel, and its iteration as text. A key that comes from elsewhere may be no number: -1."""
+    if isinstance(key, int):
+        return key, ""
+    number, at, rest = key.partition("@")
+    return (int(number) if number.isdecimal() else -1), at + rest
+
+
+def _waited_for(what: str, channels: dict[int, Channel]) -> str:
+    kind, _, key = what.partition(" ")
+    if kind != "channel":
+        return what
+    number, iteration = _parts_of(key)
+    channel = channels.get(number)
+    return what if channel is None else f"{channel.name}{iteration} from {short(channel.source)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Columns of text below their heads; nothing when there are no rows."""
+    rows = [heads, *rows]
+    if len(rows) == 1:
+        return []
+    widths = [max(len(r[i]) for r in rows) for i in range(len(heads))]
+    return [("  " + "  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True))).rstrip() for r in rows]
+
+
+# --- what the end depended on ----------------------------------------------------------------------------------------
+def _inputs_of(plan: Plan) -> Callable[[str], tuple[str, ...]]:
+    """Name of a node -> names of the nodes that it takes something from."""
+    known: dict[str, tuple[str, ...]] = {}
+
+    def inputs(name: str) -> tuple[str, ...]:
+        if name not in known:
+            node: Node | None = plan.graph.get_operation_by_name(name) if name in plan.graph else None
+            before = () if node is None else (*(t.op.name for t in node.inputs), *(c.name for c in node.controls))
+            known[name] = tuple(dict.fromkeys(before))
+        return known[name]
+
+    return inputs
+
+
+def _critical(
+    spans: tuple[Span, ...], travels: tuple[Travel, ...], inputs: Callable[[str], tuple[str, ...]]
+) -> list[Span | Travel]:
+    """Back from the kernel that ends last: what each waited for, be it a value, or its device."""
+    if not spans:
+        return []
+    on_device: dict[int, list[Span | Travel]] = {}
+    made: dict[tuple[str, int], list[Span | Travel]] = {}  # (node, device) -> what brought its value there
+    for s in spans:
+        on_device.setdefault(s.device, []).append(s)
+        for name in s.nodes or (s.name,):
+            made.setdefault((name, s.device), []).append(s)
+    for t in travels:
+        made.setdefault((t.name, t.destination), []).append(t)
+    for parts in [*on_device.values(), *made.values()]:
+        parts.sort(key=lambda p: p.finish)
+    now: Span | Travel = max(spans, key=lambda s: s.finish)
+    out: list[Span | Travel] = []
+    taken: set[int] = set()
+    while True:
+        out.append(now)
+        taken.add(id(now))
+        if isinstance(now, Span):
+            own = set(now.nodes or (now.name,))
+            wanted, device = {i for name in own for i in inputs(name)} - own, now.device
+        else:
+            wanted, device = {now.name}, now.source
+        before = _makers(wanted, device, made, inputs)
+        if isinstance(now, Span) or not before:
+            before.append(on_device.get(device, []))
+        found = [p for parts in before if (p := _last_before(parts, now.start, taken)) is not None]
+        if not found:
+            return out[::-1]
+        now = max(found, key=lambda p: p.finish)
+
+
+def _makers(
+    names: Iterable[str], device: int, made: dict[tuple[str, int], list[Span | Travel]], inputs: Callable[[str], tuple[str, ...]]
+) -> list[list[Span | Travel]]:  # fmt: skip
+    """What brought these values to a device. A node without a kernel (one that renames, or was folded) stands for its inputs."""
+    found, todo, seen = [], list(names), set(names)
+    while todo:
+        name = todo.pop()
+        parts = made.get((name, device))
+        if parts is not None:
+            found.append(parts)
+            continue
+        more = [i for i in inputs(name) if i not in seen]
+        seen.update(more)
+        todo += more
+    return found
+
+
+def _last_before(parts: list[Span | Travel], at: float, taken: set[int]) -> Span | Travel | None:
+    i = bisect_right(parts, at + 1e-9, key=lambda p: p.finish) - 1
+    while i >= 0 and id(parts[i]) in taken:
+        i -= 1
+    return parts[i] if i >= 0 else None

@@ -1,0 +1,281 @@
+"""Calls that take a while: they are answered by a pool, and counted for whoever makes them.
+
+How the parts of a server answer clients and write to other tasks.
+
+What one client may have of a server at once: so much, and then an error instead of more.
+
+A client is whoever has one key. Without keys it is a process, whatever connections its threads make: it says its name when it opens
+a session, and steps belong to programs, programs to sessions.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import add, gt, sub
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
+from ...graph.core.settings import setting
+from ..transport.endpoint import Endpoint
+from ..wire.messages import Message, WireError
+
+if TYPE_CHECKING:
+    from ..master.worker_clients import ServerPeers
+
+__all__ = ["Calls", "Mail"]
+
+
+class Mail:
+    """A server's endpoint, as its parts use it. Any thread may.
+
+    Attributes:
+        task: the server's.
+        peers: where the other tasks are.
+        endpoint: None before the server listens.
+        is_stopping: whether the server is being stopped: then nothing is sent to other tasks.
+    """
+
+    __slots__ = ("endpoint", "is_stopping", "peers", "task")
+
+    peers: ServerPeers
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self.endpoint: Endpoint | None = None
+        self.is_stopping = False
+
+    def reply(self, peer: bytes, message: Message) -> None:
+        """Answer; if the answer cannot travel, with the error that says so."""
+        endpoint = self.endpoint
+        if endpoint is None:
+            return
+        try:
+            endpoint.reply(peer, message)
+        except WireError as e:
+            error = InternalError(None, None, f"The answer cannot travel: {e}")
+            endpoint.reply(peer, self.error(message.fields["request"], error))
+        except ResourceExhaustedError as e:
+            endpoint.reply(peer, self.error(message.fields["request"], e))
+
+    def refuse(self, peer: bytes, request: int, error: OpError) -> None:
+        """Answer with an error."""
+        self.reply(peer, self.error(request, error))
+
+    def error(self, request: int, error: OpError) -> Message:
+        """The message that reports an error."""
+        node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
+        fields = {
+            "request": request, "code": error.code, "message": error.summary, "node": node, "task": error.task or self.task
+        }  # fmt: skip
+        return Message("error", fields)
+
+    def send(self, task: str, message: Message, compressed: bool = False) -> None:
+        """Write to another task.
+
+        Raises:
+            AbortedError: the server is stopping. KeyError: the cluster has no such task.
+        """
+        endpoint = self.endpoint
+        if endpoint is None or self.is_stopping:
+            raise AbortedError(None, None, f"The server of {self.task} is stopping")
+        endpoint.send(self.peers.address(task), message, compressed)
+
+    def tell(self, task: str, message: Message) -> None:
+        """The same, of what nobody misses: to a task that may not exist, by a server that may be stopping."""
+        if self.endpoint is not None and self.peers.knows(task):
+            self.endpoint.send(self.peers.address(task), message)
+
+    def is_near(self, task: str) -> bool:
+        """Whether a task reads this one's memory, so that large tensors cost little on the way there."""
+        return self.endpoint is not None and self.endpoint.is_near(self.peers.address(task))
+
+    def lives(self, task: str, since: float) -> bool:
+        """Whether a task's process has run since then, though it does not answer. For the I/O thread."""
+        return (
+            self.endpoint is not None
+            and self.peers.knows(task)
+            and self.endpoint.lives(self.peers.address(task), since)
+        )
+
+    def expect(self) -> None:
+        """The calling thread has sent something, the answer to which is probably near."""
+        if self.endpoint is not None:
+            self.endpoint.expect()
+
+    def is_gone(self, peer: bytes) -> bool:
+        """Whether a client's connection is not there any more. For the I/O thread."""
+        return self.endpoint is None or self.endpoint.is_gone(peer)
+
+    def owner(self, peer: bytes) -> str:
+        """The key under which a client was let in; nothing where there are no keys."""
+        return "" if self.endpoint is None else self.endpoint.owner(peer)
+
+    def may_sleep(self) -> bool:
+        """Whether the calling thread may wait for other processes: not the one that hears of all of them."""
+        return self.endpoint is not None and not self.endpoint.on_io_thread()
+
+    def collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
+        """Send a message about a collective. Raises as `send` does."""
+        self.send(task, Message("collective", dict(fields), tuple(tensors)))
+
+
+NAME_CHARS = 64  # of a client's name
+_names: dict[int, str] = {}  # process -> its name; a forked child is another client
+
+
+def this_client() -> str:
+    """The name by which this process is known as a client: drawn by chance, so no other one has it."""
+    return _names.get(os.getpid()) or _names.setdefault(os.getpid(), secrets.token_hex(8))
+
+
+class Limit(NamedTuple):
+    """How much a client may have of one thing.
+
+    Attributes:
+        most: so much; 0: no limit.
+        what: the thing, for the error: "running steps".
+        setting: the setting that the limit comes from.
+    """
+
+    most: int
+    what: str
+    setting: str
+
+
+class Quota:
+    """How much of some things each client has. Any thread may use it.
+
+    >>> steps = Quota(Limit(1, "running steps", "DOVETAIL_CLIENT_STEPS"))
+    >>> steps.take("alice", 1)
+    >>> steps.take("bob", 1)
+    >>> steps.take("alice", 1)
+    Traceback (most recent call last):
+    ...
+    ResourceExhaustedError: This client has 1 running steps at this server, and 1 more would be over the limit of 1 ...
+    """
+
+    def __init__(self, *limits: Limit) -> None:
+        self._limits = limits
+        self._most = tuple(limit.most or math.inf for limit in limits)
+        self._nothing = (0,) * len(limits)
+        self._taken: dict[str | bytes, tuple[int, ...]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, client: str | bytes, *amounts: int) -> None:
+        """Note that a client gets so much of each thing.
+
+        Raises:
+            ResourceExhaustedError: it would have too much then; nothing is noted.
+        """
+        with self._lock:
+            now = self._taken.get(client, self._nothing)
+            then = tuple(map(add, now, amounts))
+            if any(map(gt, then, self._most)):
+                raise self._refused(now, amounts)
+            self._taken[client] = then
+
+    def check(self, client: str | bytes, *amounts: int) -> None:
+        """As `take`, where the client is done with it at once: nothing is noted."""
+        now = self._taken.get(client, self._nothing)
+        if any(map(gt, map(add, now, amounts), self._most)):
+            raise self._refused(now, amounts)
+
+    def give_back(self, client: str | bytes, *amounts: int) -> None:
+        """Note that it no longer has so much."""
+        with self._lock:
+            left = tuple(map(sub, self._taken.get(client, self._nothing), amounts))
+            if max(left) > 0:
+                self._taken[client] = left
+            else:
+                self._taken.pop(client, None)
+
+    def taken(self) -> tuple[int, ...]:
+        """How much of each thing all clients have together."""
+        with self._lock:
+            return tuple(map(sum, zip(self._nothing, *self._taken.values(), strict=True)))
+
+    def _refused(self, now: Sequence[int], amounts: Sequence[int]) -> ResourceExhaustedError:
+        for limit, has, more in zip(self._limits, now, amounts, strict=True):
+            if limit.most and has + more > limit.most:
+                break
+        return ResourceExhaustedError(
+            None, None,
+            f"This client has {has} {limit.what} at this server, and {more} more would be over the limit of "
+            f"{limit.most} ({limit.setting} of the server). Wait until some have ended",
+        )  # fmt: skip
+
+
+logger = logging.getLogger(__name__)
+
+
+class Calls:
+    """The calls that a server is answering.
+
+    There are two pools, because a master waits for workers, also of other servers, and must never take the last thread from the
+    worker that it waits for.
+
+    Attributes:
+        master: the pool for the work of a master.
+        worker: the one for the work of a worker that is no step: compiling.
+    """
+
+    def __init__(self, mail: Mail) -> None:
+        self.master = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
+        self.worker = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
+        self._mail = mail
+        self._quota = Quota(Limit(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS"))
+        self._open: set[tuple[bytes, int]] = set()  # (connection, request)
+
+    def answer(
+        self,
+        pool: ThreadPoolExecutor,
+        peer: bytes,
+        message: Message,
+        work: Callable[[Message], Message],
+        client: str = "",
+    ) -> None:
+        """Answer a request with what `work` gives, computed in a pool; errors become error messages.
+
+        It counts as the `client`'s, whose connection `peer` is; of a server's calls, each connection is counted by itself.
+        """
+        mail, request, owner = self._mail, message.fields["request"], client or peer
+        try:
+            self._quota.take(owner, 1)
+        except OpError as e:
+            mail.refuse(peer, request, e)
+            return
+
+        def answer() -> None:
+            try:
+                reply = work(message)
+            except OpError as e:
+                reply = mail.error(request, e)
+            except Exception as e:
+                logger.exception("%s: while serving %s", mail.task, message.kind)
+                reply = mail.error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
+            self._quota.give_back(owner, 1)
+            mail.reply(peer, reply)
+            self._open.discard((peer, request))
+
+        self._open.add((peer, request))
+        try:
+            pool.submit(answer)
+        except RuntimeError:  # the pool is shut down: the server is stopping
+            self._quota.give_back(owner, 1)
+            self._open.discard((peer, request))
+            mail.refuse(peer, request, UnavailableError(None, None, f"The server of {mail.task} is stopping"))
+
+    def works_on(self, peer: bytes, request: int) -> bool:
+        """Whether a call has not been answered yet."""
+        return (peer, request) in self._open
+
+    def close(self) -> None:
+        """Take no more."""
+        self.master.shutdown(wait=False, cancel_futures=True)
+        self.worker.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,149 @@
+"""Sessions whose clients have vanished: when they may be forgotten.
+
+A client that closes its session says so; one that is killed says nothing, and its session would stay for ever. So a session has a
+lease. Whenever the client mentions it, the lease begins anew. When it has run out, the connection on which the session was mentioned last
+is looked at: as long as that is open, the client lives, however long it has nothing to say, and the lease begins anew, too.
+A client that runs steps without needing the master mentions its session now and then (`touch`).
+
+It knows neither sockets nor clocks.
+
+Who asks for steps: the connections of clients, and the names by which tasks speak of them. It knows neither sockets nor clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+__all__ = ["Caller", "Callers", "FORGET_S", "IDLE_S", "SILENT_S"]
+
+LEASE_S: Final = 300.0
+TOUCH_S: Final = 60.0  # a client that runs steps mentions its session so often: well below the lease
+
+
+class Leases:
+    """The leases of one master's sessions. Any thread may call `seen`.
+
+    >>> leases = Leases(300.0)
+    >>> leases.seen("s", b"client", 0.0)
+    >>> leases.look(299.0, ["s"], is_gone=lambda client: True)
+    []
+    >>> leases.look(300.0, ["s"], is_gone=lambda client: True)
+    ['s']
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._seen: dict[
+            str, tuple[bytes, float]
+        ] = {}  # session -> on which connection it was mentioned last, and when
+
+    def seen(self, session: str, client: bytes, now: float) -> None:
+        """A client has mentioned a session, which need not exist."""
+        self._seen[session] = client, now
+
+    def look(self, now: float, sessions: Collection[str], is_gone: Callable[[bytes], bool]) -> list[str]:
+        """Which of the sessions that are open can be forgotten: nobody has mentioned them for long, and their client is gone."""
+        ended = []
+        for session, (client, since) in list(self._seen.items()):
+            if session not in sessions:
+                del self._seen[session]
+            elif now - since >= self._lease_s:
+                if is_gone(client):
+                    ended.append(session)
+                    del self._seen[session]
+                else:
+                    self._seen[session] = client, now
+        return ended
+
+
+IDLE_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
+FORGET_S: Final = 60.0  # how often it is looked whether those of whom nothing is heard are there
+SILENT_S: Final = 30.0
+"""What a client waits for ends when it has given no sign of life for so long: clients ask for ours twice a second."""
+
+
+class Caller:
+    """One connection of a client whose steps run here.
+
+    Attributes:
+        peer: the connection.
+        owner: the key under which it was let in; nothing where there are no keys.
+        name: what the client calls its connections (`lowering.py`), or 0.
+        heard: when it was heard last.
+        there: when it was last known that the connection is there.
+    """
+
+    __slots__ = ("heard", "name", "owner", "peer", "there")
+
+    def __init__(self, peer: bytes, owner: str, now: float) -> None:
+        self.peer = peer
+        self.owner = owner
+        self.name = 0
+        self.heard = self.there = now
+
+
+class Callers:
+    """The callers of one task.
+
+    Args:
+        is_gone: whether a connection is not there any more. Not cheap.
+        owner: the key under which a connection was let in.
+
+    >>> callers = Callers(is_gone=lambda peer: True)
+    >>> _ = callers.heard(b"peer", 7, 0.0)
+    >>> callers.find(7, 0.5).peer
+    b'peer'
+    >>> callers.find(7, 60.0)
+    """
+
+    def __init__(self, is_gone: Callable[[bytes], bool], owner: Callable[[bytes], str] = lambda peer: "") -> None:
+        self._is_gone = is_gone
+        self._owner = owner
+        self._at: dict[bytes, Caller] = {}
+        self._named: dict[int, Caller] = {}
+
+    def heard(self, peer: bytes, name: int, now: float) -> Caller:
+        """A client has asked for something on a connection, and said its name if that is not 0."""
+        caller = self._at.get(peer)
+        if caller is None:
+            caller = self._at[peer] = Caller(peer, self._owner(peer), now)
+        caller.heard = caller.there = now
+        if name and name != caller.name:
+            self._forget_name(caller)
+            caller.name = name
+            self._named[name] = caller
+        return caller
+
+    def lives(self, peer: bytes, now: float) -> None:
+        """A sign of life has come on a connection."""
+        caller = self._at.get(peer)
+        if caller is not None:
+            caller.heard = now
+
+    def find(self, name: int, now: float) -> Caller | None:
+        """The client of this name, if it is known and there."""
+        caller = self._named.get(name)
+        if caller is not None and now - caller.there >= IDLE_S:
+            if self._is_gone(caller.peer):
+                self._forget(caller)
+                return None
+            caller.there = now
+        return caller
+
+    def tidy(self, now: float, busy: Collection[Caller]) -> None:
+        """Forget those that are gone; not those whose steps run."""
+        for caller in list(self._at.values()):
+            if now - caller.there >= FORGET_S and caller not in busy:
+                if self._is_gone(caller.peer):
+                    self._forget(caller)
+                else:
+                    caller.there = now
+
+    def _forget(self, caller: Caller) -> None:
+        self._at.pop(caller.peer, None)
+        self._forget_name(caller)
+
+    def _forget_name(self, caller: Caller) -> None:
+        if self._named.get(caller.name) is caller:
+            del self._named[caller.name]

@@ -1,0 +1,153 @@
+"""Tensors that are overdue: a task that waits for one asks the task that makes it.
+
+Theory of operation. A step's client watches the tasks that owe it an answer, but not the ways between tasks: one may be cut while
+the client reaches both its ends, and what was on its way when a connection broke is lost, though it works again a moment later. So a
+task whose step has waited for a tensor for `ASK_S` sends its producer a `missing`, and again every `ASK_S`; after half of
+the session's peer timeout where that is less.
+
+- `coming` comes back at once, on the connection on which was asked: the producer lives, and knows the step. None for as long as the
+  session's peer timeout, from the beginning of the wait: it is dead, or the way there is cut, and the step fails with an error that
+  names it. Unless the connection there stands: then a kernel holds its interpreter (`zmq_liveness.py`), and it is waited for.
+- `accounted` comes on the connection on which tensors come, behind them: these channels have been sent. If one of them is still
+  waited for when that is said for the second time, its tensor is lost, and so is the step.
+- The way of the tensors may be cut though the way of `coming` is not: a firewall lets connections through in one direction. Then
+  `accounted` does not come either. So `coming`, too, says which channels have been sent, and how many bytes have left the producer
+  for the asker so far. If one that was sent does not come, and no byte leaves, for as long as the session's peer timeout (or `STILL_S`,
+  where that is more), the way is cut, and the step ends. A large tensor on a slow way is none of that: its bytes leave.
+
+Twice, because a tensor counts as sent a moment before it is handed to the connection's owner. A cut has to be found twice, too: who has
+been stopped for a while reads old answers first, and tensors that came meanwhile a moment later.
+
+`Overdue` knows neither sockets nor clocks: it is told the time, and says what to ask and which steps fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ..worker.executor import ChannelKey
+
+ASK_S: Final = 1.0
+APART_S: Final = 0.2
+"""Between the first and the second time: a task that could not answer for a while says it several times at once."""
+STILL_S: Final = 5.0
+"""Seconds in which nothing may seem to leave though the way is open: nobody tells how much of a piece (`chunking.py`) has left. ZeroMQ
+gives up a connection on which none comes for 4 s (`zmq_sockets.py`)."""
+
+
+class Waiting(NamedTuple):
+    """What one step waits for on this task, from others."""
+
+    peer_timeout_s: float
+    channels: Mapping[str, Sequence[ChannelKey]]  # by the task that makes them
+
+
+class Ask(NamedTuple):
+    """Ask a task for these tensors of a step."""
+
+    step: int
+    task: str
+    channels: Sequence[ChannelKey]
+
+
+class Lost(NamedTuple):
+    """A step has to end."""
+
+    step: int
+    task: str
+    waited_s: float
+    why: str
+
+
+SILENT: Final = "does not answer: it is dead, stopped, or cut off from"
+BROKEN: Final = "has sent it, and it never came: the connection broke meanwhile to"
+CUT: Final = "has sent it, and it does not come, though the task answers: nothing gets through on the connection that it opens to"
+
+
+@dataclass(slots=True)
+class _Case:
+    """One step's wait for one task."""
+
+    since: float
+    heard: float  # when the task has answered last, or the wait began
+    asked: float = -1.0
+    is_unknown: bool = False  # whether the task has answered that it does not know the step
+    said_sent: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> when first, while it was waited for
+    under_way: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> since when it counts as sent
+    left: int = -1  # how many bytes had left for us ...
+    left_at: float = 0.0  # ... and when that changed last
+    is_still: bool = False  # whether the way seemed cut at the last answer
+
+
+class Overdue:
+    """The waits of one task's steps for tensors of other tasks."""
+
+    def __init__(self) -> None:
+        self._cases: dict[tuple[int, str], _Case] = {}
+
+    def look(
+        self, now: float, steps: Mapping[int, Waiting], lives: Callable[[str, float], bool] = lambda task, since: False
+    ) -> tuple[list[Ask], list[Lost]]:
+        """What is to be done at this time, in seconds.
+
+        Args:
+            steps: those that wait.
+            lives: whether a task's process has run since a moment, though it does not answer.
+        """
+        asks, lost = [], []
+        cases: dict[tuple[int, str], _Case] = {}
+        for step, waiting in steps.items():
+            for task, channels in waiting.channels.items():
+                case = cases[step, task] = self._cases.get((step, task)) or _Case(now, now)
+                is_silent = case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s
+                if is_silent and (case.is_unknown or not lives(task, case.heard)):
+                    lost.append(Lost(step, task, now - case.since, SILENT))
+                elif now - max(case.since, case.asked) >= min(ASK_S, waiting.peer_timeout_s / 2):
+                    case.asked = now
+                    asks.append(Ask(step, task, channels))
+        self._cases = cases
+        return asks, lost
+
+    def coming(
+        self,
+        now: float,
+        step: int,
+        task: str,
+        known: bool,
+        sent: Iterable[ChannelKey],
+        left: int,
+        waiting: Waiting | None,
+    ) -> Lost | None:
+        """A task has answered: it knows the step or not, has sent these tensors, and so many bytes have left it for this task so far.
+
+        `waiting` is what the step waits for now.
+        """
+        case = self._cases.get((step, task))
+        if case is None or waiting is None:
+            return None
+        case.is_unknown = not known
+        if not known:
+            return None
+        case.heard = now
+        missed = set(sent).intersection(waiting.channels.get(task, ()))
+        case.under_way = {channel: case.under_way.get(channel, now) for channel in missed}
+        if left != case.left:
+            case.left, case.left_at = left, now
+        was_still, patience_s = case.is_still, max(waiting.peer_timeout_s, STILL_S)
+        case.is_still = any(now - max(since, case.left_at) > patience_s for since in case.under_way.values())
+        return Lost(step, task, now - case.since, CUT) if was_still and case.is_still else None
+
+    def accounted(
+        self, now: float, step: int, task: str, sent: Iterable[ChannelKey], waiting: Waiting | None
+    ) -> Lost | None:
+        """A task says that it has sent these; `waiting` is what the step waits for now."""
+        case = self._cases.get((step, task))
+        if case is None or waiting is None:
+            return None
+        missed = set(sent).intersection(waiting.channels.get(task, ()))
+        case.said_sent = {channel: case.said_sent.get(channel, now) for channel in missed}
+        if any(now - first >= APART_S for first in case.said_sent.values()):
+            return Lost(step, task, now - case.since, BROKEN)
+        return None

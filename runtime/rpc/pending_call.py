@@ -1,0 +1,329 @@
+"""Waiting for answers, with signs of life.
+
+Whoever waits for a message from a task goes on asking it for a sign of life. A task that gives none for the peer timeout is taken
+for dead: it crashed, was stopped, or cannot be reached. A task whose interpreter is held by a kernel does not answer either; but its
+connection stands, which no dead one's does (`zmq_liveness.py`), so it is waited for. A task that answers with another incarnation than
+expected was restarted and has lost what was asked of it. So no wait lasts longer than the thing it waits for lives, whatever limits
+the user sets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from ...graph.core.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+    from_code,
+)
+from ..shared_memory.negotiation import borrowed
+from ..transport.client_set import Connections
+from ..transport.keys import Keys
+from ..wire.messages import Message, WireError
+from ..wire.reassembly import TooLargeError
+
+PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
+LOOK_S = 0.1  # so often it is seen whether the process of a task that does not answer still runs
+WHY_S = 0.5  # so long a step whose time is over waits for the tasks to say what they wait for
+
+
+class ConnectionPool:
+    """Sets of connections to servers. Each call borrows one for its own use, so any number of threads may call at once.
+
+    With `keys`, to servers that prove theirs. `patience_s`: see `Connections`.
+    """
+
+    def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
+        self._keys = keys
+        self._patience_s = patience_s
+        self._idle: list[Connections] = []  # `append` and `pop` are atomic
+        self._closed = False
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[Connections]:
+        """A set of connections that nobody else uses meanwhile."""
+        connections = self.take()
+        try:
+            yield connections
+        finally:
+            self.give_back(connections)
+
+    def take(self) -> Connections:
+        """The same, until `give_back`."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Connections(self._keys, self._patience_s)
+
+    def give_back(self, connections: Connections) -> None:
+        """They are not used any more."""
+        if self._closed:
+            connections.close()
+        else:
+            self._idle.append(connections)
+
+    def close(self) -> None:
+        """Close those that are idle now, and the others when they are given back."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+        borrowed()
+
+
+def call(
+    connections: Connections,
+    address: str,
+    name: str,
+    message: Message,
+    answer: str,
+    peer_timeout_s: float,
+    limit_s: float | None,
+    told: Callable[[Message], None] | None = None,
+) -> Message:
+    """Send a request and wait for its answer, which has kind `answer`; `told` gets other messages about it that come before.
+
+    Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while.
+
+    Raises:
+        UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what the other side reports.
+    """
+    request = message.fields["request"]
+    wait = Wait({address: name}, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
+    wait.send(connections, address, message)
+    while True:
+        for _, reply in wait.messages(connections):
+            if reply.fields.get("request") != request:
+                continue  # the late answer to a call that was given up
+            if reply.kind == "error":
+                raise error_of(reply)
+            if reply.kind == answer:
+                return reply
+            if told is not None:
+                told(reply)
+
+
+class Wait:
+    """Waiting for answers from tasks, with signs of life: who owes one, and when each was last heard.
+
+    `messages` gives what came; it raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
+    """
+
+    def __init__(
+        self,
+        owing: dict[str, str],
+        peer_timeout_s: float,
+        limit_s: float | None,
+        what: str,
+        incarnations: Mapping[str, int] | None = None,
+        request: int | None = None,
+        quiet: Collection[str] = (),
+        here: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
+    ) -> None:
+        self._here = here  # of a step: its parts in this process, each with task, address, what it waits for
+        self._quiet = quiet  # who is asked for signs of life, but tells of no end
+        self._owing = dict(owing)
+        self._peer_timeout_s = peer_timeout_s
+        self._limit_s = limit_s
+        self._what = what
+        self._incarnations = incarnations or {}
+        self._request = request
+        self.before_asking: Mapping[str, Message] = {}  # for those who owe still, before they are asked for signs
+        self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
+        self._began = self._last_ping = time.monotonic()
+        self._heard = dict.fromkeys(owing, self._began)
+        self._moved: dict[
+            str, tuple[int, int]
+        ] = {}  # how much of large messages had left and come when it was looked last
+
+    def send(self, connections: Connections, address: str, message: Message) -> None:
+        """Send, turning a full or broken connection into the error that it means."""
+        try:
+            connections.send(address, message)
+        except OSError as e:  # TimeoutError and ConnectionError among them, and a host name that nobody knows
+            locked = connections.why_silent(
+                address
+            )  # ZeroMQ takes nothing for a server that has refused the connection
+            connections.forget(address)
+            if locked is not None:
+                raise PermissionDeniedError(None, None, locked) from None
+            raise UnavailableError(
+                None, None, f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}"
+            ) from None
+
+    def settled(self, address: str) -> None:
+        """This one has answered."""
+        self._owing.pop(address, None)
+
+    def was_away(self) -> None:
+        """For some time nobody listened: that nobody was heard meanwhile says nothing about the others."""
+        now = time.monotonic()
+        for address in self._heard:
+            self._heard[address] = now
+
+    def messages(self, connections: Connections) -> list[tuple[str, Message]]:
+        """Wait for messages, at most until it is time to look for signs of life; pongs are dealt with here."""
+        heard = now = time.monotonic()
+        address = None
+        for address in self._owing:
+            if self._heard[address] < heard:
+                heard = self._heard[address]
+        patience = heard + self._peer_timeout_s - now
+        if patience <= 0:  # it does not answer, and its process runs
+            patience = LOOK_S
+        if self._limit_s is not None:
+            patience = min(patience, self._began + self._limit_s - now)
+        limit = PING_S if patience > PING_S else max(0.0, patience)
+        try:
+            arrived = connections.poll(limit, address if len(self._owing) == 1 else None)
+        except TooLargeError as e:
+            if e.request != (self._request or 0):
+                return []  # the late answer to something that was given up
+            raise ResourceExhaustedError(None, None, f"The answer to this {self._what}: {e}") from None
+        except WireError as e:
+            raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
+        now = time.monotonic()
+        out = []
+        for address, message in arrived:
+            self._heard[address] = now
+            if message.kind == "pong":
+                self._check_incarnation(address, message.fields["incarnation"])
+                if message.fields["seq"] == (self._request or 0):  # else it was asked about an earlier request
+                    self._check_memory(address, message.fields.get("working"))
+            else:
+                out.append((address, message))
+        if not out:
+            self._check_life(connections, now)
+        return out
+
+    def _check_life(self, connections: Connections, now: float) -> None:
+        for address, task in self._owing.items():
+            moved = connections.moved(address)
+            if moved != self._moved.setdefault(address, moved):  # pieces are as good a sign as any
+                self._moved[address] = moved
+                self._heard[address] = now
+                self._forgotten.pop(address, None)
+            silent = now - self._heard[address]
+            if silent >= self._peer_timeout_s and not connections.lives(address, self._heard[address]):
+                locked = connections.why_silent(address)
+                connections.forget(address)  # so that the next call starts with a fresh connection
+                if locked is not None:
+                    raise PermissionDeniedError(None, None, locked)
+                raise UnavailableError(
+                    None, None,
+                    f"{_who(task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
+                    "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out.",
+                )  # fmt: skip
+        if self._limit_s is not None and now - self._began >= self._limit_s:
+            waited = now - self._began
+            owing = (
+                ", ".join(_who(t, a) for a, t in self._owing.items()) if self._here is None else self._why(connections)
+            )
+            raise DeadlineExceededError(
+                None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}"
+            )
+        if now - self._last_ping >= PING_S:
+            self._last_ping = now
+            late, self.before_asking = self.before_asking, {}
+            for address, message in late.items():
+                if address in self._owing:
+                    self.send(connections, address, message)
+            for address in self._owing:
+                self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
+
+    def _why(self, connections: Connections) -> str:
+        """Who has not done his part of a step, each with what he waits for himself."""
+        said = self._ask_why(connections)
+        parts = []
+        for address, task in self._owing.items():
+            working, reasons = said.get(address, (None, []))
+            if reasons:
+                state = _reasons(task, reasons)
+            elif working is None:
+                state = f", which has been silent for {time.monotonic() - self._heard[address]:.1f} s"
+            elif working:
+                state = ", which is at work"
+            elif address in self._quiet:
+                continue  # it has done its part
+            else:
+                state = ", which has not begun, or has just ended"
+            parts.append(_who(task, address) + state)
+        for task, address, waits in self._here() if self._here is not None else ():
+            parts.append(_who(task, address) + (_reasons(task, waits) if waits else ", which is at work"))
+        return ",\n  and for ".join(parts) or "the tasks' answers"
+
+    def _ask_why(self, connections: Connections) -> dict[str, tuple[bool, list[str]]]:
+        """Of those who say so soon: whether they work on their part of a step, and what they wait for."""
+        silent = dict.fromkeys(self._owing)
+        for address in silent:
+            with contextlib.suppress(OSError):
+                connections.send(
+                    address, Message("ping", {"seq": self._request or 0, "request": self._request, "waits": True})
+                )
+        said: dict[str, tuple[bool, list[str]]] = {}
+        until = time.monotonic() + WHY_S
+        while silent and (left := until - time.monotonic()) > 0:
+            try:
+                arrived = connections.poll(left, next(iter(silent)) if len(silent) == 1 else None)
+            except WireError:
+                break
+            for address, message in arrived:
+                self._heard[address] = time.monotonic()
+                waits = message.fields.get("waits")
+                if message.kind == "pong" and waits is not None and message.fields["seq"] == self._request:
+                    said[address] = bool(message.fields.get("working")), [str(what) for what in waits]
+                    silent.pop(address, None)
+        return said
+
+    def _check_memory(self, address: str, working: bool | None) -> None:
+        """What a task says twice: an answer that is on its way may be overtaken once."""
+        if working is not False or address not in self._owing or address in self._quiet:
+            self._forgotten.pop(address, None)
+            return
+        self._forgotten[address] = self._forgotten.get(address, 0) + 1
+        if self._forgotten[address] >= 2:
+            waited = time.monotonic() - self._began
+            raise UnavailableError(
+                None, None,
+                f"{_who(self._owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
+                "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again.",
+            )  # fmt: skip
+
+    def _check_incarnation(self, address: str, incarnation: int) -> None:
+        expected = self._incarnations.get(address)
+        if expected is not None and incarnation != expected and address in self._owing:
+            raise AbortedError(
+                None, None,
+                f"{_who(self._owing[address], address)} was restarted during this {self._what}: its variables are lost. "
+                "Initialise or restore them and run again.",
+            )  # fmt: skip
+
+
+def error_of(reply: Message) -> OpError:
+    """The error that a message reports."""
+    fields = reply.fields
+    text = fields["message"]
+    if fields.get("task"):
+        text = f"From {fields['task']}:\n{text}"
+    return from_code(fields["code"], text, fields.get("node"))
+
+
+def from_task(error: OpError, task: str) -> OpError:
+    """The error of a task of this process, as a message of it would report it."""
+    node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
+    return from_code(error.code, f"From {task}:\n{error.message}", node)
+
+
+def _reasons(task: str, waits: Sequence[str]) -> str:
+    """What a task's devices wait for, without saying again whose devices they are."""
+    return ": " + "; ".join(what.removeprefix(f"{task}/device:") for what in waits)
+
+
+def _who(name: str, address: str) -> str:
+    """A task and where it is; one that is only known by its address names it already."""
+    return name if address in name else f"{name} at {address}"

@@ -1,0 +1,450 @@
+"""Clusters of real processes on this machine.
+
+`LocalCluster` starts one process per task, waits until all answer and takes them down whatever happens: each process holds the read
+end of a pipe whose other end only the parent has, and ends when it closes. So even `kill -9` of the parent leaves no orphan.
+
+Keeping a cluster of this machine up: tasks that end are started again, later each time.
+
+While it is up, a file beside the cluster's says so (`cluster.yaml.up`: JSON, with the processes), and its keeper holds a lock on that
+file. So another command can find it, and a file that was left behind by `kill -9` is not mistaken for a cluster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ...graph.core.errors import UnavailableError
+from ...graph.core.interpreter_state import process_id
+from ...placer.cluster.spec import ClusterSpec, DeviceInfo
+from ..master.master import device_from_fields
+from ..rpc.pending_call import ConnectionPool, call
+from ..transport.address import is_loopback
+from ..transport.keys import client_keys
+from ..wire.messages import Message
+
+ANSWER_S = 5.0  # a task that runs answers at once
+
+
+class LocalCluster:
+    """A cluster of real processes on this machine.
+
+    Args:
+        jobs: how many tasks each job has: `{"ps": 2, "worker": 2}`, each at a free port; or their addresses on this machine:
+            `{"ps": ["localhost:2222"]}`.
+        programs: job -> command that its tasks run instead of a plain server. The command finds the cluster and its own place in the
+            environment variable `TF_CONFIG`, and should start a `Server` there; it must end when its standard input closes.
+        device_count: devices per task, as in `ConfigProto`.
+        emulate_gpus: emulated GPUs of each task, by job or for all.
+        start_timeout_s: how long to wait until all tasks answer.
+        environment: more environment variables for the tasks.
+        keys: folder of keys for all tasks and for this process (`dovetail keys new`); None: that of DOVETAIL_KEYS, or no keys.
+        piped: jobs whose output (and error output) does not go where this process's goes, but to a pipe that the caller must read:
+            `process(job, i).stdout`.
+
+    Raises:
+        UnavailableError: a task ended, or did not answer in time; all others are taken down then.
+
+    >>> with LocalCluster({"ps": 1, "worker": 2}) as cluster, Session(cluster.target("worker", 0)) as session:
+    ...     print(len(session.list_devices()))
+    3
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int | Sequence[str]],
+        *,
+        programs: Mapping[str, Sequence[str]] | None = None,
+        device_count: Mapping[str, int] | None = None,
+        emulate_gpus: int | Mapping[str, int] = 0,
+        start_timeout_s: float = 30.0,
+        environment: Mapping[str, str] | None = None,
+        piped: Collection[str] = (),
+        keys: str | Path | None = None,
+    ) -> None:
+        unknown = set(programs or ()) - set(jobs)
+        if unknown:
+            raise ValueError(f"`programs` names jobs that are not in `jobs`: {', '.join(sorted(unknown))}")
+        self._programs = {job: list(command) for job, command in (programs or {}).items()}
+        self._device_count = dict(device_count or {})
+        self._emulate_gpus = emulate_gpus
+        self._environment = dict(environment or {})
+        self._keys = client_keys(keys)
+        if keys:
+            self._environment["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
+        self._piped = frozenset(piped)
+        self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        given = {(job, i): a for job, at in jobs.items() if not isinstance(at, int) for i, a in enumerate(at)}
+        beyond = [a for a in given.values() if not is_loopback(a)]
+        if beyond:
+            raise ValueError(f"{beyond[0]} is not an address of this machine alone: a LocalCluster has localhost:PORT")
+        counts = {job: at if isinstance(at, int) else len(at) for job, at in jobs.items()}
+        if min(counts.values(), default=0) < 0 or not any(counts.values()):
+            raise ValueError(f"A LocalCluster needs at least one task, and no job fewer than none: {counts}")
+        tasks = [(job, i) for job, count in counts.items() for i in range(count)]
+        self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
+        with contextlib.ExitStack() as reserved:
+            ports = {task: reserved.enter_context(_reserved_port()) for task in tasks if task not in given}
+            self.cluster_spec = ClusterSpec(
+                {
+                    job: [given.get((job, i)) or f"localhost:{_port(ports[job, i])}" for i in range(count)]
+                    for job, count in counts.items()
+                    if count
+                }
+            )
+            self._finalizer = weakref.finalize(self, _take_down, self._processes, process_id())
+            atexit.register(self._finalizer)
+            try:
+                for job, i in tasks:
+                    self.start(job, i)
+                self.wait_until_up(start_timeout_s)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def tasks(self) -> list[tuple[str, int]]:
+        """(job, index) of all tasks."""
+        return list(self._processes)
+
+    def target(self, job: str, task_index: int = 0) -> str:
+        """The session target of a task: `zmq://host:port`."""
+        return f"zmq://{self.cluster_spec.task_address(job, task_index)}"
+
+    def process(self, job: str, task_index: int) -> subprocess.Popen[bytes]:
+        """The process of a task."""
+        return self._processes[job, task_index]
+
+    def start(self, job: str, task_index: int) -> None:
+        """Start (or start again) a task's process; does nothing while it runs."""
+        running = self._processes.get((job, task_index))
+        if running is not None:
+            if running.poll() is None:
+                return
+            if running.stdin is not None:
+                running.stdin.close()
+        command = self._programs.get(job) or [
+            sys.executable,
+            "-m",
+            "dovetail.runtime.server.process",
+            "--device-count",
+            json.dumps(self._device_count),
+        ]
+        gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
+        environment = {
+            # Each process would start one BLAS thread per core; together they would be far more than there are cores.
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), self._blas_threads),
+            **os.environ,
+            **self._environment,
+            "TF_CONFIG": json.dumps({"cluster": self.cluster_spec.as_dict(), "task": {"type": job, "index": task_index}}),
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }  # fmt: skip
+        if gpus:
+            environment["DOVETAIL_EMULATE_GPUS"] = str(gpus)
+        piped = job in self._piped
+        self._processes[job, task_index] = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if piped else None,
+            stderr=subprocess.STDOUT if piped else None,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+
+    def wait_until_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until all tasks answer, or are programs of the user's that have done their work already.
+
+        Raises:
+            UnavailableError: one has ended, or does not answer in time.
+        """
+        waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self._processes}
+        deadline = time.monotonic() + timeout_s
+        pool = ConnectionPool(self._keys)
+        with contextlib.closing(pool), pool.borrow() as connections:
+            while waiting:
+                for address in waiting:
+                    connections.send(address, Message("ping", {"seq": 0}))
+                for address, _ in connections.poll(0.05):
+                    waiting.pop(address, None)
+                for address, (job, i) in list(waiting.items()):
+                    process = self._processes[job, i]
+                    code = process.poll()
+                    if code == 0 and job in self._programs:
+                        del waiting[address]
+                    elif code is not None:
+                        said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
+                        why = f":\n{said}" if said else "; its output says why"
+                        raise UnavailableError(
+                            None,
+                            None,
+                            f"The process of /job:{job}/task:{i} ended with status {code} before it answered{why}",
+                        )
+                if waiting and time.monotonic() > deadline:
+                    names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
+                    raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
+
+    def list_devices(self) -> list[DeviceInfo]:
+        """The devices of all tasks, those of the first task of `chief`, `master` or `worker` first, else by task.
+
+        Raises:
+            UnavailableError: a task does not answer.
+        """
+        found: list[DeviceInfo] = []
+        pool = ConnectionPool(self._keys)
+        with contextlib.closing(pool), pool.borrow() as connections:
+            for number, (job, i) in enumerate(self._processes):
+                address = self.cluster_spec.task_address(job, i)
+                asked = Message("status", {"request": number})
+                reply = call(connections, address, f"/job:{job}/task:{i}", asked, "devices", ANSWER_S, ANSWER_S)
+                found += [device_from_fields(d) for d in reply.fields["devices"]]
+        jobs = self.cluster_spec.jobs
+        first = next((job for job in ("chief", "master", "worker") if job in jobs), jobs[0])
+        return sorted(found, key=lambda d: (d.name.job != first, d.name))
+
+    def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
+        """Send a task's process a signal (default: kill it at once). A process that is killed or stopped is so when this returns."""
+        process = self._processes[job, task_index]
+        process.send_signal(number)
+        if number == signal.SIGKILL:
+            process.wait()
+        elif number == signal.SIGSTOP:  # its threads on other processors run on for a moment
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def wait(self, job: str, timeout_s: float | None = None) -> list[int]:
+        """Wait until all processes of a job have ended by themselves; their exit statuses. TimeoutExpired when they do not."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return [
+            p.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for (j, _), p in self._processes.items()
+            if j == job
+        ]
+
+    def close(self) -> None:
+        """Take all processes down. Closing twice does nothing."""
+        self._finalizer()
+        atexit.unregister(self._finalizer)
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        up = sum(p.poll() is None for p in self._processes.values())
+        return f"<dt.LocalCluster {self.cluster_spec.as_dict()}, {up} of {len(self._processes)} processes running>"
+
+
+def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner: int, grace_s: float = 3.0) -> None:
+    """Ask all processes to end by closing their standard input; kill those that do not. Only the process that started them does so."""
+    if process_id() != owner:
+        return
+    for p in processes.values():
+        if p.stdin is not None:
+            with contextlib.suppress(OSError):
+                p.stdin.close()
+        if p.poll() is None:  # a stopped process cannot notice
+            with contextlib.suppress(ProcessLookupError):
+                p.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + grace_s
+    for p in processes.values():
+        try:
+            p.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+        if p.stdout is not None:
+            p.stdout.close()
+
+
+def _reserved_port() -> socket.socket:
+    """A socket that keeps a free port from being given to anybody else until the task listens there.
+
+    It is bound but does not listen; with SO_REUSEADDR on both sides the task's own socket may bind the same port.
+    """
+    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+    return s
+
+
+def _port(s: socket.socket) -> int:
+    port: Any = s.getsockname()[1]
+    return int(port)
+
+
+FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
+MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...
+STEADY_S = 60.0  # ... and from the beginning after it has been up for so long
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One task: when it was started, and when it will be."""
+
+    started: float
+    pause: float = FIRST_PAUSE_S
+    again_at: float | None = None
+
+
+class Supervisor:
+    """Keeps the tasks of a cluster running.
+
+    Args:
+        cluster: it must be up.
+        say: told what happens, in words.
+        restart: start tasks again that have ended.
+        clock: seconds; tests give their own.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        say: Callable[[str], None],
+        *,
+        restart: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._say = say
+        self._restart = restart
+        self._clock = clock
+        self._kept = {task: _Kept(clock()) for task in cluster.tasks}
+
+    def look(self) -> bool:
+        """See to all tasks once; True if any has been started again or has ended since the last look."""
+        changed = False
+        for (job, i), kept in self._kept.items():
+            now = self._clock()
+            code = self._cluster.process(job, i).poll()
+            if code is None:
+                if now - kept.started > STEADY_S:
+                    kept.pause = FIRST_PAUSE_S
+                continue
+            if kept.again_at is None:
+                changed = True
+                kept.again_at = now + kept.pause
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+                then = f"; it is started again in {kept.pause:.0f} s" if self._restart else ""
+                self._say(f"/job:{job}/task:{i} {how}{then}")
+            if self._restart and now >= kept.again_at:
+                changed = True
+                self._cluster.start(job, i)
+                kept.started, kept.again_at = now, None
+                kept.pause = min(MOST_PAUSE_S, 2 * kept.pause)
+                self._say(f"/job:{job}/task:{i} was started again")
+        return changed
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether no task runs, nor will again."""
+        return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._kept)
+
+    def processes(self) -> dict[str, int]:
+        """Task -> process number."""
+        return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._kept}
+
+
+class UpFile:
+    """The file that says that a cluster is up, held by its keeper.
+
+    Raises:
+        FileExistsError: the cluster is up already.
+    """
+
+    def __init__(self, cluster_file: Path) -> None:
+        self.path = up_path(cluster_file)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise FileExistsError(f"The cluster of {cluster_file} is up already: {self.path}") from None
+
+    def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
+        """Say which tasks there are."""
+        text = json.dumps({"keeper": os.getpid(), "targets": targets, "processes": processes}, indent=1).encode()
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text, 0)
+
+    def __enter__(self) -> UpFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        os.close(self._descriptor)
+
+
+def up_path(cluster_file: Path) -> Path:
+    """Where the file for a cluster is."""
+    return cluster_file.with_name(cluster_file.name + ".up")
+
+
+def read_up(cluster_file: Path) -> dict[str, Any]:
+    """What the keeper of a cluster that is up has written.
+
+    Raises:
+        FileNotFoundError: the cluster is not up.
+    """
+    gone = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail cluster up {cluster_file}` starts it")
+    try:
+        with up_path(cluster_file).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                found: dict[str, Any] = json.load(file)
+                return found
+    except (FileNotFoundError, ValueError):
+        raise gone from None
+    raise gone  # nobody holds it: its keeper was killed, and the tasks ended with it
+
+
+def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
+    """Stop a cluster that is up.
+
+    Raises:
+        FileNotFoundError: it is not up. TimeoutError: it has not gone in time.
+    """
+    os.kill(int(read_up(cluster_file)["keeper"]), signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(FileNotFoundError):
+        while time.monotonic() < deadline:
+            read_up(cluster_file)
+            time.sleep(0.05)
+        raise TimeoutError(f"The cluster of {cluster_file} has not gone within {timeout_s:.0f} s")
+
+
+def restart(cluster_file: Path, task: str) -> None:
+    """End a task of a cluster that is up; its keeper starts it again.
+
+    Raises:
+        FileNotFoundError: the cluster is not up. LookupError: it has no such task.
+    """
+    processes = read_up(cluster_file)["processes"]
+    found = [
+        pid
+        for name, pid in processes.items()
+        if name.removeprefix("/job:").replace("/task:", ":") == task or name == task
+    ]
+    if not found:
+        raise LookupError(f"The cluster of {cluster_file} has no task {task!r}; it has {', '.join(processes)}")
+    os.kill(int(found[0]), signal.SIGTERM)

@@ -1,0 +1,161 @@
+"""Looking at a cluster from outside: what each of its tasks says about itself, and which do not answer.
+
+One task is enough to find the others: it knows the cluster. Asking costs a task a message, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ...graph.core.errors import InternalError, UnavailableError
+from ..rpc.pending_call import call
+from ..transport.client_set import Connections
+from ..transport.keys import client_keys
+from ..wire.messages import Message, WireError
+
+ANSWER_S = 2.0  # a task that lives answers at once
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """One look at one task.
+
+    Attributes:
+        task: `/job:ps/replica:0/task:0`.
+        address: `host:port`.
+        figures: what it says (`Server.figures`); None: it does not answer.
+        at: when, in seconds of a clock of this process.
+    """
+
+    task: str
+    address: str
+    figures: dict[str, Any] | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened between two looks at a task, per second: steps, and bytes by the task that they were sent to."""
+
+    steps: float
+    bytes_to: dict[str, float]
+
+
+def rates(before: TaskView | None, now: TaskView) -> Rates | None:
+    """The rates between two looks; None where there is nothing to compare, as after a restart."""
+    if before is None or before.figures is None or now.figures is None or now.at <= before.at:
+        return None
+    if before.figures["incarnation"] != now.figures["incarnation"]:
+        return None
+    seconds = now.at - before.at
+    sent = {link["to"]: link["bytes"] for link in before.figures["links"]}
+    return Rates(
+        (now.figures["steps_started"] - before.figures["steps_started"]) / seconds,
+        {link["to"]: (link["bytes"] - sent.get(link["to"], 0)) / seconds for link in now.figures["links"]},
+    )
+
+
+class Observer:
+    """Looks at the cluster of the server at `address`.
+
+    Args:
+        address: `host:port` of any of its tasks.
+        keys: folder of keys; None: that of DOVETAIL_KEYS, or no keys.
+
+    Raises:
+        UnavailableError: that task does not answer. PermissionDeniedError: it does not let us in.
+
+    >>> with Observer("localhost:2222") as observer:    # doctest: +SKIP
+    ...     print([view.task for view in observer.look()])
+    ['/job:ps/replica:0/task:0', '/job:worker/replica:0/task:0']
+    """
+
+    def __init__(self, address: str, keys: str | None = None) -> None:
+        self._requests = itertools.count(1)
+        self._connections = Connections(client_keys(keys))
+        try:
+            asked = Message("stats", {"request": next(self._requests)})
+            name = f"the server at {address}"
+            try:
+                reply = call(self._connections, address, name, asked, "figures", ANSWER_S, ANSWER_S * 2)
+            except UnavailableError:
+                raise UnavailableError(
+                    None,
+                    None,
+                    f"No server answers at {address}, within {ANSWER_S:.0f} s: it is dead, stopped, cut off or not started. Any other "
+                    "task of the cluster knows it, too.",
+                ) from None
+        except BaseException:
+            self._connections.close()
+            raise
+        figures = _checked(reply)
+        self._addresses: dict[str, str] = {**figures["cluster"], figures["task"]: address}
+
+    def look(self) -> list[TaskView]:
+        """Ask all tasks; those that do not answer in time have no figures."""
+        asked: dict[int, str] = {}
+        for task, address in self._addresses.items():
+            request = next(self._requests)
+            asked[request] = task
+            try:
+                self._connections.send(address, Message("stats", {"request": request}))
+            except OSError:  # it cannot be reached
+                self._connections.forget(address)
+        found: dict[str, TaskView] = {}
+        deadline = time.monotonic() + ANSWER_S
+        while len(found) < len(self._addresses) and time.monotonic() < deadline:
+            try:
+                arrived = self._connections.poll(max(0.0, deadline - time.monotonic()))
+            except WireError:  # that task has another version
+                continue
+            for address, message in arrived:
+                task = asked.get(message.fields.get("request", 0), "")
+                if message.kind == "figures" and self._addresses.get(task) == address:
+                    found[task] = TaskView(task, address, _checked(message), time.monotonic())
+        for task, address in self._addresses.items():
+            if task not in found:
+                self._connections.forget(address)  # the next look begins anew
+        now = time.monotonic()
+        return [
+            found.get(task) or TaskView(task, address, None, now) for task, address in sorted(self._addresses.items())
+        ]
+
+    def why_silent(self, address: str) -> str | None:
+        """Why a task says nothing, if it is a matter of keys."""
+        return self._connections.get(address).why_silent()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._connections.close()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_NEEDED: dict[str, type | tuple[type, ...]] = {
+    "task": str, "cluster": dict, "pid": int, "incarnation": int, "up_s": (int, float), "memory": int, "devices": list,
+    "sessions": int, "steps_running": int, "steps_started": int, "steps_failed": int, "steps": list, "links": list, "refused": int,
+}  # fmt: skip
+
+
+def _checked(message: Message) -> dict[str, Any]:
+    """The figures of a message, which may come from another version.
+
+    Raises:
+        InternalError: something is missing.
+    """
+    figures: dict[str, Any] = message.fields["figures"]
+    missing: Sequence[str] = [k for k, kind in _NEEDED.items() if not isinstance(figures.get(k), kind)]
+    if missing:
+        raise InternalError(None, None, f"The task says nothing about {', '.join(missing)}: is it of another release?")
+    return figures

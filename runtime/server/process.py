@@ -1,0 +1,52 @@
+"""The program of a plain task: a server, and nothing else. `LocalCluster` runs it as `python -m dovetail.runtime.server.process`.
+
+Which task it is stands in the environment variable `TF_CONFIG`. It ends when its standard input closes, that is, when whoever
+started it has gone, however that happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from ..config import ConfigProto
+from ..logs import set_up_log
+from .server import Server
+
+
+def server_from_environment(device_count: dict[str, int] | None = None, *, start: bool = True) -> Server:
+    """The server that `TF_CONFIG` describes.
+
+    Raises:
+        ValueError: `TF_CONFIG` is missing or describes no task.
+    """
+    text = os.environ.get("TF_CONFIG", "")
+    try:
+        described = json.loads(text)
+        cluster, task = described["cluster"], described["task"]
+        job, index = str(task["type"]), int(task["index"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(
+            f"TF_CONFIG={text!r} describes no task ({e}); it must hold JSON such as "
+            '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
+        ) from None
+    return Server(cluster, job, index, config=ConfigProto(device_count=device_count or {}), start=start)
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--device-count", type=json.loads, default={})
+    arguments = parser.parse_args()
+    server = server_from_environment(arguments.device_count, start=False)
+    set_up_log(server.job_name, server.task_index)
+    with server:
+        sys.stdin.buffer.read()
+    # Threads of the pool may still be inside a kernel; nobody waits for them any more.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

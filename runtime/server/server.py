@@ -1,0 +1,462 @@
+"""How the kernel shares processors among the tasks of a machine that has more of them than processors.
+
+A task that sends a message wakes its receiver. Where no other processor is free, Linux lets the woken thread displace the one that woke
+it, which is then in the middle of its work: a parameter server that has just sent the first of two workers its token waits until this
+worker has computed its step, and meanwhile the second worker waits for nothing. Threads that are scheduled as batch work
+(`SCHED_BATCH`, sched(7)) displace nobody when they are woken: they go to a free processor, or run as soon as who woke them waits in
+turn. Their share of the processors is the same. Synchronous training of two workers and two parameter servers on two processors is
+a sixth quicker by that; a lone client's read of a variable takes up to 40 microseconds longer (150 instead of 110).
+
+A server: one task of a cluster, master and worker at once.
+
+The process shell around `Master` and `Worker`: it owns the endpoint, and says who of its parts takes which kind of message:
+
+    client_steps     the parts of steps that clients ask for
+    between_tasks    tensors, and what else tasks say to each other during steps
+    master_calls     sessions, graphs, plans
+    worker_calls     programs to take, sessions and variables to forget
+
+Short things are done on the I/O thread where the message arrived: signs of life, tensors, small programs. Work of a master and the
+compiling of programs go to two small pools (`dispatch.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import threadpoolctl
+
+from ...codegen.gpu.driver.api import gpu_memory
+from ...graph.collectives.coordinator import Collectives
+from ...graph.core.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
+from ...graph.core.interpreter_state import process_id
+from ...graph.core.settings import setting
+from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
+from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from ..config import ConfigProto, check_config
+from ..master.handlers import MasterCalls
+from ..master.master import Master, device_fields
+from ..master.worker_clients import ServerPeers
+from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
+from ..observability.step_notes import Recorder, clock
+from ..rpc.dispatch import Calls, Mail
+from ..shared_memory.collective_memory import Boards
+from ..shared_memory.doorbell import Bell
+from ..shared_memory.negotiation import borrowed, share_variables
+from ..shared_memory.shared_variable import can_open
+from ..transport.endpoint import Endpoint
+from ..transport.keys import part_of, serve_with, served_with, server_keys
+from ..transport.zmq_sockets import AddressInUse
+from ..wire.messages import Message
+from ..worker import colocated
+from ..worker.executor import calm_thread
+from ..worker.handlers import ClientSteps, WorkerCalls
+from ..worker.tensor_exchange import BetweenTasks
+from ..worker.worker import Worker
+from .server_def import ServerDef
+
+__all__ = ["displace_nobody"]
+
+
+def displace_nobody() -> None:
+    """Let the calling thread, and those that it starts from now on, be scheduled as batch work.
+
+    Nothing changes where somebody has chosen another policy for it, or `DOVETAIL_BATCH` is 0.
+    """
+    if not setting("DOVETAIL_BATCH") or not hasattr(os, "SCHED_BATCH"):
+        return
+    with contextlib.suppress(OSError):  # forbidden here: it only costs speed
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+logger = logging.getLogger(__name__)
+PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
+Handler = Callable[[bytes, Message], None]
+"""Takes the messages of a kind: who sent it, and what it is."""
+
+
+class Server:
+    """One task of a cluster: serves its devices and state, and is a target for sessions.
+
+    Args:
+        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, over which the other arguments win.
+        job_name, task_index: which task this is; may be left out where only one is possible.
+        protocol: None or "zmq" ("grpc" is accepted and means the same).
+        config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and what its sessions get where they do not say
+            otherwise.
+        start: listen at once.
+        insecure: allow an address that other machines can reach, though there are no keys.
+        keys: folder of keys: it lets in only whom these allow; None: that of DOVETAIL_KEYS, or no keys.
+
+    Raises:
+        ValueError: the task is not determined. InternalError: the cluster has no such task. InvalidArgumentError: an address
+            without port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
+        PermissionError: other machines could reach the address, there are no keys, and `insecure` was not said; or others may
+            read the private key. FileNotFoundError: there are no keys in the folder.
+
+    >>> server = Server({"local": ["localhost:0"]})
+    >>> with Session(server.target) as session:
+    ...     session.run(constant("hello"))
+    b'hello'
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: ServerDef | ClusterSpec | ClusterDef | Mapping[str, Any],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: ConfigProto | None = None,
+        start: bool = True,
+        *,
+        insecure: bool = False,
+        keys: str | Path | None = None,
+    ) -> None:
+        given = server_or_cluster_def
+        if isinstance(given, ServerDef):
+            job_name = given.job_name or None if job_name is None else job_name
+            task_index = given.task_index if task_index is None else task_index
+            protocol = given.protocol or None if protocol is None else protocol
+            config = given.default_session_config if config is None else config
+            given = given.cluster
+        self.cluster_spec = ClusterSpec(given)
+        self.config = check_config(config)
+        self._protocol = protocol
+        if protocol not in PROTOCOLS:
+            raise NotFoundError(None, None, f"No server factory is known for protocol {protocol!r}; use 'zmq'")
+        self.job_name, self.task_index = _which_task(self.cluster_spec, job_name, task_index)
+        self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
+        if not self._address.rpartition(":")[2].strip().isdigit():
+            task = f"/job:{self.job_name}/task:{self.task_index}"
+            raise InvalidArgumentError(
+                None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'"
+            )
+        self._insecure = insecure
+        self._keys = server_keys(keys, part_of(self.job_name, self.task_index))
+        if self._keys is not None:
+            for job in self.cluster_spec.jobs:
+                for address in self.cluster_spec.job_tasks(job):
+                    if address and address != self._address:
+                        self._keys.server(address)  # better now than when the first tensor is to be sent there
+        self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
+        self.devices: tuple[DeviceInfo, ...] = local_devices(
+            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
+        )
+        self.incarnation = self.devices[0].incarnation
+        self._mail = Mail(self.task)
+        self._process = process_id()
+        self._stopped = threading.Event()
+        self._metrics: MetricsServer | None = None
+        self._bell: Bell | None = None
+        self._next_look = 0.0
+        self._stalled = 0  # steps that were reported to make no progress
+        if start:
+            self.start()
+
+    @staticmethod
+    def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
+        """A server of a cluster of its own, on a free port: job `local`, task 0."""
+        return Server({"local": ["localhost:0"]}, config=config, start=start)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen. Does nothing when it listens already; RuntimeError after `stop`."""
+        if self._stopped.is_set():
+            raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
+        if self._mail.endpoint is not None:
+            return
+        _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
+        displace_nobody()
+        share_variables()
+        mail = self._mail
+        boards = Boards(mail.may_sleep)
+        self._collectives = Collectives(
+            self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, boards, mail.lives
+        )
+        gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
+        self._calls = Calls(mail)
+        self._between = BetweenTasks(mail, self._calls, self.incarnation, gpus)
+        self._worker = Worker(
+            self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
+            threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name, collectives=self._collectives,
+            lends=self._between.lends,
+            data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
+        )  # fmt: skip
+        self._steps = ClientSteps(self._worker, mail)
+        self._between.serve(self._worker, self._steps)
+        self._began = time.monotonic()
+        self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
+        self._peers = mail.peers = ServerPeers(
+            self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: mail.endpoint
+        )
+        self._master = Master(self.task, self._peers)
+        self._master_calls = MasterCalls(self._master, self._calls, mail, self.cluster_spec, self.config)
+        self._handlers = self._table()
+        try:
+            mail.endpoint = Endpoint(
+                self._address, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
+            )
+        except AddressInUse as e:
+            raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
+        self._address = mail.endpoint.address
+        mail.endpoint.call_soon(calm_thread)
+        if can_open():
+            self._bell = self._worker.direct.posts.bell = Bell()
+            mail.endpoint.attend(self._bell.fd, self._on_bell)
+        if self._keys is not None:
+            serve_with(self._keys)
+        if setting("DOVETAIL_METRICS"):
+            try:
+                self._metrics = MetricsServer(setting("DOVETAIL_METRICS"), self.figures)
+            except (OSError, ValueError) as e:  # a task that nobody can watch still does its work
+                logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
+        colocated.announce(self._address, self)
+
+    @property
+    def address(self) -> str:
+        """`host:port` on which it listens."""
+        return self._address
+
+    @property
+    def target(self) -> str:
+        """What a session is given to use this server: `zmq://host:port`."""
+        return f"zmq://{self._address}"
+
+    @property
+    def server_def(self) -> ServerDef:
+        """What it was told, as plain data."""
+        cluster = self.cluster_spec.as_cluster_def()
+        return ServerDef(cluster, self.job_name, self.task_index, self.config, self._protocol or "grpc")
+
+    def join(self) -> None:
+        """Block until the server is stopped (by `stop`, or by Ctrl-C)."""
+        while not self._stopped.wait(1.0):  # a wait without limit could not be interrupted on every platform
+            pass
+
+    def stop(self) -> None:
+        """End all steps and sessions and stop listening. Stopping twice does nothing."""
+        if self._stopped.is_set() or process_id() != self._process:  # a forked child has none of its threads
+            return
+        self._stopped.set()
+        self._mail.is_stopping = True
+        if self._mail.endpoint is not None:
+            colocated.withdraw(self._address)
+            if self._keys is not None:
+                served_with(self._keys)
+            self._calls.close()
+            self._worker.close()
+            self._mail.endpoint.close()
+            if self._bell is not None:
+                self._bell.close()
+            self._peers.close()
+            if self._metrics is not None:
+                self._metrics.close()
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped.is_set() else "not started" if self._mail.endpoint is None else self.target
+        return f"<dt.train.Server {self.task} {state}>"
+
+    # --- sessions of this process ----------------------------------------------------------------------------------
+
+    def start_here(
+        self,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        finish: Callable[[Mapping[str, Any] | OpError], None],
+        *,
+        host: colocated.Host | None,
+        recorder: Recorder | None = None,
+        client: int = 0,
+    ) -> None:
+        """As `LocalServer.start_here`."""
+        self._worker.start(step, program, feeds, finish, host=host, recorder=recorder, client=client)
+
+    def abort_here(self, step: int, reason: str) -> None:
+        """As `LocalServer.abort_here`."""
+        self._worker.abort(step, reason)
+
+    def waits_here(self, step: int) -> list[str]:
+        """As `LocalServer.waits_here`."""
+        return [what[:WAIT_CHARS] for what in self._worker.waits_for(step)[:MOST_WAITS]]
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def _table(self) -> dict[str, Handler]:
+        """Who takes which kind of message; one that is not here is an answer that nobody waits for any more."""
+        steps, between, master = self._steps, self._between, self._master_calls
+        worker = WorkerCalls(self._worker, self._calls, self._mail, self.incarnation)
+        return {
+            "ping": self._on_ping,
+            "status": self._on_status,
+            "stats": self._on_stats,
+            "collective": self._on_collective,
+            "run": steps.on_run,
+            "abort": steps.on_abort,
+            "tensors": between.on_tensors,
+            "gpu_hello": between.on_gpu_hello,
+            "gpu_reader": between.on_gpu_reader,
+            "gpu_refused": between.on_gpu_refused,
+            "gpu_loans": between.on_gpu_loans,
+            "want": between.on_want,
+            "denied": between.on_denied,
+            "missing": between.on_missing,
+            "coming": between.on_coming,
+            "accounted": between.on_accounted,
+            "create_session": master.on_create_session,
+            "extend": master.on_call,
+            "prepare": master.on_call,
+            "plan": master.on_call,
+            "close_session": master.on_call,
+            "reset": master.on_call,
+            "touch": master.on_touch,
+            "register": worker.on_register,
+            "release": worker.on_release,
+            "forget_session": worker.on_forget_session,
+            "reset_containers": worker.on_reset_containers,
+            "page": worker.on_page,
+            "sees": worker.on_sees,
+            "post": worker.on_post,
+        }
+
+    def _on_message(self, peer: bytes, message: Message) -> None:
+        handler = self._handlers.get(message.kind)
+        if handler is not None:
+            handler(peer, message)
+
+    def _on_bell(self) -> None:
+        assert self._bell is not None
+        self._bell.answer()
+        self._worker.look()
+
+    def _on_tick(self) -> None:
+        now = time.monotonic()
+        self._worker.look()
+        self._collectives.tick(now)
+        self._steps.end_forsaken(now)
+        self._between.ask_for_overdue(now)
+        if now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S
+            self._master_calls.tidy(now)
+            self._steps.tidy(now)
+            borrowed()  # a client that was killed may have lent a lot
+            self._between.loans.tick()
+            for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
+                self._stalled += 1
+                text = "; ".join(waits[:MOST_WAITS])
+                logger.warning("%s: step %d has made no progress for %.0f s: %s", self.task, step, seconds, text)
+
+    def _on_ping(self, peer: bytes, message: Message) -> None:
+        now, request = time.monotonic(), message.fields.get("request")
+        self._steps.lives(peer, now)
+        fields = {"seq": message.fields["seq"], "incarnation": self.incarnation, "clock": clock()}
+        if request is not None:
+            self._master_calls.lives(peer, request, now)
+            runs = self._steps.runs(peer, request)
+            fields["working"] = runs or self._calls.works_on(peer, request)
+            if message.fields.get("waits"):
+                fields["waits"] = self.waits_here(self._steps.number(request)) if runs else []
+        self._mail.reply(peer, Message("pong", fields))
+
+    def _on_collective(self, peer: bytes, message: Message) -> None:
+        self._collectives.message(message.fields, message.tensors)
+
+    def _on_status(self, peer: bytes, message: Message) -> None:
+        fields = {
+            "request": message.fields["request"],
+            "devices": [device_fields(d) for d in self.devices],
+            "incarnation": self.incarnation,
+        }
+        self._mail.reply(peer, Message("devices", fields))
+
+    def _on_stats(self, peer: bytes, message: Message) -> None:
+        figures = self.figures()
+        self._mail.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
+
+    def figures(self) -> dict[str, Any]:
+        """What this task does, in plain values: what `dovetail status` shows, and the metrics."""
+        now = time.monotonic()
+        spec = self.cluster_spec
+        return {
+            "task": self.task,
+            "job": self.job_name,
+            "task_index": self.task_index,
+            "cluster": {
+                f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
+                for job in spec.jobs
+                for i in spec.task_indices(job)
+            },
+            "pid": os.getpid(),
+            "incarnation": self.incarnation,
+            "up_s": now - self._began,
+            "memory": memory_in_use(),
+            "devices": [device_fields(d) for d in self.devices],
+            "keys": self._keys is not None,
+            "refused": self._mail.endpoint.refused if self._mail.endpoint is not None else 0,
+            "sessions": len(self._master.handles()),
+            "steps_running": len(self._worker.running()),
+            "steps_started": self._worker.started,
+            "steps_failed": self._worker.failed,
+            "steps_stalled": self._stalled,
+            "steps": self._watchdog.figures(now),
+            **self._between.traffic.figures(),
+        }
+
+
+def _share_cores(cluster: ClusterSpec, address: str, wanted: int) -> None:
+    """Give this process's matrix products their share of the cores.
+
+    BLAS takes all cores unless told otherwise, and its threads wait by spinning. Several tasks on one machine would
+    then slow each other down many times over. So each gets the cores divided by the tasks of the cluster that have the same host
+    in their address, unless the user decides: by `intra_op_parallelism_threads` or the libraries' own variables.
+    """
+    if not wanted:
+        if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):
+            return
+        host = address.rpartition(":")[0]
+        tasks = [cluster.task_address(job, i) for job in cluster.jobs for i in cluster.task_indices(job)]
+        wanted = max(1, (os.cpu_count() or 1) // sum(a.rpartition(":")[0] == host for a in tasks))
+    threadpoolctl.threadpool_limits(wanted, user_api="blas")
+
+
+def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
+    """The task meant, completed where only one is possible."""
+    if job_name is None:
+        if len(cluster.jobs) != 1:
+            raise ValueError(
+                f"Must specify an explicit `job_name`: the cluster has the jobs {', '.join(cluster.jobs) or '(none)'}."
+            )
+        job_name = cluster.jobs[0]
+    if job_name not in cluster.jobs:
+        raise InternalError(None, None, f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
+    indices = cluster.task_indices(job_name)
+    if task_index is None:
+        if len(indices) != 1:
+            raise ValueError(
+                f"Must specify an explicit `task_index`: job '{job_name}' has the tasks {', '.join(map(str, indices))}."
+            )
+        task_index = indices[0]
+    if task_index not in indices:
+        raise InternalError(
+            None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}"
+        )
+    return job_name, task_index

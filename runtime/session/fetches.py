@@ -1,0 +1,228 @@
+"""Fetches and feeds as users write them, turned into names and back.
+
+A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts, namedtuples, dataclasses and attrs classes of those, nested
+as you like; the result has the same structure, with None where a node stood, an `IndexedSlicesValue` for `IndexedSlices`, and a
+`SparseTensorValue` for a `SparseTensor`. A feed is a dict from tensors (or names, variables' values) to values.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.build import to_array
+from ...graph.core.constant_value import static_dims
+from ...graph.core.dtypes import string
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import compatible, text
+from ...graph.tensors.indexed_slices import IndexedSlices
+from ...graph.tensors.sparse_tensor import SparseTensor
+
+Values = Mapping[str, Any]
+Rebuild = Callable[[Values], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """What one `run` asks for: tensors by name, nodes by name, and how to build the answer."""
+
+    tensors: tuple[str, ...]
+    targets: tuple[str, ...]
+    rebuild: Rebuild
+
+
+def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
+    """Understand what the user asks for.
+
+    Raises:
+        TypeError: something that is no graph element. ValueError: an unknown name, an element of another graph, or one that may
+            not be fetched.
+    """
+    tensors: dict[str, None] = {}
+    targets: dict[str, None] = {}
+
+    def one(fetch: Any) -> Rebuild:
+        if fetch is None:
+            raise TypeError(
+                "Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those"
+            )
+        if isinstance(fetch, tuple) and hasattr(fetch, "_fields"):
+            parts = [one(f) for f in fetch]
+            kind: Any = type(fetch)
+            return lambda v: kind(*[p(v) for p in parts])
+        if isinstance(fetch, (list, tuple)):
+            parts = [one(f) for f in fetch]
+            outer = type(fetch)
+            return lambda v: outer([p(v) for p in parts])
+        if isinstance(fetch, collections.abc.Mapping):
+            items = [(k, one(f)) for k, f in fetch.items()]
+            make: Any = type(fetch)
+            return lambda v: make((k, p(v)) for k, p in items)
+        if isinstance(fetch, (IndexedSlices, SparseTensor)):
+            several = [one(t) for t in fetch._tensors()]
+            made: Any = fetch._value
+            return lambda v: made(*[part(v) for part in several])
+        if dataclasses.is_dataclass(fetch) and not isinstance(fetch, type) and not hasattr(fetch, "_as_graph_element"):
+            inside = [(f.name, one(getattr(fetch, f.name))) for f in dataclasses.fields(fetch) if f.init]
+            return lambda v: dataclasses.replace(fetch, **{name: p(v) for name, p in inside})
+        attrs: Any = getattr(type(fetch), "__attrs_attrs__", None)
+        if attrs is not None:  # of the package `attrs`
+            filled: Any = type(fetch)
+            parts = [one(getattr(fetch, a.name)) for a in attrs if a.init]
+            names = [getattr(a, "alias", None) or a.name.lstrip("_") for a in attrs if a.init]
+            return lambda v: filled(**{name: p(v) for name, p in zip(names, parts, strict=True)})
+        element = _element(graph, fetch, "fetch")
+        if not graph.is_fetchable(element):
+            raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
+        if isinstance(element, Node):
+            targets[element.name] = None
+            return lambda v: None
+        name = element.name
+        tensors[name] = None
+        return lambda v: v[name]
+
+    rebuild = one(fetches)
+    return Fetches(tuple(tensors), tuple(targets), rebuild)
+
+
+def _element(graph: Graph, obj: Any, what: str) -> Tensor | Node:
+    try:
+        return graph.as_graph_element(obj)
+    except TypeError:
+        raise TypeError(
+            f"Fetch argument {obj!r} has invalid type {type(obj).__name__}, must be a Tensor, Operation, variable or name. "
+            if what == "fetch"
+            else f"Cannot interpret feed_dict key as Tensor: {obj!r} is a {type(obj).__name__}"
+        ) from None
+    except KeyError as e:
+        raise ValueError(f"Cannot interpret {what} {obj!r}: {e.args[0]}") from None
+    except ValueError as e:
+        raise ValueError(f"Cannot interpret {what} {obj!r}: {e}") from None
+
+
+def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """The values fed, by tensor name, as arrays of the tensors' types.
+
+    Raises:
+        TypeError: a key that is no tensor, or a tensor as value.
+        ValueError: a value of the wrong shape; a key of another graph.
+    """
+    if not feed_dict:
+        return {}
+    if not isinstance(feed_dict, collections.abc.Mapping):
+        raise TypeError(f"feed_dict must be a dict from tensors to values, not {type(feed_dict).__name__}")
+    out: dict[str, Any] = {}
+    for key, value in feed_dict.items():
+        if isinstance(key, IndexedSlices):
+            pairs: Sequence[tuple[Any, Any]] = _fed_rows(key, value)
+        elif isinstance(key, SparseTensor):
+            pairs = _fed_elements(key, value)
+        elif isinstance(key, tuple):
+            pairs = list(_leaves(key, value))
+        else:
+            pairs = [(key, value)]
+        for k, v in pairs:
+            known = isinstance(key, Tensor) and key.op.graph is graph and graph.is_feedable(key)
+            tensor = key if known else _fed_tensor(graph, k)
+            out[tensor.name] = feed_value(tensor, v)
+    return out
+
+
+def _leaves(key: tuple[Any, ...], value: Any) -> Iterator[tuple[Any, Any]]:
+    """The pairs of a tuple of keys, which may hold tuples, and its values."""
+    for k, v in zip(key, value, strict=True):
+        if isinstance(k, tuple):
+            yield from _leaves(k, v)
+        else:
+            yield k, v
+
+
+def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
+    """Values and indices, and the shape of the whole where the graph has one and a value for it is given."""
+    given = tuple(value)
+    if len(given) not in (2, 3):
+        raise ValueError(
+            f"IndexedSlices are fed with (values, indices) or (values, indices, dense_shape), not {len(given)} values"
+        )
+    if key.dense_shape is None or len(given) == 2 or given[2] is None:
+        return [(key.values, given[0]), (key.indices, given[1])]
+    return [(key.values, given[0]), (key.indices, given[1]), (key.dense_shape, given[2])]
+
+
+def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
+    """Indices, values and the shape of the whole."""
+    given = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(given) == 2 and (dims := static_dims(key.dense_shape)) is not None and None not in dims:
+        given = (*given, dims)
+    if len(given) != 3:
+        raise ValueError(
+            f"A SparseTensor is fed with a SparseTensorValue or (indices, values, dense_shape), not {value!r}"
+        )
+    indices, values, dense_shape = (np.asarray(x) if not isinstance(x, Tensor) else x for x in given)
+    if isinstance(indices, np.ndarray) and not indices.size:
+        indices = np.zeros((0, np.size(dense_shape)), np.int64)  # an empty list has no second axis
+    return list(zip(key._tensors(), (indices, values, dense_shape), strict=True))
+
+
+def _fed_tensor(graph: Graph, key: Any) -> Tensor:
+    element = _element(graph, key, "feed_dict key") if key is not None else None
+    if not isinstance(element, Tensor):
+        hint = ""
+        if isinstance(element, Node) and element.outputs:
+            hint = f", it is a node; its output is {element.outputs[0].name!r}"
+        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {key!r} is not a tensor{hint}")
+    if not graph.is_feedable(element):
+        raise ValueError(f"Tensor {element.name} may not be fed.")
+    return element
+
+
+def feed_value(tensor: Tensor, value: Any) -> Any:
+    """One fed value as an array of the tensor's type; an array of the right type is not copied."""
+    if isinstance(value, Tensor):
+        raise TypeError(
+            f"The value of a feed cannot be a Tensor ({value!r} for {tensor.name}): feed arrays, numbers or lists; to connect tensors, "
+            "build the graph with them"
+        )
+    dtype = tensor.dtype.base
+    if isinstance(value, np.ndarray) and value.dtype == dtype.np and dtype is not string:
+        array = value
+    elif type(value) is float and dtype.is_floating:
+        array = np.array(value, dtype.np)
+    else:
+        try:
+            own = isinstance(value, (np.ndarray, np.generic)) and (dtype is string or value.dtype.kind not in "biufc")
+            array = np.asarray(to_array(value, None if own else dtype))
+        except (TypeError, ValueError) as e:
+            raise type(e)(f"Cannot feed Tensor '{tensor.name}' (made at {tensor.op.source}): {e}") from None
+        if array.dtype != dtype.np:
+            if (array.dtype == object) != (dtype is string) and array.size:
+                raise TypeError(
+                    f"Cannot feed a value of type {array.dtype} for Tensor '{tensor.name}' of type {dtype.name} (made at "
+                    f"{tensor.op.source})"
+                )
+            array = array.astype(dtype.np)
+    if not compatible(array.shape, tensor.dims):
+        raise ValueError(
+            f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape "
+            f"{text(tensor.dims)} (made at {tensor.op.source})"
+        )
+    return array
+
+
+def given_back(value: Any) -> Any:
+    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, arrays that are his own otherwise.
+
+    What is read-only belongs to somebody else (a variable, a constant, a message): the user gets a copy.
+    """
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0:
+            return value[()]
+        if not value.flags.writeable:
+            return value.copy()
+    return value

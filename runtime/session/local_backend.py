@@ -1,0 +1,221 @@
+"""A session in this process: one task, no sockets, no threads of its own.
+
+A step runs in the thread that called `run`; one that has a deadline, in a thread of its own, for which that one waits. Most are one
+short program that meets nobody: no books are kept of those (`step_scheduler.py`). When a step must wait for another one (an empty
+queue), that thread sleeps; whoever settles what it waits for, a step of another thread, hands the rest of the step back to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
+
+from ...codegen.gpu.driver.api import gpu_memory
+from ...graph.core.errors import DeadlineExceededError, InternalError, OpError
+from ...graph.core.graph import Graph
+from ...graph.core.settings import setting
+from ...graph.resources.resource_manager import Resources, SessionState
+from ...placer.cluster.spec import Cluster, local_devices
+from ...placer.plan import Plan
+from ..config import ConfigProto
+from ..master.master import Master, Part
+from ..observability.step_notes import Gathered, Recorder
+from ..worker.registration import Registration
+from ..worker.worker import Worker
+
+LOCAL_TASK = "/job:localhost/replica:0/task:0"
+
+
+def in_process(graph: Graph, config: ConfigProto) -> InProcess:
+    """The target of a session without servers: one task, no sockets, no threads."""
+    emulated = setting("DOVETAIL_EMULATE_GPUS")
+    devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
+    worker = Worker(LOCAL_TASK, devices, default_container="localhost", data_folders=None)
+    return _with_worker(worker, graph, config)
+
+
+def within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> InProcess:
+    """The target of a session inside a task's own kernels: on the CPU, with the task's state."""
+    config = ConfigProto()
+    devices = local_devices(LOCAL_TASK, config.device_count)
+    worker = Worker(
+        LOCAL_TASK, devices, default_container=resources.default_container, resources=resources, make_state=make_state
+    )
+    found = _with_worker(worker, graph, config)
+    resources.inner.add(found)
+    return found
+
+
+def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> InProcess:
+    return InProcess(Master(LOCAL_TASK, _OwnWorker(worker)), worker, graph, config)
+
+
+class _OwnWorker:
+    """`Peers` of a master that has only its own worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def devices(
+        self,
+        config: ConfigProto,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+    ) -> Cluster:
+        return Cluster(self._worker.devices, self._worker.task)
+
+    def register(self, task: str, registration: Registration) -> int:
+        self._worker.register(registration)
+        return self._worker.devices[0].incarnation
+
+    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        return False
+
+    def post(
+        self,
+        task: str,
+        session: str,
+        seed: int,
+        isolated: bool,
+        names: Sequence[Sequence[str]],
+        peer_timeout_s: float,
+        changed: bool = False,
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        return self._worker.devices[0].incarnation, [None] * len(names)
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        self._worker.release(programs)
+
+    def close_session(self, task: str, session: str) -> None:
+        self._worker.close_session(session)
+
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
+        self._worker.reset(containers, sessions)
+
+
+class InProcess:
+    """A session in this process: one task, `/job:localhost`, whose worker runs in the caller's thread."""
+
+    is_local = True
+
+    def __init__(self, master: Master, worker: Worker, graph: Graph, config: ConfigProto) -> None:
+        self._master = master
+        self._worker = worker
+        self._session = master.create_session(config, graph)
+        self._numbers = itertools.count(1)
+        self._limit_s = config.operation_timeout_in_ms / 1e3  # of each step; 0: none
+        self.devices = self._session.cluster.devices
+
+    def extend(self, graph: Graph) -> None:
+        """Nothing to do: the master sees the user's own graph."""
+
+    def prepare(
+        self,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
+    ) -> list[Part]:
+        """As `Target.prepare`."""
+        return self._master.prepare(self._session.handle, fetches, targets, feeds, warm, deterministic)
+
+    def plan(
+        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
+    ) -> Plan:
+        """As `Target.plan`."""
+        return self._master.plan(self._session.handle, fetches, targets, feeds, program)
+
+    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+        """As `Target.repeat`: here it would be the same as to run each step."""
+        return False
+
+    def run(
+        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+    ) -> dict[str, Any]:
+        """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
+        values: dict[str, Any] = {}
+        for part in parts:
+            recorder = None if gathered is None else Recorder()
+            result = self._step(part, feeds, timeout_s, recorder)
+            if gathered is not None and recorder is not None:
+                gathered.add(part.task, recorder.finished())
+            if isinstance(result, OpError):
+                raise result
+            values.update(result)
+        return values
+
+    def _step(
+        self, part: Part, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
+    ) -> Mapping[str, Any] | OpError:
+        """Run a step. The worker has no pool, so it has ended when `start` returns, or waits for another thread's step."""
+        worker, number = self._worker, next(self._numbers)
+        limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
+        if not limits and recorder is None:
+            quick = worker.alone(part.program)
+            if quick is not None:
+                return worker.run_alone(number, quick, feeds)
+        outcome: list[Mapping[str, Any] | OpError] = []
+        # What goes on in this thread: the rest of a step that was resumed, or nothing, when the step has ended elsewhere.
+        inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+        def finish(result: Mapping[str, Any] | OpError) -> None:
+            outcome.append(result)
+            inbox.put(_nothing)
+
+        def drive() -> None:
+            worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
+            while not outcome:
+                if not worker.may_go_on(number) and inbox.empty():
+                    waits = "; ".join(worker.waits_for(number))
+                    worker.abort(number, "The step cannot go on")
+                    raise InternalError(None, None, f"The step cannot go on: {waits}")
+                inbox.get()()
+
+        try:
+            if limits:
+                self._drive_within(min(limits), number, drive)
+            else:
+                drive()
+        except BaseException as e:  # also Ctrl-C
+            worker.abort(number, f"{type(e).__name__} in the thread that ran the step")
+            raise
+        return outcome.pop()  # not left to the step, which refers to it through `finish`
+
+    def _drive_within(self, limit_s: float, number: int, drive: Callable[[], None]) -> None:
+        """Run a step in a thread of its own, so that this one is back on time whatever a kernel does.
+
+        A kernel that runs when the time is over goes on to its end, and its result is dropped; no other one of the step begins.
+        """
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                drive()
+                done.set_result(None)
+            except BaseException as e:  # for the thread that waits
+                done.set_exception(e)
+
+        threading.Thread(target=run, name=f"dovetail-step-{number}", daemon=True).start()
+        if not wait([done], limit_s).done:
+            last = "; ".join(self._worker.waits_for(number))
+            why = f"waited {limit_s:.1f} s, last because {last}" if last else f"ran for {limit_s:.1f} s"
+            raise DeadlineExceededError(None, None, f"Timed out: this step {why}")
+        done.result()
+
+    def cancel(self) -> None:
+        """End all steps, without closing what others have."""
+        self._worker.close_session(self._session.handle)
+
+    def close(self) -> None:
+        """As `Target.close`."""
+        self._master.close_session(self._session.handle)
+        self._worker.close()
+
+
+def _nothing() -> None:
+    """The step has ended in another thread."""

@@ -1,0 +1,194 @@
+"""Partial runs: one step in several calls, each of which feeds and fetches some of what was agreed on (`Session.partial_run`).
+
+Each call is an ordinary step. It runs what its fetches need and has not run yet; what later calls will need of it is fetched, kept by
+this process, and fed to them. So over all calls each node runs once, as in one step, and the cluster keeps nothing between them.
+
+What has no value that could be kept is computed again: places of variables, the inside of loops and branches. Where that would change
+something twice, the call is refused before anything runs.
+
+Like `tf.Session.partial_run` (TensorFlow 1), where a step of the whole graph stays open in the cluster instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ...graph.core.errors import InvalidArgumentError, UnimplementedError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import Trait
+from ...placer.partition.prune import needed
+from .fetches import Fetches, feed_value
+
+Step = Callable[[Fetches, Mapping[str, Any]], Mapping[str, Any]]
+"""Runs a step: what is wanted, and what is fed, by tensor name; gives the values by name."""
+
+# Stateful ops that only look, or give a place: doing them again changes nothing.
+_LOOKING = frozenset({"IsVariableInitialized", "VarIsInitializedOp", "ReadVariableOp", "ResourceGather"})
+# Places that end with the step in which they were made.
+_OF_A_STEP = frozenset({"TensorArrayV3", "StackV2"})
+
+
+class PartialRun:
+    """One partial run: what was agreed on, what has been fed and fetched, and the values that later calls need.
+
+    Args:
+        graph: the graph. fetches: everything that will be fetched. feeds: everything that will be fed.
+
+    Raises:
+        InvalidArgumentError: nothing is to be fetched or run.
+    """
+
+    def __init__(self, graph: Graph, fetches: Fetches, feeds: Iterable[Tensor]) -> None:
+        if not fetches.tensors and not fetches.targets:
+            raise InvalidArgumentError(None, None, "Must specify at least one target to fetch or execute.")
+        self._graph = graph
+        self._left = set(fetches.tensors) | set(fetches.targets)
+        self._agreed = frozenset(self._left)
+        self._feeds = {t.name: t for t in feeds}
+        self._values: dict[Tensor, Any] = {}  # fed or computed so far
+        self._fed: set[str] = set()
+        self._done: set[Node] = set()
+        self._all = needed(graph, *self._elements(self._agreed), self._feeds.values())
+        self._levels = _levels(self._all)
+        self._places = {n.inputs[i] for n in self._all for i in n.opdef.ref_inputs[: len(n.inputs)]}
+        self._lock = threading.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything has been fetched, or a step has failed."""
+        return not self._left
+
+    def run(self, wanted: Fetches, feeds: Mapping[str, Any], step: Step) -> dict[str, Any]:
+        """One call: the values of `wanted.tensors`.
+
+        Raises:
+            InvalidArgumentError: what was not agreed on, was fed or fetched before, or needs what has not been fed.
+            UnimplementedError: something would have to be done twice. Whatever `step` raises.
+        """
+        with self._lock:
+            fetched = {*wanted.tensors, *wanted.targets}
+            self._check(fetched, feeds)
+            known = self._values | {self._feeds[name]: value for name, value in feeds.items()}
+            nodes = self._to_run(fetched, known)
+            kept = self._kept(nodes, self._left - fetched)
+            names = dict.fromkeys([t.name for t in kept] + [n for n in wanted.tensors if self._tensor(n) not in known])
+            targets = tuple(n for n in wanted.targets if self._graph.get_operation_by_name(n) not in self._done)
+            values: dict[Tensor, Any] = {}
+            if names or targets:
+                taken = {t for n in nodes for t in n.inputs} | {n.outputs[0] for n in _placeholders(nodes)}
+                fed = {t.name: feed_value(t, v) for t, v in known.items() if t in taken}
+                try:
+                    found = step(Fetches(tuple(names), targets, lambda v: v), fed)
+                except BaseException:
+                    self._left.clear()  # who knows what has run
+                    raise
+                values = {self._tensor(name): value for name, value in found.items()}
+            self._fed.update(feeds)
+            self._values = known | values
+            self._done.update(nodes)
+            self._left -= fetched
+            return {name: self._values[self._tensor(name)] for name in wanted.tensors}
+
+    def _check(self, fetched: set[str], feeds: Mapping[str, Any]) -> None:
+        for name in feeds:
+            if name not in self._feeds:
+                raise InvalidArgumentError(None, None, f"The feed {name} was not specified in partial_run_setup.")
+            if name in self._fed:
+                raise InvalidArgumentError(None, None, f"The feed {name} has already been fed.")
+        for name in fetched:
+            if name not in self._agreed:
+                raise InvalidArgumentError(None, None, f"The fetch {name} was not specified in partial_run_setup.")
+            if name not in self._left:
+                raise InvalidArgumentError(None, None, f"The fetch {name} has already been fetched.")
+
+    def _to_run(self, fetched: set[str], known: Mapping[Tensor, Any]) -> list[Node]:
+        """The nodes that a call runs, in order."""
+        missing = {t for t in self._feeds.values() if t not in known}
+        nodes: dict[Node, None] = {}
+        for name in fetched:
+            tensors, targets = self._elements([name])
+            targets = [n for n in targets if n not in self._done]
+            found = needed(self._graph, tensors, targets, [*known, *missing])
+            lacking = [t for n in found for t in n.inputs if t in missing]
+            lacking += [n.outputs[0] for n in _placeholders(found) if n.outputs[0] in missing]
+            lacking += [t for t in tensors if t in missing]
+            if lacking:
+                raise InvalidArgumentError(
+                    None, None,
+                    f"Fetch {name} can't be computed from the feeds that have been fed so far. It needs {lacking[0].name}",
+                )  # fmt: skip
+            nodes.update(dict.fromkeys(found))
+        for node in nodes:
+            place = next((t.op for t in node.inputs if t.op.type in _OF_A_STEP and t.op in self._done), None)
+            if place is not None or (node in self._done and _changes(node)):
+                raise UnimplementedError(
+                    None, node,
+                    f"{node.name} ({node.type}) made at {node.source} belongs to two calls of a partial run, and cannot be done "
+                    "twice: fetch what needs it in one call, or in one session.run",
+                )  # fmt: skip
+        return sorted(nodes, key=lambda n: n.index)
+
+    def _kept(self, nodes: list[Node], later: set[str]) -> list[Tensor]:
+        """What later calls will need of what runs now."""
+        if not later:
+            return []
+        now = set(nodes)
+        todo = [t for n in self._all if n not in now and n not in self._done for t in n.inputs]
+        todo += self._elements(later)[0]
+        found: dict[Tensor, bool] = {}
+        while todo:
+            tensor = todo.pop()
+            if tensor in found or tensor.op not in now:
+                continue
+            found[tensor] = self._has_a_value(tensor)
+            if not found[tensor]:  # it will be computed again, from what it was computed of now
+                todo += tensor.op.inputs
+        return [t for t, has_a_value in found.items() if has_a_value]
+
+    def _has_a_value(self, tensor: Tensor) -> bool:
+        """Whether it can be kept: no place that somebody needs, and not inside a loop or a branch."""
+        node = tensor.op
+        if Trait.STATE_HANDLE in node.opdef.traits or tensor in self._places or self._levels[node]:
+            return False
+        return self._graph.is_fetchable(node) and self._graph.is_feedable(tensor)
+
+    def _tensor(self, name: str) -> Tensor:
+        return self._graph.get_tensor_by_name(name)
+
+    def _elements(self, names: Iterable[str]) -> tuple[list[Tensor], list[Node]]:
+        tensors, nodes = [], []
+        for name in sorted(names):
+            if ":" in name:
+                tensors.append(self._tensor(name))
+            else:
+                nodes.append(self._graph.get_operation_by_name(name))
+        return tensors, nodes
+
+
+def _changes(node: Node) -> bool:
+    """Whether a second run of a node could be told from one: it has an effect, or draws at random."""
+    return node.opdef.is_stateful and Trait.STATE_HANDLE not in node.opdef.traits and node.type not in _LOOKING
+
+
+def _placeholders(nodes: Iterable[Node]) -> list[Node]:
+    """Placeholders that nodes wait for by a control edge."""
+    return [c for n in nodes for c in n.controls if c.type == "Placeholder"]
+
+
+def _levels(nodes: Iterable[Node]) -> dict[Node, int]:
+    """In how many branches and loops each node is; nodes come in order."""
+    levels: dict[Node, int] = {}
+    for node in nodes:
+        level = max((levels.get(b, 0) for b in node.before), default=0)
+        if node.type in ("Switch", "RefSwitch"):
+            level += 1
+        elif node.type == "Exit" or (node.type == "Merge" and node.back_edge is None):
+            level -= 1
+        levels[node] = max(level, 0)
+    return levels
+
+
+__all__ = ["PartialRun"]

@@ -1,0 +1,274 @@
+"""Targets: how one is named, and what a session needs of whatever runs its steps.
+
+Signatures: what a session has prepared, and runs.
+
+A signature is what tells steps apart: what is fetched, run and fed. It is prepared when it is run for the first time. When a task has
+been restarted, what was registered there is gone: the session says so once, with AbortedError, since variables are lost too, and
+prepares anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from ...graph.core.dtypes import resource
+from ...graph.core.errors import AbortedError, CancelledError, NotFoundError, OpError, UnavailableError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node
+from ...graph.core.settings import setting
+from ...placer.cluster.spec import DeviceInfo
+from ...placer.partition.prune import needed
+from ...placer.plan import Plan
+from ..config import RunMetadata, RunOptions
+from ..observability.step_notes import Gathered
+from ..worker.step_gate import StepGate
+from .fetches import Fetches, given_back
+
+if TYPE_CHECKING:
+    from ..master.master import Part
+
+SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
+
+
+def address_of(target: str) -> str:
+    """`host:port` of a session target.
+
+    Raises:
+        NotFoundError: the target has another form.
+    """
+    for scheme in SCHEMES:
+        if target.startswith(scheme):
+            return target[len(scheme) :]
+    raise NotFoundError(
+        None,
+        None,
+        f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
+    )
+
+
+class Target(Protocol):
+    """What a `Session` needs of whatever runs its steps.
+
+    Attributes:
+        devices: of all tasks. is_local: it is this process, so only `Session.close` takes programs from it.
+    """
+
+    devices: tuple[DeviceInfo, ...]
+    is_local: bool
+
+    def extend(self, graph: Graph) -> None:
+        """Make nodes that were added to the graph known."""
+        ...
+
+    def prepare(
+        self,
+        fetches: Sequence[str],
+        targets: Sequence[str],
+        feeds: Sequence[str],
+        warm: bool = False,
+        deterministic: bool = False,
+    ) -> list[Part]:
+        """Make a signature ready to run; `warm`: with all its kernels compiled; `deterministic`: see `KernelOptions`."""
+        ...
+
+    def plan(
+        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
+    ) -> Plan:
+        """What a signature will do, or with the handle of a prepared one, what that does; about `graph`, the session's own."""
+        ...
+
+    def run(
+        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+    ) -> dict[str, Any]:
+        """Run one step; the values of all fetches by name. With `gathered`, the step is traced, and all notes go there."""
+        ...
+
+    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+        """Run one step, without feeds and fetches, again and again until `until()`, as long as it goes well and the tasks know it.
+
+        False if that cannot be, and nothing has run.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+CLOSED = "Attempted to use a closed Session."
+_READS = frozenset(
+    ("IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "ReadVariableOp", "ResourceGather")
+)
+Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""Names of what is fetched, what is run, what is fed."""
+
+
+def _changes_variables(node: Node) -> bool:
+    """Whether a node changes a variable: it takes the place of one, and does not only look at it.
+
+    The counter of an input's epochs is none: steps that train wait for those that fill queues.
+    """
+    if not node.opdef.is_stateful or node.type in _READS or node.type == "CountUpTo":
+        return False
+    return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
+
+
+class Signatures:
+    """What a session has prepared on its target, for its graph."""
+
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.is_closed = False
+        self._graph = graph
+        self._target = target
+        self._lock = threading.Lock()
+        self._prepared: dict[Signature, list[Part]] = {}
+        self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
+        self._is_warned = False  # whether the caller has had an error that may have come from the restart of a task
+        self._last: tuple[Signature, list[Part]] | None = None
+        self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
+        self._changing: dict[Signature, bool] = {}
+        self.gate = StepGate(self._changes)
+
+    def run(
+        self,
+        wanted: Fetches,
+        feeds: Mapping[str, Any],
+        options: RunOptions | None,
+        metadata: RunMetadata | None = None,
+        until: Callable[[], bool] | None = None,
+    ) -> dict[str, Any]:
+        """Run a step, which is prepared first where that is due; with `until`, again and again. The values of its fetches by name."""
+        fetched, values = wanted.tensors, {}
+        if not feeds.keys().isdisjoint(fetched):  # what is fed never leaves this process
+            values = {n: feeds[n] for n in fetched if n in feeds}
+            fetched = tuple(n for n in fetched if n not in feeds)
+        gathered = None
+        if metadata is not None:
+            metadata.clear()
+            if options is not None and options.trace_level != RunOptions.NO_TRACE:
+                gathered = Gathered()
+        if fetched or wanted.targets:
+            timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
+            key = (fetched, wanted.targets, tuple(feeds))
+            step = self.gate.enter(key)
+            try:
+                parts = self._prepared.get(key)
+                if parts is None:
+                    parts = self.prepare(key)
+                self._last = key, parts
+                if until is None or not self._target.repeat(parts, until):
+                    values.update(self._target.run(parts, feeds, timeout, gathered))
+                if metadata is not None and options is not None:
+                    self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
+            except OpError as e:
+                if (
+                    self.is_closed and self._target.is_local and isinstance(e, AbortedError)
+                ):  # closed before the step began
+                    raise RuntimeError(CLOSED) from None
+                if self.is_closed and not isinstance(e, CancelledError):
+                    raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
+                if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):
+                    self._is_warned = True
+                if isinstance(e, AbortedError):
+                    # A task was restarted: what was registered there is gone, so the next run must register anew.
+                    self._prepared.clear()
+                raise self._with_node(e) from None
+            finally:
+                self.gate.leave(step)
+        for name, value in values.items():
+            values[name] = given_back(value)
+        return values
+
+    def _changes(self, key: Any) -> bool:
+        """Whether a step changes variables."""
+        found = self._changing.get(key)
+        if found is None:
+            fetched, targets, fed = key
+            tensors = [self._graph.get_tensor_by_name(n) for n in fetched]
+            nodes = [self._graph.get_operation_by_name(n) for n in targets]
+            found = any(_changes_variables(n) for n in needed(self._graph, tensors, nodes))
+            self._changing[key] = found
+        return found
+
+    def prepare(self, key: Signature, warm: bool = False) -> list[Part]:
+        """Make a signature ready to run; `warm`: with all its kernels compiled."""
+        fetched, targets, fed = key
+        with self._lock:
+            self._target.extend(self._graph)
+            deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
+            parts = self._target.prepare(fetched, targets, fed, warm, deterministic)
+            self._notice_restarts(parts)
+            self._prepared[key] = parts
+        return parts
+
+    def warm_up(self, key: Signature) -> None:
+        """Prepare a signature, with all its kernels."""
+        try:
+            self.prepare(key, warm=True)
+        except OpError as e:
+            raise self._with_node(e) from None
+
+    def plan(self, key: Signature) -> Plan:
+        """What a signature does, or would do."""
+        return self._plan_of(key, self._prepared.get(key))
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """What the last step did; None before the first one."""
+        return None if self._last is None else self._plan_of(*self._last)
+
+    def _plan_of(self, key: Signature, parts: list[Part] | None) -> Plan:
+        fetched, targets, fed = key
+        try:
+            if not parts:
+                self._target.extend(self._graph)
+            return self._target.plan(self._graph, fetched, targets, fed, parts[0].program if parts else "")
+        except OpError as e:
+            raise self._with_node(e) from None
+
+    def _fill(
+        self, metadata: RunMetadata, key: Signature, parts: list[Part], gathered: Gathered | None, partitions: bool
+    ) -> None:
+        """Fill a step's metadata."""
+        if gathered is None and not partitions:
+            return
+        program, plan = self._told or ("", None)
+        if plan is None or program != parts[0].program:
+            plan = self._plan_of(key, parts)
+            self._told = parts[0].program, plan
+        if partitions:
+            metadata.partition_graphs = dict(plan.partitions)
+        if gathered is not None:
+            from ..observability.trace import traced  # draws and predicts, too: loaded by those who trace
+
+            metadata.trace = traced(gathered, plan)
+
+    def _notice_restarts(self, parts: Sequence[Part]) -> None:
+        """Forget what was registered with processes that are no more; AbortedError, unless the caller has been warned of it."""
+        known, now = self._incarnations, {p.task: p.incarnation for p in parts}
+        restarted = [task for task in now if known.get(task, now[task]) != now[task]]
+        known.update(now)
+        if not restarted:
+            return
+        self._prepared = {
+            key: parts
+            for key, parts in list(self._prepared.items())
+            if all(known.get(p.task) == p.incarnation for p in parts)
+        }
+        if self._is_warned:
+            self._is_warned = False
+            return
+        raise AbortedError(
+            None, None,
+            f"{', '.join(restarted)} was restarted since this session used it last: its variables are lost. Initialise or restore "
+            "them and run again.",
+        )  # fmt: skip
+
+    def _with_node(self, error: OpError) -> OpError:
+        """The same error, with the graph's own node in the place of its name."""
+        if isinstance(error.op, str) and error.op in self._graph:
+            error.op = self._graph.get_operation_by_name(error.op)
+            error.node_def = error.op
+        return error

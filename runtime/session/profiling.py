@@ -1,0 +1,253 @@
+"""How fast devices and links are: small steps, run and timed, so that plans can be made of measured numbers.
+
+A device's operations per second are those of float32 matrix products, its bandwidth that of summing a large array. Both are
+differences between a step with much and one with little work, so that what every step costs falls out. A link is measured by traced
+steps in which a small and a large value cross it both ways; that between the client and a task by how long steps take to which a
+small and a large value are fed. Of each figure the best of some tries counts: others that use the
+machine can only make it look slower.
+
+Measuring a step: it is run and traced some times, and what nodes and links took becomes a `Profile` that plans load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ...graph.core import dtypes
+from ...graph.core.build import placeholder
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node
+from ...graph.core.opdef import Cost
+from ...graph.ops.array.creation import fill
+from ...graph.ops.array.identity_and_placeholders import identity
+from ...graph.ops.linalg.linalg import matmul
+from ...graph.ops.math.reduce import reduce_sum
+from ...graph.variables.variable import Variable
+from ...placer.cluster.spec import Cluster, DeviceInfo, Link
+from ...placer.cost.profile import Profile, fitted_link, measured_nodes
+from ...placer.cost.shapes import sizes_of
+from ...placer.partition.partitioned_graph import task_of
+from ...placer.plan import Plan
+from ...placer.search.from_graph import CLIENT, TYPICAL
+from ..config import RunMetadata, RunOptions
+from ..observability.trace import Trace
+from .fetches import parse_feeds
+from .session import Session
+
+TRIES = 5
+SIDE = 1024  # of the matrices
+PRODUCTS = 5  # one after the other, against one
+SUMMED = 64 << 20  # bytes that are summed: more than caches hold
+SMALL, LARGE = 4, 16 << 20  # bytes that cross links
+
+
+def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Cluster:
+    """The devices of a session's cluster with their speeds, and the links between its tasks, and between this process and each.
+
+    Args:
+        target: as a `Session` takes it. tell: is told what is being measured.
+
+    Raises:
+        OpError: what making the session or running steps raises.
+    """
+    with Session(target, graph=Graph()) as session:
+        devices = session.list_devices()
+    master = devices[0].name.task_name
+    found = []
+    for device in devices:
+        if device.emulated:  # its speed is the host's
+            found.append(device)
+            continue
+        tell(f"measuring {device.name}")
+        found.append(_measured(target, device))
+    links = []
+    for a, b in combinations(dict.fromkeys(d.name.task_name for d in devices), 2):
+        tell(f"measuring the link between {a} and {b}")
+        links.append(_link(target, a, b, devices))
+    for task in dict.fromkeys(d.name.task_name for d in devices) if target else ():
+        tell(f"measuring the link between this process and {task}")
+        links.append(_client_link(target, task, devices))
+    return Cluster(tuple(found), master, tuple(links))
+
+
+def _measured(target: str, device: DeviceInfo) -> DeviceInfo:
+    graph = Graph()
+    with graph.as_default(), graph.device(str(device.name)), Session(target, graph=graph) as session:
+        x = Variable(fill([SIDE, SIDE], 0.5), name="x")
+        w = Variable(fill([SIDE, SIDE], 1.0 / SIDE), name="w")
+        products = [x.value()]
+        for _ in range(PRODUCTS):
+            products.append(matmul(products[-1], w))
+        large, little = (Variable(fill([n], 1.0), name="summed") for n in (SUMMED // 4, 1))
+        session.run([v.initializer for v in (x, w, large, little)])
+        several, one, much, nothing = (
+            _seconds(session, node)
+            for node in (products[-1].op, products[1].op, reduce_sum(large).op, reduce_sum(little).op)
+        )
+    flops = 2.0 * SIDE**3 * (PRODUCTS - 1) / max(several - one, 1e-9)
+    return replace(device, flops=flops, bandwidth=SUMMED / max(much - nothing, 1e-9))
+
+
+def _seconds(session: Session, node: Node, feeds: Mapping[Any, Any] | None = None) -> float:
+    session.warmup(node, feeds)
+    times = []
+    for _ in range(TRIES + 1):  # the first touches memory for the first time
+        began = time.perf_counter()
+        session.run(node, feeds)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _client_link(target: str, task: str, devices: Sequence[DeviceInfo]) -> Link:
+    graph = Graph()
+    device = next(str(d.name) for d in devices if d.name.task_name == task)
+    with graph.as_default(), graph.device(device), Session(target, graph=graph) as session:
+        x = placeholder(dtypes.float32, [None])
+        node = identity(x).op
+        little, much = (
+            _seconds(session, node, {x: np.zeros(size // dtypes.float32.size, np.float32)}) for size in (SMALL, LARGE)
+        )
+    return Link(CLIENT, task, little / 2, (LARGE - SMALL) / max(much - little, 1e-9))
+
+
+def _link(target: str, a: str, b: str, devices: Sequence[DeviceInfo]) -> Link:
+    first = {d.name.task_name: str(d.name) for d in reversed(devices)}
+    graph = Graph()
+    points: dict[tuple[int, str], float] = {}
+    with graph.as_default(), Session(target, graph=graph) as session:
+        taken = []
+        for source, destination in ((a, b), (b, a)):
+            for size in (SMALL, LARGE):
+                with graph.device(first[source]):
+                    value = Variable(fill([size // dtypes.float32.size], 1.0), name="sent")
+                with graph.device(first[destination]):
+                    taken.append(reduce_sum(value).op)
+                session.run(value.initializer)
+        for node in taken:  # one at a time: values that cross together slow each other down
+            session.warmup(node)
+            for _ in range(TRIES):
+                metadata = RunMetadata()
+                session.run(node, options=RunOptions(trace_level=RunOptions.FULL_TRACE), run_metadata=metadata)
+                assert metadata.trace is not None
+                for t in metadata.trace.transfers:
+                    if t.bytes:
+                        key = t.bytes, t.source
+                        points[key] = min(points.get(key, 1e9), t.finish - t.start)
+    return fitted_link(a, b, [(float(size), seconds) for (size, _), seconds in points.items()])
+
+
+WARM_STEPS = 2  # before those that count: connections are made, caches filled
+
+
+def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, steps: int = 20) -> Profile:
+    """Run a step some times and measure what its nodes and links take.
+
+    All kernels are compiled before. The step does what it does: variables that it trains are trained.
+
+    Args:
+        session: where it runs. fetches, feed_dict: as `session.run` takes them.
+        steps: how many count; medians are taken over them.
+
+    Returns:
+        Seconds of each node on its device (a fused kernel's time is divided among its nodes by their analytic costs), and
+        the latency and bandwidth of each link between tasks over which values of different sizes went, and the sizes that values had
+        where the graph leaves them open.
+
+    Raises:
+        ValueError: `steps` is less than 1. Otherwise what `session.run` raises.
+
+    >>> dt.profile(session, train_op, feeds).save("step.profile.json")
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    session.warmup(fetches, feed_dict)
+    for _ in range(WARM_STEPS):
+        session.run(fetches, feed_dict)
+    traces = []
+    for _ in range(steps):
+        metadata = RunMetadata()
+        session.run(fetches, feed_dict, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
+        if metadata.trace is None:
+            raise ValueError("The step runs nothing: all that is fetched is fed")
+        traces.append(metadata.trace)
+    plan = traces[0].plan
+    fed = {
+        plan.graph.get_tensor_by_name(name): tuple(value.shape)
+        for name, value in parse_feeds(session.graph, feed_dict).items()
+    }
+    nodes = sorted((n for p in plan.partitions.values() for n in p.nodes), key=lambda n: n.index)
+    return replace(profile_of(traces), sizes=sizes_of(nodes, fed))
+
+
+def profile_of(traces: list[Trace]) -> Profile:
+    """What traced runs of one step measured."""
+    plan = traces[0].plan
+    shares = _Shares(plan)
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    crossed: dict[tuple[str, str], dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for trace in traces:
+        line = trace.timeline
+        found = measured_nodes(line.spans, lambda s, names=line.devices: names[s.device], shares)  # type: ignore[misc]
+        for key, seconds in found.items():
+            taken[key].append(seconds)
+        for t in trace.transfers:
+            a, b = sorted((task_of(t.source), task_of(t.destination)))
+            if a != b:
+                crossed[a, b][t.name, t.destination].append((float(t.bytes), t.finish - t.start))
+    # Nodes of the step that no kernel ran took no time.
+    nodes: dict[str, dict[str, float]] = {
+        n.name: {device: 0.0} for device, p in plan.partitions.items() for n in p.nodes
+    }
+    # Of a node the best time counts: others that use the machine can only make it look slower, and they hold up another node in
+    # each step. In some steps it may not have run: in a branch that was not taken.
+    usual = {key: min(times) * len(times) / len(traces) for key, times in taken.items()}
+    at_work = _at_work(traces)
+    for (name, device), seconds in usual.items():
+        together = sum(s for (_, d), s in usual.items() if d == device)
+        nodes.setdefault(name, {})[device] = seconds * (at_work[device] / together if together > 0 else 1.0)
+    links = []
+    for (a, b), values in sorted(crossed.items()):
+        # A value may have waited for others that travelled with it: the quickest of its journeys tells the link.
+        points = [min(found, key=lambda p: p[1]) for found in values.values()]
+        links.append(fitted_link(a, b, points))
+    return Profile(nodes, tuple(links), median(t.seconds for t in traces), len(traces))
+
+
+def _at_work(traces: list[Trace]) -> dict[str, float]:
+    """Device -> seconds of a step in which it does not wait: in kernels, and between them; the median.
+
+    What nodes take is scaled until they take together what their device takes.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for trace in traces:
+        for device in {k.device for k in trace.kernels}:
+            spans = [(k.start, k.finish) for k in trace.kernels if k.device == device]
+            first, last = min(s for s, _ in spans), max(f for _, f in spans)
+            waited = sum(max(0.0, min(w.finish, last) - max(w.start, first)) for w in trace.waits if w.device == device)
+            found[device].append(max(last - first - waited, 0.0))
+    return {device: median([*seconds, *[0.0] * (len(traces) - len(seconds))]) for device, seconds in found.items()}
+
+
+class _Shares:
+    """Analytic seconds of a node on a common processor: how a fused kernel's time is divided."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._graph = plan.graph
+
+    def __call__(self, name: str) -> float:
+        if name not in self._graph:
+            return 0.0
+        node = self._graph.get_operation_by_name(name)
+        flops, moved = Cost(*node.opdef.cost_of(node))
+        speed = TYPICAL["CPU"]
+        return max(flops / speed.flops, moved / speed.bandwidth)

@@ -1,0 +1,441 @@
+"""Sessions: where a graph is run from.
+
+`Session()` runs in this process; `Session("zmq://host:port")` on the cluster of the server there. The first `run` of a signature
+(what is fetched, run and fed) prepares it: nodes are placed, partitioned and compiled on their tasks. Later runs of the same
+signature only send the fed values to the tasks that take part, and wait for the fetched ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...graph.core.default_graph import default_session, get_default_graph
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.graph import Graph
+from ...graph.core.interpreter_state import process_id
+from ...graph.core.node import Node, Tensor
+from ...placer.cluster.spec import DeviceInfo
+from ...placer.partition.prune import needed
+from ...placer.plan import Plan
+from ..config import ConfigProto, RunMetadata, RunOptions, check_config
+from ..master import lowering as _kernels_of  # noqa: F401  plans learn to tell their kernels
+from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
+from .prepared_steps import CLOSED, Signatures, Target, address_of
+
+if TYPE_CHECKING:
+    from .partial_run import PartialRun
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """Runs a graph.
+
+    Args:
+        target: '' for this process, or a server's `target` ("zmq://host:port"; "grpc://host:port" is understood too).
+        graph: the graph to run; None: the default graph.
+        config: a `ConfigProto`.
+        wait_for_cluster: how long to wait for tasks that have not started, in seconds, the one at `target` included; None: what
+            `config` says (30), and for that one its `peer_timeout_s` (5). The log says which are missing.
+
+    Raises:
+        NotFoundError: a target of unknown form.
+        UnavailableError: no server answers there, or tasks of its cluster are missing.
+        TypeError: `config` is no ConfigProto.
+        InvalidArgumentError: `config` says what cannot be had there: another cluster, threads of the session's own.
+
+    >>> with Session() as session:
+    ...     session.run(constant(2.0) * 3)
+    6.0
+    """
+
+    def __init__(
+        self,
+        target: str = "",
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        wait_for_cluster: float | None = None,
+        _within: Target | None = None,
+    ) -> None:
+        self._config = check_config(config).settled()
+        if wait_for_cluster is not None:
+            self._config = dataclasses.replace(self._config, wait_for_cluster_s=float(wait_for_cluster))
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"graph must be a Graph, not {type(graph).__name__}")
+        if isinstance(target, bytes):
+            target = target.decode()
+        if not isinstance(target, str):
+            raise TypeError(f"target must be a string, not {type(target).__name__}")
+        self._target_name = target
+        self._process = process_id()
+        self._graph = get_default_graph() if graph is None else graph
+        self._parsed: dict[Any, Fetches] = {}
+        self._partial_runs: dict[str, PartialRun] = {}
+        self._numbers = itertools.count(1)  # of partial runs
+        self._lock = threading.Lock()
+        self._contexts: list[AbstractContextManager[Any]] = []
+        self._target: Target
+        if _within is not None:
+            self._target = _within
+        elif target:
+            if self._config.use_per_session_threads or self._config.session_inter_op_thread_pool:
+                raise InvalidArgumentError(
+                    None, None,
+                    f"use_per_session_threads and session_inter_op_thread_pool are for sessions in this process: the server at {target} "
+                    "runs steps with its own threads (inter_op_parallelism_threads of its config). Leave them out",
+                )  # fmt: skip
+            if self._config.graph_options.place_pruned_graph:
+                logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
+            from .cluster_backend import reach  # ZeroMQ is loaded by those who use it
+
+            self._target = reach(address_of(target), self._config, wait_for_cluster or 0.0)
+        else:
+            from .local_backend import in_process
+
+            self._target = in_process(self._graph, self._config)
+        self._signatures = Signatures(self._graph, self._target)
+
+    # --- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self._graph
+
+    @property
+    def graph_def(self) -> Any:
+        """The graph as TensorFlow's `GraphDef`, with shapes. Errors as of `Graph.as_graph_def`."""
+        return self._graph.as_graph_def(add_shapes=True)
+
+    @property
+    def sess_str(self) -> str:
+        """The target."""
+        return self._target_name
+
+    def list_devices(self) -> list[DeviceInfo]:
+        """The devices that it may use, the master's first."""
+        return list(self._target.devices)
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run one step.
+
+        Args:
+            fetches: tensors, nodes, names, variables, or nested lists, tuples, dicts and namedtuples of those.
+            feed_dict: tensor -> value to use for it in this step. Any tensor may be fed; its producer does not run then.
+            options: limits for this step.
+            run_metadata: filled with facts about the step, as `options` say.
+
+        Returns:
+            The values, in the structure of `fetches`; None in the place of a node. Scalars are NumPy scalars.
+
+        Raises:
+            RuntimeError: the session is closed, or its graph is empty.
+            TypeError, ValueError: fetches or feeds that cannot be understood; nothing has run then.
+            OpError: what went wrong while preparing or running (see `dt.errors`); its `op` is the node.
+        """
+        self._check_open()
+        wanted = self._parse(fetches)  # which may make nodes
+        self._check_runnable()
+        feeds = parse_feeds(self._graph, feed_dict)
+        return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
+
+    def repeat(self, node: Node, until: Callable[[], bool]) -> None:
+        """Run a node again and again, in a step of its own each time, until `until()` is true.
+
+        On a cluster the tasks begin each step by themselves, so nothing of it passes here, and `until` is asked twice a second only.
+        A step that runs when it becomes true may be ended in the middle.
+
+        Raises: as `run`.
+        """
+        while not until():
+            self._check_runnable()
+            self._signatures.run(self._parse(node), {}, None, until=until)
+
+    def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
+        """A block in which no step of this session changes variables, whatever its other threads do, but the steps of this thread.
+
+        Steps of other threads that change variables wait until the block ends; those that change none, such as those that fill
+        queues, go on. Steps of other sessions are not held back.
+
+        Args:
+            timeout_s: how long to wait for steps that run.
+
+        Raises:
+            DeadlineExceededError: a step that changes variables has not ended in time.
+
+        >>> with session.between_steps():
+        ...     values = session.run(tf.trainable_variables())  # of one moment
+        """
+        return self._signatures.gate.closed(timeout_s)
+
+    def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
+        """Agree on a step that is run in several calls of `partial_run`.
+
+        Args:
+            fetches: everything that will be fetched or run, in any structure. feeds: every tensor that will be fed.
+
+        Returns:
+            A handle for `partial_run`. It is forgotten when everything has been fetched, or a step has failed.
+
+        Raises:
+            RuntimeError: the session is closed, or its graph is empty. TypeError, ValueError: as of `run`.
+            InvalidArgumentError: nothing is to be fetched.
+
+        >>> handle = session.partial_run_setup([hidden, loss], [x, y])
+        >>> seen = session.partial_run(handle, hidden, {x: images})
+        >>> session.partial_run(handle, loss, {y: answer(seen)})  # `hidden` is not computed again
+        """
+        from .partial_run import PartialRun
+
+        self._check_runnable()
+        wanted = self._parse(fetches)
+        made = PartialRun(self._graph, wanted, [self._fed_tensor(key) for key in feeds or ()])
+        with self._lock:
+            handle = f"partial run {next(self._numbers)} of {', '.join((*wanted.tensors, *wanted.targets))}"
+            self._partial_runs[handle] = made
+        return handle
+
+    def partial_run(self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Go on with a step that was agreed on: feed some of its feeds, and get some of its fetches.
+
+        Over all calls each node runs once, when a fetch needs it. What later calls need is kept in this process.
+
+        Args:
+            handle: what `partial_run_setup` gave. fetches, feed_dict: as for `run`; each feed and each fetch once.
+
+        Raises:
+            InvalidArgumentError: what was not agreed on, was fed or fetched before, or needs what has not been fed.
+            UnimplementedError: nodes inside a loop or a branch that change something are needed by two calls. What `run` raises.
+        """
+        self._check_runnable()
+        run = self._partial_runs.get(handle)
+        if run is None:
+            raise InvalidArgumentError(None, None, "Must run 'setup' before performing partial runs!")
+        wanted = self._parse(fetches)
+        try:
+            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._signatures.run(w, f, None))
+        finally:
+            if run.is_over:
+                self._partial_runs.pop(handle, None)
+        return wanted.rebuild({name: given_back(value) for name, value in found.items()})
+
+    # --- plans -----------------------------------------------------------------------------------------------------
+
+    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | Iterable[Any] | None = None) -> Plan:
+        """What `run(fetches, feed_dict)` will do: where each node runs and why, and what crosses between devices.
+
+        Nothing runs, and nothing is prepared. The plan is made by the session's master, the same that prepares the step.
+
+        Args:
+            fetches: as `run` takes them.
+            feed_dict: what will be fed: a dictionary as `run` takes it, whose values do not matter, or only its keys.
+                None: all placeholders that the fetches need.
+
+        Raises:
+            RuntimeError: the session is closed. TypeError, ValueError: fetches or feeds that cannot be understood.
+            InvalidArgumentError: the graph cannot be placed.
+
+        >>> print(session.plan(train_op))
+        """
+        self._check_open()
+        wanted = self._parse(fetches)
+        if feed_dict is None:
+            graph = self._graph
+            run = (
+                [graph.get_tensor_by_name(n) for n in wanted.tensors],
+                [graph.get_operation_by_name(n) for n in wanted.targets],
+            )
+            fed = [n.outputs[0].name for n in needed(graph, *run) if n.type == "Placeholder"]
+        else:
+            fed = [self._fed_tensor(key).name for key in feed_dict]
+        key = tuple(n for n in wanted.tensors if n not in fed), wanted.targets, tuple(fed)
+        return self._signatures.plan(key)
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """What the last step did; None before the first one.
+
+        Raises:
+            RuntimeError: the session is closed. AbortedError: its master was restarted, and the plan went with it.
+        """
+        self._check_open()
+        return self._signatures.last_plan
+
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """A function that runs these fetches, with the values of `feed_list` as positional arguments.
+
+        >>> add_one = session.make_callable(x + 1, [x])
+        >>> add_one(2.0)
+        3.0
+        """
+        self._check_open()
+        wanted = self._parse(fetches)
+        fed = [self._fed_tensor(key) for key in feed_list or ()]
+        names = [t.name for t in fed]
+
+        def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
+            if len(values) != len(fed):
+                raise ValueError(f"Expected {len(fed)} values ({', '.join(names)}), got {len(values)}")
+            self._check_open()
+            feeds = dict(zip(names, map(feed_value, fed, values), strict=True))
+            return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
+
+        return call
+
+    def warmup(self, fetches: Any, feed_dict: Mapping[Any, Any] | Sequence[Any] | None = None) -> None:
+        """Prepare a signature and compile all its kernels, so that no later run of it does. Nothing runs.
+
+        Without it a step never waits either: until a kernel is compiled in the background, NumPy does its work.
+
+        Args:
+            fetches: as for `run`.
+            feed_dict: what will be fed: the tensors, or as for `run`.
+
+        >>> session.warmup(train_op, [images, labels])
+        """
+        self._check_open()
+        wanted = self._parse(fetches)
+        fed = tuple(self._fed_tensor(key).name for key in feed_dict or ())
+        key = (tuple(n for n in wanted.tensors if n not in fed), wanted.targets, fed)
+        if key[0] or key[1]:
+            self._signatures.warm_up(key)
+
+    def _fed_tensor(self, key: Any) -> Tensor:
+        element = self._graph.as_graph_element(key, allow_operation=False)
+        assert isinstance(element, Tensor)
+        return element
+
+    def _parse(self, fetches: Any) -> Fetches:
+        """`parse_fetches`, remembered for graph elements and flat lists of them, the common cases in a training loop."""
+        is_list = type(fetches) is list or type(fetches) is tuple
+        key = (type(fetches), *fetches) if is_list else fetches
+        try:
+            found = self._parsed.get(key)
+        except TypeError:  # a dict, or a list of lists
+            return parse_fetches(self._graph, fetches)
+        if found is None:
+            found = parse_fetches(self._graph, fetches)
+            if all(isinstance(x, (Tensor, Node)) for x in (fetches if is_list else (fetches,))):
+                self._parsed[key] = found
+        return found
+
+    def _check_open(self) -> None:
+        if self._signatures.is_closed:
+            raise RuntimeError(CLOSED)
+        if self._is_inherited():
+            raise RuntimeError(
+                f"This session on {self._target_name} belongs to process {self._process}, and a fork has inherited it: its connections "
+                "cannot be shared. Make a session of this process's own"
+            )
+
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child, and the session its parent's. One without a target is a copy, which the child may use."""
+        return bool(self._target_name) and process_id() != self._process
+
+    def _check_runnable(self) -> None:
+        self._check_open()
+        if self._graph.version == 0:
+            raise RuntimeError(
+                "The Session graph is empty. Add operations to the graph before calling run(). A session runs the graph that was "
+                "the default one when it was made; for another one, dt.Session(graph=...)"
+            )
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the session. Running steps end with CancelledError; later runs raise RuntimeError. Closing twice does nothing."""
+        if not self._signatures.is_closed:
+            self._signatures.is_closed = True
+            if not self._is_inherited():
+                self._target.close()
+
+    def as_default(self) -> AbstractContextManager[Any]:
+        """A context in which `tensor.eval()` and `op.run()` use this session. It is not closed at the end."""
+        return default_session(self)
+
+    def __enter__(self) -> Session:
+        if self._contexts and not isinstance(self, InteractiveSession):
+            raise RuntimeError("Session context managers are not re-entrant. Use `session.as_default()` inside the block")
+        for context in (self._graph.as_default(), self.as_default()):
+            context.__enter__()
+            self._contexts.append(context)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._contexts:
+            self._contexts.pop().__exit__(kind, error, trace)
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_signatures"):
+            try:  # noqa: SIM105  (an interpreter that is shutting down may have taken anything away, contextlib as well)
+                self.close()
+            except Exception:
+                pass
+
+    @staticmethod
+    def reset(target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None) -> None:
+        """Clear containers on all tasks of a cluster (default: each task's own) and close all sessions of that master.
+
+        Raises:
+            NotFoundError: a target of unknown form. UnavailableError: nobody answers there.
+        """
+        from .cluster_backend import reset_cluster
+
+        reset_cluster(address_of(target), list(containers or ()), check_config(config))
+
+    def __repr__(self) -> str:
+        state = "closed" if self._signatures.is_closed else "open"
+        count = len(self.list_devices())
+        return f"<dt.Session on {self._target_name or 'this process'}, {count} device{'s' * (count != 1)}, {state}>"
+
+
+class InteractiveSession(Session):
+    """A session that is the default one from the start, for use at a prompt.
+
+    In this process it places only what a run needs (`GraphOptions.place_pruned_graph`): a slip does not spoil the graph.
+    """
+
+    def __init__(
+        self,
+        target: str = "",
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        wait_for_cluster: float | None = None,
+    ) -> None:
+        if not target:
+            config = check_config(config)
+            options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
+            config = dataclasses.replace(config, graph_options=options)
+        super().__init__(target, graph, config, wait_for_cluster=wait_for_cluster)
+        given = [] if graph is None else [self._graph.as_default()]  # else the default one may be reset meanwhile
+        for context in (*given, self.as_default()):
+            context.__enter__()
+            self._contexts.append(context)
+
+    def close(self) -> None:
+        """End the session; it is no longer the default one."""
+        while self._contexts:
+            self._contexts.pop().__exit__(None, None, None)
+        super().close()

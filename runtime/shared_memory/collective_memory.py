@@ -1,0 +1,112 @@
+"""What this process has to meet others of its machine in memory: `graph/collectives/shared_buffer.py` says what for.
+
+A board's memory is a segment as the pool's are (`segment.py`): a sealed file without a name, which others of the same
+user open through /proc, and which ends with the last process that maps it. Threads sleep at a word of it by the kernel's futex, which
+Python does not offer; where its number is not known, they look again every 50 µs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from ...graph.core.settings import setting
+from .segment import Reference, is_available, map_segment, new_segment
+
+_PAGE = 4096
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call
+_WAIT, _WAKE = 0, 1
+_AGAIN_S = 50e-6
+
+_made = 0  # bytes of the boards that this process has made and that still are
+_lock = threading.RLock()  # a mapping may end at any time, also while bytes are counted
+
+
+class Boards:
+    """As `Machine` of `graph/collectives/shared_buffer.py`.
+
+    Args:
+        may_sleep: whether the calling thread may wait for a moment.
+    """
+
+    def __init__(self, may_sleep: Callable[[], bool]) -> None:
+        self.may_sleep = may_sleep
+
+    def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
+        """As `Machine.make`. There is as much as DOVETAIL_SHARED_MEMORY says, beside what the pool lends."""
+        if not is_available() or not _take(size):
+            return None
+        try:
+            segment = new_segment(-(-size // _PAGE) * _PAGE, 1)
+        except OSError:  # no descriptors or no memory left
+            _take(-size)
+            return None
+        whole = memoryview(segment.memory)
+        weakref.finalize(segment.memory, _take, -size)
+        # Others open the file while they meet. It stays open until the mapping goes.
+        weakref.finalize(segment.memory, os.close, segment.fd)
+        reference = Reference(os.getpid(), segment.fd, segment.number, 0, _PAGE)
+        return reference.to_fields(), whole[_PAGE : _PAGE + size]
+
+    def open(self, place: Sequence[int], size: int) -> memoryview | None:
+        """As `Machine.open`."""
+        if setting("DOVETAIL_SHARED_MEMORY") <= 0:
+            return None
+        try:
+            memory = map_segment(Reference.from_fields(list(place)))
+        except ValueError:
+            return None
+        return memoryview(memory)[_PAGE : _PAGE + size] if len(memory) >= _PAGE + size else None
+
+    def sleep(self, word: memoryview, value: int, seconds: float) -> None:
+        """As `Machine.sleep`."""
+        futex = _futex()
+        if futex is None:
+            time.sleep(min(_AGAIN_S, seconds))
+        else:
+            futex(word, _WAIT, value, seconds)
+
+    def wake(self, word: memoryview) -> None:
+        """As `Machine.wake`."""
+        futex = _futex()
+        if futex is not None:
+            futex(word, _WAKE, 1, None)
+
+
+def _take(size: int) -> bool:
+    """Count bytes of boards; False if there are too many."""
+    global _made
+    with _lock:
+        if size > 0 and _made + size > int(setting("DOVETAIL_SHARED_MEMORY")) << 20:
+            return False
+        _made += size
+        return True
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+@cache
+def _futex() -> Callable[[memoryview, int, int, float | None], Any] | None:
+    """futex(word, operation, value, seconds); None where this system's is not known."""
+    number = _FUTEX.get(platform.machine())
+    if number is None or sys.platform != "linux" or sys.byteorder != "little":
+        return None
+    call = ctypes.CDLL(None).syscall  # lets other threads run meanwhile
+
+    def futex(word: memoryview, operation: int, value: int, seconds: float | None) -> None:
+        limit = None
+        if seconds is not None:
+            limit = ctypes.byref(_Timespec(int(seconds), int(seconds % 1 * 1e9)))
+        call(ctypes.c_long(number), ctypes.byref(ctypes.c_uint32.from_buffer(word)), operation, value, limit, None, 0)
+
+    return futex

@@ -1,0 +1,386 @@
+"""GPU memory that one process lends another of its machine: who may read what, and when it comes back.
+
+Theory of operation. It is done as with shared memory (`pool.py`), and by its means. A process has a `Ledger`: a segment
+whose words stand for loans, and whose bytes tell of blocks. A tensor for a GPU of another task goes as a `cuda_ipc` message: the
+handle of its block of GPU memory (`codegen/gpu/driver/ipc.py`), where in it the tensor lies, and the loan's word. The receiver opens the
+handle, once for each block, copies the tensor from GPU to GPU, and writes a zero into the word when that is over. A block that is
+open has a word, too, which is zero when it has been closed. What a process holds that has died is taken back.
+
+    gpu_hello     can you read my ledger? asked once, before anything is lent; until the answer tensors go by the host's memory
+    gpu_reader    yes: I am process number pid; or 0: no
+    gpu_loans     tensors of a step, lent
+    gpu_refused   I cannot open these: send them otherwise, and lend me nothing more for that GPU
+
+The driver must not be given back memory that another process has open. So when the pool would free a block, it is marked as not
+wanted any more; who has it open closes it at its next tick, and the pool frees it when it is asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...codegen.gpu.driver.api import CudaError
+from ...codegen.gpu.driver.ipc import Incoming, Outgoing, closed, handle_of, opened
+from ...graph.core import dtypes
+from ...graph.core.settings import setting
+from ..worker.executor import ChannelKey
+from .segment import Borrower, Reference, is_alive, is_available, new_segment
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 4096
+MOST_BLOCKS = _PAGE  # that can be seen by others at once
+_HELLO = 0  # the word that no loan has: its page says who can read the ledger
+
+Loan: TypeAlias = list[Any]
+"""Channel, GPU that it is for, element type, shape, offset in the block, then the fields of `Lent`, as plain data."""
+
+
+@dataclass(slots=True, eq=False)
+class _Export:
+    """A block that others see: its number in the ledger, its handle, and (process, GPU) -> the word of who has it open."""
+
+    number: int
+    handle: bytes
+    size: int
+    readers: dict[tuple[int, str, int], int] = field(default_factory=dict)
+
+
+class Ledger:
+    """What this process lends of its GPUs' memory. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._segment = new_segment(_PAGE, 1)
+        self._segment.mark(_HELLO, os.getpid())
+        self._lock = threading.Lock()
+        self._exports: dict[tuple[int, int], _Export] = {}  # (GPU, address) -> block
+        self._closing: dict[tuple[int, int], list[_Export]] = {}
+        self._lent: dict[int, Outgoing] = {}  # loan -> the tensor, which is kept for it
+
+    def place(self, loan: int = _HELLO, number: int = 0) -> list[int]:
+        """Where a loan's word is, and the byte that tells of a block, as plain data."""
+        return Reference(os.getpid(), self._segment.fd, self._segment.number, loan, _PAGE + number).to_fields()
+
+    def lend(self, tensor: Outgoing, reader: int, task: str, gpu: int) -> list[Any] | None:
+        """Lend an `Outgoing` to a process; gives handle, size and number of its block, and both places. None: there is no room.
+
+        Raises:
+            CudaError: its memory cannot be lent.
+        """
+        device, block = tensor.array.device, tensor.block
+        key = device.index, block.pointer
+        handle = b""
+        if key not in self._exports:  # a block comes there only here, and leaves only when nobody uses it
+            handle = handle_of(device, block.pointer)
+            device.pool.may_free = lambda pointer: self.may_free(device.index, pointer)
+        with self._lock:
+            self._settle()
+            known = self._exports.get(key)
+            if known is None:
+                taken = {e.number for every in ([*self._exports.values()], *self._closing.values()) for e in every}
+                number = next((n for n in range(MOST_BLOCKS) if n not in taken), -1)
+                if number < 0:
+                    return None
+                self._segment.memory[_PAGE + number] = 0
+                known = self._exports[key] = _Export(number, handle, block.size)
+            who = reader, task, gpu
+            word = known.readers.get(who, -1)
+            if not self._is_open(known, who):
+                word = known.readers[who] = self._segment.mark(_open(known), reader)
+            loan = self._segment.mark(known.number, reader) if word >= 0 else -1
+            if loan < 0:
+                return None
+            self._lent[loan] = tensor
+        return [known.handle, known.size, known.number, self.place(loan), self.place(word, known.number)]
+
+    def take_back(self, loan: int) -> Outgoing | None:
+        """The tensor of a loan that its holder has no use for; None if there is none."""
+        with self._lock:
+            tensor = self._lent.pop(loan, None)
+            if tensor is not None:
+                self._segment.take_back(loan)
+            return tensor
+
+    def may_free(self, gpu: int, pointer: int) -> bool:
+        """Whether nobody has a block open. If somebody has, he is asked to close it. For a block that nobody uses."""
+        with self._lock:
+            key = gpu, pointer
+            export = self._exports.pop(key, None)
+            if export is not None:
+                self._segment.memory[_PAGE + export.number] = 1
+                self._closing.setdefault(key, []).append(export)
+            self._settle()
+            return key not in self._closing
+
+    def exported(self) -> int:
+        """How many blocks others may have open."""
+        return len(self._exports)
+
+    def lent(self) -> int:
+        """How many loans there are."""
+        with self._lock:
+            self._settle()
+            return len(self._lent)
+
+    def tidy(self) -> None:
+        """Take back what the dead hold."""
+        with self._lock:
+            self._segment.reclaim()
+            self._settle()
+
+    def _is_open(self, export: _Export, who: tuple[int, str, int]) -> bool:
+        return self._segment.loans.get(export.readers.get(who, -1)) == (_open(export), who[0])
+
+    def _settle(self) -> None:
+        """Let go of what has come back."""
+        segment = self._segment
+        segment.settle()
+        if any(loan not in segment.loans for loan in self._lent):
+            self._lent = {loan: tensor for loan, tensor in self._lent.items() if loan in segment.loans}
+        for key, exports in list(self._closing.items()):
+            left = [e for e in exports if any(self._is_open(e, who) for who in e.readers)]
+            if left:
+                self._closing[key] = left
+            else:
+                del self._closing[key]
+
+
+def _open(export: _Export) -> int:
+    """What the words of those who have a block open are marked with; loans are marked with its number."""
+    return -1 - export.number
+
+
+class _Use:
+    """A loan that is being read: while it lives, its block stays open; its end gives the tensor back."""
+
+    __slots__ = ("__weakref__", "block", "word")
+
+    def __init__(self, block: _Opened, word: Any) -> None:
+        self.block, self.word = block, word
+        block.uses.add(self)
+
+
+@dataclass(slots=True, eq=False)
+class _Opened:
+    """Another process's block that is open here. `flag`: its byte in the ledger; the end of that says that it was closed."""
+
+    device: Any
+    pointer: int
+    owner: int
+    flag: np.ndarray[Any, Any]
+    uses: weakref.WeakSet[_Use] = field(default_factory=weakref.WeakSet)
+
+
+class GpuLoans:
+    """The GPU memory that a server lends and borrows.
+
+    Args:
+        task: the server's. gpus: numbers of its real GPUs.
+        send: (task, kind, fields): sends a message to another task.
+        otherwise: (task, step, tensors by channel): sends tensors that were refused, by the host's memory; in any thread.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        gpus: Iterable[int],
+        send: Callable[[str, str, dict[str, Any]], None],
+        otherwise: Callable[[str, int, Mapping[ChannelKey, Outgoing]], None],
+    ) -> None:
+        self.task, self.gpus = task, frozenset(gpus)
+        self._send, self._otherwise = send, otherwise
+        self._readers: dict[str, int] = {}  # task -> its process; 0: it cannot read, or was not heard of yet
+        self._refused: set[tuple[str, int]] = set()
+        self._opened: dict[tuple[int, int, int, int], _Opened] = {}  # process, ledger, block, GPU
+        self._borrower = Borrower()
+        self._lock = threading.Lock()
+
+    # --- lending ---------------------------------------------------------------------------------------------------
+
+    def lends(self, destination: str) -> bool:
+        """Whether a GPU of another task reads this process's memory. Whoever is not known yet is asked."""
+        task, _, gpu = destination.partition("/device:GPU:")
+        if not gpu or task == self.task or (task, int(gpu)) in self._refused:
+            return False
+        reader = self._readers.get(task)
+        if reader is None:
+            self._readers[task] = 0
+            ledger = ledger_of_process()
+            if ledger is not None:
+                self._send(task, "gpu_hello", {"task": self.task, "page": ledger.place()})
+            return False
+        if reader and not is_alive(reader):
+            del self._readers[task]  # it has been started anew, perhaps elsewhere
+            return False
+        return reader > 0
+
+    def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
+        """What tells the other task of a tensor that is lent; None: it has to go otherwise."""
+        task, _, gpu = tensor.destination.partition("/device:GPU:")
+        reader, ledger, array = self._readers.get(task, 0), ledger_of_process(), tensor.array
+        if not reader or ledger is None:
+            return None
+        try:
+            lent = ledger.lend(tensor, reader, task, int(gpu))
+        except CudaError as e:
+            logger.warning("%s: memory of %s cannot be lent to other processes: %s", self.task, array.device, e)
+            self._refused.add((task, int(gpu)))
+            return None
+        if lent is None:
+            return None
+        return [channel, int(gpu), dtypes.as_dtype(array.dtype).name, list(array.shape), tensor.offset, *lent]
+
+    def on_reader(self, fields: Mapping[str, Any]) -> None:
+        """A task has answered whether it can read the ledger."""
+        pid = fields["pid"]
+        self._readers[fields["task"]] = pid
+        if pid:
+            logger.info("%s lends GPU memory to %s", self.task, fields["task"])
+
+    def on_refused(self, fields: Mapping[str, Any]) -> None:
+        """A task could not open what it was lent: it gets that by the host's memory, and lends are over."""
+        task, ledger = fields["task"], ledger_of_process()
+        tensors: dict[ChannelKey, Outgoing] = {}
+        for entry in fields["loans"]:
+            if type(entry) is not list or len(entry) != 3 or type(entry[1]) is not int or type(entry[2]) is not int:
+                continue  # no message that this version makes
+            channel, gpu, loan = entry
+            self._refused.add((task, gpu))
+            tensor = None if ledger is None else ledger.take_back(loan)
+            if tensor is not None:
+                tensors[channel] = tensor
+        if tensors:
+            logger.warning("%s cannot open GPU memory of %s: tensors go by the host's memory", task, self.task)
+            self._otherwise(task, fields["step"], tensors)
+
+    # --- borrowing -------------------------------------------------------------------------------------------------
+
+    def on_hello(self, fields: Mapping[str, Any]) -> None:
+        """A task asks whether this one can read its ledger."""
+        readable = bool(self.gpus) and bool(setting("DOVETAIL_CUDA_IPC"))
+        if readable:
+            try:
+                _keep_word(self._borrower.borrow(Reference.from_fields(fields["page"]), 1))
+            except ValueError:
+                readable = False
+        self._send(fields["task"], "gpu_reader", {"task": self.task, "pid": os.getpid() if readable else 0})
+
+    def on_loans(self, fields: Mapping[str, Any]) -> dict[ChannelKey, Any]:
+        """The tensors of a message, by channel. What cannot be opened is refused."""
+        arrived: dict[ChannelKey, Any] = {}
+        refused: list[list[ChannelKey]] = []
+        for loan in fields["loans"]:
+            try:
+                channel, gpu, word = _named(loan)
+            except (LookupError, TypeError):
+                continue  # no message that this version makes
+            try:
+                arrived[channel] = self._incoming(loan)
+            except (ValueError, TypeError, CudaError) as e:
+                logger.warning("%s: GPU memory of %s cannot be opened: %s", self.task, fields["task"], e)
+                refused.append([channel, gpu, word])
+        if refused:
+            self._send(fields["task"], "gpu_refused", {"step": fields["step"], "task": self.task, "loans": refused})
+        return arrived
+
+    def _incoming(self, loan: Sequence[Any]) -> Incoming:
+        from ...codegen.gpu.driver.device import device
+
+        _, gpu, name, shape, offset, handle, size, number, place, of_block = loan
+        if gpu not in self.gpus:
+            raise ValueError(f"{self.task} has no GPU:{gpu}")
+        dtype = dtypes.as_dtype(name).np
+        if not all(type(n) is int and n >= 0 for n in (*shape, offset, size, number)) or type(handle) is not bytes:
+            raise ValueError("a malformed loan")
+        count = dtype.itemsize
+        for n in shape:
+            count *= n
+        if dtype.hasobject or not 0 < count <= size - offset:
+            raise ValueError("a tensor beyond its block")
+        reference = Reference.from_fields(place)
+        key = reference.pid, reference.number, number, gpu
+        with self._lock:
+            block = self._opened.get(key)
+        if block is None:
+            flag = self._borrower.borrow(Reference.from_fields(of_block), 1)
+            made = _Opened(device(gpu), opened(device(gpu), handle, size), reference.pid, flag)
+            with self._lock:
+                block = self._opened.setdefault(key, made)
+            if block is not made:
+                _keep_word(flag)  # it stays open: the other one says when not
+                closed(made.device, made.pointer)
+        use = _Use(
+            block, self._borrower.borrow(reference, 1)
+        )  # only now: what is refused must not be given back by that
+        return Incoming(block.device, tuple(shape), dtype, block.pointer + offset, use)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Give back what was read; close what nobody wants any more, or whose owner has gone; take back what the dead hold."""
+        if not self.gpus:
+            return
+        own = _ledgers.get(os.getpid())
+        if own is not None:
+            own.tidy()
+        with self._lock:
+            blocks = list(self._opened.items())
+        for one in {b.device for _, b in blocks}:
+            one.make_current()
+            one.let_go()
+        for key, block in blocks:
+            if (block.flag[0] or not is_alive(block.owner)) and not block.uses:
+                self._close(key, block)
+        self._borrower.let_go()
+
+    def _close(self, key: tuple[int, int, int, int], block: _Opened) -> None:
+        with self._lock:
+            if block.uses or self._opened.pop(key, None) is None:
+                return
+        try:
+            closed(block.device, block.pointer)
+        except CudaError as e:
+            logger.info("%s: memory of process %d could not be closed: %s", self.task, block.owner, e)
+
+    def borrowed(self) -> int:
+        """How many blocks of other processes are open."""
+        return len(self._opened)
+
+
+def _keep_word(borrowed: Any) -> None:
+    """Let a word stay as it is when what was borrowed with it goes."""
+    borrowed.word = None
+
+
+def _named(loan: Any) -> tuple[ChannelKey, int, int]:
+    """Channel, GPU and word of a loan."""
+    return loan[0], loan[1], loan[8][3]
+
+
+_ledgers: dict[int, Ledger] = {}  # by process: after a fork the child has its own
+_making = threading.Lock()
+
+
+def ledger_of_process() -> Ledger | None:
+    """What this process lends from; None where memory cannot be shared, or is not to be."""
+    if not setting("DOVETAIL_CUDA_IPC") or int(setting("DOVETAIL_SHARED_MEMORY")) <= 0 or not is_available():
+        return None
+    with _making:
+        pid = os.getpid()
+        if pid not in _ledgers:
+            _ledgers[pid] = Ledger()
+        return _ledgers[pid]
+
+
+def lent() -> int:
+    """How many tensors of this process's GPUs are lent."""
+    own = _ledgers.get(os.getpid())
+    return 0 if own is None else own.lent()

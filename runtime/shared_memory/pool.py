@@ -1,0 +1,252 @@
+"""Shared memory: large tensors between processes of one machine, written once and read in place.
+
+Theory of operation. A process has a `Pool` of blocks. What it makes to be read by others, such as the value of a variable, it
+makes in a block (`empty`). To send such a tensor to a process of the same machine, it lends the block: it marks a word as taken
+and sends a `Reference`, which names the bytes and the word, instead of the bytes. Any other large tensor is copied into a block first.
+The receiver maps the block and makes an array over it; when the last array over it has gone, it writes a zero into the word. So
+there is at most one copy, no page fault once the pool is warm, and no message for giving a block back.
+
+A block may be lent to several at once, each loan with a word of its own. It is free when its maker has let go of it and no word
+stands for it any more. Nobody writes into a block while it is lent (`may_change`), except for who borrowed it, where it was copied
+for him alone (`lend(..., alone=True)`).
+
+`segment.py` tells what a pool is made of, `segment.py` how others read it.
+
+A loan whose holder has died is taken back when the pool looks for a free block. The pool is bounded: if it has no room, `lend` says
+so, and the tensor travels in the message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from ...graph.core.interpreter_state import process_id
+from .segment import PAGE, RETIRED, Block, Reference, Segment, new_segment
+
+SHARE_BYTES: Final = 64 << 10
+"""Tensors from this size on are shared. A smaller one is copied faster than a block is found, or mapped."""
+
+_SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
+_IDLE_S = 30.0  # a segment that nobody has used for so long goes
+
+
+def block_of(array: np.ndarray[Any, Any]) -> Block | None:
+    """The block of a pool of this process that a contiguous array lies in."""
+    base: Any = array.base
+    while type(base) is np.ndarray:
+        base = base.base
+    return base if type(base) is Block and base.segment is not None and array.flags.c_contiguous else None
+
+
+class Pool:
+    """The memory that a process lends. Safe to use from several threads.
+
+    Args:
+        limit: most bytes of all segments together.
+
+    Attributes:
+        bytes: of all segments. is_read: whether another process has said that it can read this one's memory.
+
+    >>> pool = Pool(1 << 30)
+    >>> reference = pool.lend(np.ones(1 << 20, np.float32), os.getpid())
+    >>> Borrower().borrow(reference, 4 << 20).view(np.float32)[:2]
+    array([1., 1.], dtype=float32)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self.is_read = False
+        self._pid = process_id()
+        self._segments: dict[int, list[Segment]] = {}  # by size of block
+        self._page: Reference | None = None
+        self._tidied = time.monotonic()
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], small: bool = False) -> np.ndarray[Any, Any] | None:
+        """An array of undefined content in a block of its own, which `lend` need not copy.
+
+        None: it is smaller than `SHARE_BYTES`, unless it may be `small`; or would need more than half of the pool together with what
+        is there, so that there is room to lend other things.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if size < (1 if small else SHARE_BYTES) or dtype.kind == "O" or self._pid != process_id():
+            return None
+        return self._empty(size, shape, dtype, self.limit // 2)
+
+    def _empty(
+        self, size: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int
+    ) -> np.ndarray[Any, Any] | None:
+        """An array in a free block, made if all of them may then have `limit` bytes."""
+        block_bytes = _block_bytes(size)
+        with self._lock:
+            segments = self._segments.get(block_bytes)
+            block = self._free(segments) if segments else None
+            if block is None:
+                made = self._make(block_bytes, limit)
+                if made is None:
+                    return None
+                self._segments.setdefault(block_bytes, []).append(made)
+                block = made.free()
+            return np.ndarray(shape, dtype, block)  # from now on it is not free
+
+    def holds(self, value: np.ndarray[Any, Any]) -> bool:
+        """Whether a contiguous array lies in a block of this process."""
+        return self._pid == process_id() and block_of(value) is not None
+
+    def may_change(self, base: Any) -> bool:
+        """Whether `base` is that of an array which `empty` has made, and nobody else reads it now."""
+        return (
+            type(base) is Block
+            and base.segment is not None
+            and base.segment.pid == process_id()
+            and not base.segment.is_lent(base.number)
+        )
+
+    def lend(self, array: np.ndarray[Any, Any], holder: int, alone: bool = False) -> Reference | None:
+        """Let process `holder` read an array: where it is, if it lies in a block, else a copy; None if there is no room.
+
+        Args:
+            alone: nobody else shall see the block, so that the holder may write into it: it is a copy in any case.
+        """
+        now = time.monotonic()
+        if now - self._tidied > _IDLE_S:
+            self.tidy()
+        block = None if alone else block_of(array)
+        if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != self._pid:
+            made = self._empty(array.nbytes, array.shape, array.dtype, self.limit)
+            if made is None:
+                return None
+            np.copyto(made, array)  # outside of the lock: it may take long
+            array, block = made, block_of(made)
+            assert block is not None
+        segment = block.segment
+        assert segment is not None
+        with self._lock:
+            if segment.is_retired:
+                return None
+            loan = segment.mark(block.number, holder)
+            if loan < 0:
+                return None
+            segment.used = now
+        return Reference(self._pid, segment.fd, segment.number, loan, _offset(array, block))
+
+    def page(self) -> Reference:
+        """A page that is there for others to try whether they can read this process's memory. It is never given back."""
+        with self._lock:
+            if self._page is None:
+                made = new_segment(PAGE, 1)
+                self._page = Reference(self._pid, made.fd, made.number, 0, PAGE)
+            return self._page
+
+    def lent(self) -> int:
+        """How many loans there are."""
+        with self._lock:
+            every = [s for segments in self._segments.values() for s in segments]
+            for s in every:
+                s.settle()
+            return sum(len(s.loans) for s in every)
+
+    def tidy(self) -> None:
+        """Take back what the dead hold; let segments go that nobody has used for long."""
+        now = self._tidied = time.monotonic()
+        with self._lock:
+            for segments in self._segments.values():
+                for s in list(segments):
+                    s.reclaim()
+                    if now - s.used > _IDLE_S and s.is_idle():
+                        segments.remove(s)
+                        self._drop(s)
+
+    def close(self) -> None:
+        """Let go of everything; who still reads a block keeps its memory."""
+        with self._lock:
+            for segments in self._segments.values():
+                for s in segments:
+                    self._drop(s)
+            self._segments.clear()
+
+    @staticmethod
+    def _free(segments: Sequence[Segment]) -> Block | None:
+        """A free block; what the dead hold is taken back if there is no other."""
+        for attempt in range(2):
+            for s in segments:
+                block = s.free()
+                if block is not None:
+                    s.used = time.monotonic()
+                    return block
+            if attempt == 0 and not sum(s.reclaim() for s in segments):
+                break
+        return None
+
+    def _make(self, block_bytes: int, limit: int) -> Segment | None:
+        blocks = max(1, _SLAB_BYTES // block_bytes)
+        size = PAGE + blocks * block_bytes
+        if self.bytes + size > limit:
+            self._make_room(size, limit)
+            if self.bytes + size > limit:
+                return None
+        try:
+            made = new_segment(block_bytes, blocks)
+        except OSError:  # no descriptors or no memory left: the tensor travels in its message
+            return None
+        self.bytes += made.size
+        return made
+
+    def _make_room(self, size: int, limit: int) -> None:
+        """Drop segments that nobody uses, the one that was used longest ago first."""
+        every = sorted((s for segments in self._segments.values() for s in segments), key=lambda s: s.used)
+        for s in every:
+            if self.bytes + size <= limit:
+                return
+            s.reclaim()
+            if s.is_idle():
+                self._segments[s.block_bytes].remove(s)
+                self._drop(s)
+
+    def _drop(self, segment: Segment) -> None:
+        segment.words[RETIRED] = 1
+        segment.is_retired = True
+        segment.blocks.clear()
+        os.close(segment.fd)
+        self.bytes -= segment.size
+
+
+def where(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
+    """Where others find a contiguous array of this process: descriptor and number of its segment, and the offset in it.
+
+    None: it does not lie in a pool, or that of another process. It holds until the array is let go of.
+    """
+    block = block_of(array)
+    if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != process_id():
+        return None
+    return block.segment.fd, block.segment.number, _offset(array, block)
+
+
+def _offset(array: np.ndarray[Any, Any], block: Block) -> int:
+    """Where an array that lies in a block begins, in the segment."""
+    assert block.segment is not None
+    offset = PAGE + block.number * block.segment.block_bytes
+    return offset if array.base is block else offset + _address(array) - _address(block)
+
+
+@lru_cache(4096)
+def _block_bytes(size: int) -> int:
+    """The size of block for so many bytes: eighths of powers of two, so that at most an eighth is wasted."""
+    step = max(PAGE, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return array.ctypes.data
+
+
+__all__ = ["SHARE_BYTES", "Pool", "block_of", "where"]

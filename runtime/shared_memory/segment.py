@@ -1,0 +1,367 @@
+"""Segments: memory of one process that others of the same machine and user can map, with blocks that are lent.
+
+A segment is an anonymous file (`memfd_create`): it has no name that could be left behind, and the kernel frees it
+with the last process that maps it, also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows to
+processes of the same user only. What is found there is trusted as far as it cannot hurt: it must be a memory file of our own
+user that can never shrink (a seal says so; reading beyond a file's end would end the process), and it must begin with the
+number that the reference names, so that a process number that was used again is noticed.
+
+    segment    page 0: the segment's number, whether it is retired, one word per loan: 0 is free, else who has it
+               then the blocks, all of one size
+
+Borrowing: reading what other processes of the machine lend (`pool.py`), where it lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from sys import getrefcount
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...graph.core.interpreter_state import process_id
+
+__all__ = [
+    "Block",
+    "Borrower",
+    "FIRST",
+    "MOST_LOANS",
+    "NUMBER",
+    "PAGE",
+    "RETIRED",
+    "Reference",
+    "SHRINK",
+    "Segment",
+    "Unreadable",
+    "is_alive",
+    "is_available",
+    "make_own",
+    "map_segment",
+    "new_segment",
+    "words_of",
+]
+
+PAGE: Final = 4096
+NUMBER, RETIRED, FIRST = 0, 2, 4  # in words of 32 bits: the segment's number takes two
+MOST_LOANS: Final = PAGE // 4 - FIRST
+_SEAL, SHRINK, _GROW = 0x0001, 0x0002, 0x0004
+_INTS = [int] * 5
+_FREE = 3  # references to a block that only its segment, and the loop that asks, hold
+
+
+class Reference(NamedTuple):
+    """Where a tensor's bytes lie: in the segment that process `pid` has as file `fd`.
+
+    Attributes:
+        number: the segment's number; it must be found at the segment's beginning.
+        loan: which of the segment's words says that they are lent.
+        offset: of the first byte in the segment.
+    """
+
+    pid: int
+    fd: int
+    number: int
+    loan: int
+    offset: int
+
+    def to_fields(self) -> list[int]:
+        """Plain data for a message."""
+        return list(self)
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> Reference:
+        """From a message's plain data.
+
+        Raises:
+            ValueError: it is malformed.
+        """
+        if (
+            type(fields) not in (list, tuple)
+            or [type(x) for x in fields] != _INTS
+            or min(fields) < 0
+            or max(fields) >= 1 << 63
+        ):
+            raise ValueError(f"not a reference to shared memory: {fields!r:.80}")
+        return cls(*fields)
+
+
+@cache
+def is_available() -> bool:
+    """Whether this system has memory files that can be sealed and opened through /proc."""
+    try:
+        fd = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError):
+        return False
+    try:
+        return os.access(f"/proc/{os.getpid()}/fd/{fd}", os.R_OK | os.W_OK)
+    finally:
+        os.close(fd)
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A memory file and its blocks.
+
+    Attributes:
+        count: how many blocks there are room for. blocks: those that have been used. One is this process's own as long as it has an
+            array over it, which its references tell.
+        loans: word -> the block that is lent, and to which process; some may have been given back meanwhile.
+        pid: the process that made it; after a fork it is not the child's to lend or to change.
+    """
+
+    fd: int
+    number: int
+    block_bytes: int
+    memory: mmap.mmap
+    words: memoryview
+    count: int
+    blocks: list[Block] = field(default_factory=list)
+    loans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    is_retired: bool = False
+    pid: int = field(default_factory=process_id)
+    used: float = field(default_factory=time.monotonic)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        return len(self.memory)
+
+    def settle(self) -> None:
+        """Forget the loans that have been given back."""
+        if self.loans:
+            words = self.words
+            for loan in [w for w in self.loans if not words[FIRST + w]]:
+                del self.loans[loan]
+
+    def mark(self, block: int, holder: int) -> int:
+        """Lend a block to a process: the loan's word; -1 if all are taken."""
+        self.settle()
+        if len(self.loans) >= MOST_LOANS:
+            return -1
+        loan = 0
+        while loan in self.loans:
+            loan += 1
+        self.loans[loan] = block, holder
+        self.words[FIRST + loan] = holder & 0xFFFFFFFF or 1
+        return loan
+
+    def take_back(self, loan: int) -> None:
+        """End a loan that its holder has no use for."""
+        self.words[FIRST + loan] = 0
+        self.settle()
+
+    def reclaim(self) -> bool:
+        """Take back what the dead hold; whether there was any."""
+        dead = [w for w, (_, holder) in self.loans.items() if self.words[FIRST + w] and not is_alive(holder)]
+        for loan in dead:
+            self.words[FIRST + loan] = 0
+        self.settle()
+        return bool(dead)
+
+    def free(self) -> Block | None:
+        """A free block, the first: what was used last is in the caches."""
+        self.settle()
+        lent = {block for block, _ in self.loans.values()}
+        for block in self.blocks:
+            if getrefcount(block) == _FREE and block.number not in lent:
+                return block
+        number = len(self.blocks)
+        if number == self.count:
+            return None
+        block = Block(self.block_bytes, np.uint8, self.memory, PAGE + number * self.block_bytes)
+        block.segment, block.number = self, number
+        self.blocks.append(block)
+        return block
+
+    def is_idle(self) -> bool:
+        """Whether all blocks are free."""
+        return not self.loans and all(getrefcount(block) == _FREE for block in self.blocks)
+
+    def is_lent(self, block: int) -> bool:
+        """Whether somebody else reads a block."""
+        return bool(self.loans) and any(b == block and self.words[FIRST + w] for w, (b, _) in list(self.loans.items()))
+
+
+class Block(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of a block: the base of the arrays that this process makes there, one after the other.
+
+    A class of its own, as `_Lent` is: NumPy has a view refer to the first array of another class than its own.
+    """
+
+    segment: Segment | None = None  # views of it have none
+    number: int = 0
+
+
+def new_segment(block_bytes: int, blocks: int) -> Segment:
+    """A memory file: a page for its number, then the blocks. Raises OSError when there is no memory or descriptor."""
+    size = PAGE + blocks * block_bytes
+    fd = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEAL | SHRINK | _GROW)
+        memory = mmap.mmap(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    words = words_of(memory)
+    number = secrets.randbits(62)
+    words[NUMBER], words[NUMBER + 1] = number & 0xFFFFFFFF, number >> 32
+    return Segment(fd, number, block_bytes, memory, words, blocks)
+
+
+def words_of(memory: mmap.mmap) -> memoryview:
+    """A segment's first page. (Reading a word of an array takes several times as long.)"""
+    return memoryview(memory)[:PAGE].cast("I")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        return state != b"Z"  # which has ended, and was not waited for yet
+    return True
+
+
+class Unreadable(ValueError):  # noqa: N818  (the name says it)
+    """A reference to memory that this process cannot read, or should not."""
+
+
+class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of a block. Every array over the block refers to this one; its end gives the block back.
+
+    A class of its own, made right over the mapping: a view of a view refers to the first array of its own class or to the
+    memory itself, past all that lies between.
+    """
+
+    word: memoryview | None = None  # views of it (slices of this class) have none
+
+    def __del__(self) -> None:
+        if self.word is not None:
+            self.word[0] = 0
+
+
+def make_own(array: Any) -> None:
+    """Let the one who got an array that was lent to him `alone` write into it. Other arrays stay as they are."""
+    if isinstance(array, np.ndarray) and isinstance(array.base, _Lent):
+        array.flags.writeable = True
+
+
+@dataclass(slots=True, eq=False)
+class _Mapping:
+    """Another process's segment."""
+
+    memory: mmap.mmap
+    words: memoryview
+
+
+class Borrower:
+    """Reads other processes' blocks. Safe to use from several threads."""
+
+    _MOST = 256  # segments that stay mapped though nothing of them is in use
+
+    def __init__(self) -> None:
+        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = (
+            OrderedDict()
+        )  # those made first are let go of first
+        self._lock = threading.Lock()
+
+    def borrow(self, reference: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """`size` bytes of a block, read-only in effect: who takes them must not write.
+
+        Args:
+            reference: a `Reference`, or its numbers.
+
+        Raises:
+            Unreadable: this process cannot or should not read what the reference names.
+        """
+        pid, fd, number, loan, offset = reference
+        found = self._mappings.get((pid, fd, number)) or self._mapping(Reference(*reference))
+        if offset < PAGE or offset + size > len(found.memory) or not 0 <= loan < MOST_LOANS:
+            raise Unreadable("a reference beyond its segment")
+        lent = _Lent(size, np.uint8, found.memory, offset)
+        lent.word = found.words[FIRST + loan : FIRST + loan + 1]
+        return lent
+
+    def map(self, reference: Reference) -> mmap.mmap:
+        """The whole segment that a reference names. Unreadable: as `borrow`."""
+        return self._mapping(reference).memory
+
+    def _mapping(self, reference: Reference) -> _Mapping:
+        key = (reference.pid, reference.fd, reference.number)
+        with self._lock:
+            found = self._mappings.get(key)
+            if found is not None:
+                return found
+            found = self._mappings[key] = _map(reference)
+            self._let_go()
+            while len(self._mappings) > self._MOST:
+                self._mappings.popitem(last=False)
+            return found
+
+    def let_go(self) -> None:
+        """Keep nothing mapped that its owner has given up, or whose owner has gone: else its memory would never be free."""
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for old in [k for k, m in self._mappings.items() if m.words[RETIRED] or not _is_there(k[0])]:
+            del self._mappings[old]  # arrays over it keep it mapped as long as they live
+
+    def __len__(self) -> int:
+        return len(self._mappings)
+
+
+def _is_there(pid: int) -> bool:
+    """Whether there is such a process; the memory of one that was killed goes when nobody maps it any more."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def _map(reference: Reference) -> _Mapping:
+    path = f"/proc/{reference.pid}/fd/{reference.fd}"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as e:
+        raise Unreadable(f"{path}: {e.strerror}") from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size <= PAGE:
+            raise Unreadable(f"{path} is no memory of this user's processes")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SHRINK:
+            raise Unreadable(f"{path} could be cut short")
+        memory = mmap.mmap(fd, status.st_size)
+    except (OSError, ValueError) as e:
+        raise e if isinstance(e, Unreadable) else Unreadable(f"{path}: {e}") from None
+    finally:
+        os.close(fd)
+    words = words_of(memory)
+    if words[NUMBER] | words[NUMBER + 1] << 32 != reference.number:
+        raise Unreadable(f"{path} is another segment than the one meant")
+    return _Mapping(memory, words)
+
+
+def map_segment(reference: Reference) -> mmap.mmap:
+    """The whole segment that another process's reference names.
+
+    Raises:
+        Unreadable: this process cannot or should not read it.
+    """
+    return _map(reference).memory

@@ -1,0 +1,411 @@
+"""Opened variables: a variable that several processes of one machine change in place, each under a lock that the kernel keeps.
+
+Theory of operation. The owner of a variable *opens* it (`variable_publisher.py`): the value gets two places beside each other in
+shared memory, and the record's *turn* says which of them has it. Who changes the variable, the owner or another process,
+
+    takes the variable's lock in its own process, and then the lock between processes,
+    writes the new value into the place that does not have it, from the one that does,
+    counts the turn up, which is one store: from now on this is the value,
+    lets the locks go.
+
+So at each moment one of the places holds a whole value, whoever ends where. There is nothing to be put right after a process
+that was killed: before its one store nothing has happened, and behind it everything. Readers copy the place that the turn names, and
+look again at the turn; they wait for nobody, not even for a process that was stopped while it changed the variable.
+
+The lock between processes is one of an open file description (`F_OFD_SETLK`) on the record's bytes of the file that the record is in:
+two calls of the kernel, a microsecond together, and the kernel lets it go when its holder ends. Each process has a file description of its
+own for it. Who cannot have it tries again for a while; a process that was stopped with it is an UnavailableError for the others. Several
+variables are taken in the order of their places, which is the same for everybody.
+
+Places are named by the record alone, and looked at again under the lock; so an owner that takes the variable back (it gets another
+shape, its session is closed) needs the lock once, and then changes the record. If a stopped process has the lock, the memory into
+which that may still write is kept until it has let go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ...graph.core.dtypes import DType
+from ...graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
+from ...graph.core.interpreter_state import process_id
+from ...graph.resources import shared_storage
+from ...graph.resources.accumulator import AccumulatorKind, ReachedAccumulator
+from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.shared_accumulator import bytes_of
+from .doorbell import Rope, rope
+from .record_layout import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, Place, can_post
+from .segment import Borrower, Unreadable
+from .variable_reader import Lookout, Owner, Snapshots, lookout
+
+Array = np.ndarray[Any, Any]
+
+PATIENCE_S: Final = 2.5  # half of the time after which a silent task is taken for dead
+CLOSING_S: Final = (
+    0.2  # for the lock of a variable that is taken back: whoever has it lets it go at once, or is stopped
+)
+_FIRST_NAP_S, _LAST_NAP_S = 20e-6, 1e-3
+_SETLK = 37  # F_OFD_SETLK
+_FLOCK = "hhqqi4x"  # type, whence, start, length, 0
+_LINE = 64
+
+
+def can_open() -> bool:
+    """Whether this machine and system have what opened variables need."""
+    return can_post() and platform.machine() in ("x86_64", "AMD64") and hasattr(fcntl, "F_WRLCK")
+
+
+class Door:
+    """A file description of this process's own of a segment, for locks between processes. Closed when nobody has it any more.
+
+    Raises:
+        Unreadable: it cannot be opened, or is another one.
+    """
+
+    def __init__(self, pid: int, fd: int, segment: int) -> None:
+        self.fd = -1
+        path = f"/proc/{pid}/fd/{fd}"
+        try:
+            self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            number = int.from_bytes(os.pread(self.fd, 8, 0), sys.byteorder)
+        except OSError as e:
+            raise Unreadable(f"{path}: {e.strerror}") from None
+        if number != segment:
+            raise Unreadable(f"{path} is another segment than the one meant")
+        _doors.add(self)
+
+    def close(self) -> None:
+        """Let go of it, and of the locks taken through it."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+
+_doors: weakref.WeakSet[Door] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A child must not keep its parent's locks when that is killed."""
+    for door in list(_doors):
+        door.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class Opened:
+    """An opened variable, as one process sees it: as `memory.Opened`. Its calls are made by who holds the variable's lock.
+
+    Args:
+        place: where the record is. words: the record. door: through which its lock is taken.
+        label: of the variable, for errors.
+    """
+
+    def __init__(self, place: Place, words: memoryview, door: Door, snapshots: Snapshots, label: str) -> None:
+        self.key: tuple[int, ...] = place[:4]
+        self.label = label
+        self._words, self._door, self._snapshots = words, door, snapshots
+        at = place.offset
+        self._taking, self._leaving = (
+            struct.pack(_FLOCK, kind, os.SEEK_SET, at, RECORD_BYTES, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
+        )
+        self._pid = process_id()
+        self._places: Sequence[Array] = ()  # while the lock is held
+        self._rope: Rope | None = None
+
+    def places(self) -> Sequence[Array] | None:
+        """Both places, for a holder of the lock between processes; None: the variable is not opened any more."""
+        raise NotImplementedError
+
+    @property
+    def is_there(self) -> bool:
+        """As `memory.Opened.is_there`."""
+        return True
+
+    def read(self) -> Array | None:
+        """As `memory.Opened.read`."""
+        return self._snapshots.read()
+
+    def acquire(self) -> None:
+        """As `memory.Opened.acquire`."""
+        self._lock(PATIENCE_S)
+        places = self.places()
+        if places is None:
+            self._unlock()
+            raise self.gone()
+        self._places = places
+
+    def release(self) -> None:
+        """As `memory.Opened.release`."""
+        self._places = ()
+        self._unlock()
+
+    def fits(self, value: Array) -> bool:
+        """As `memory.Opened.fits`."""
+        return bool(value.shape == self._places[0].shape)
+
+    def begin(self, copied: bool = True) -> Array:
+        """As `memory.Opened.begin`."""
+        old, new = self.both()
+        if copied:
+            np.copyto(new, old)
+        return new
+
+    def both(self) -> tuple[Array, Array]:
+        """As `memory.Opened.both`."""
+        turn = self._words[TURN] & 1
+        return self._places[turn], self._places[1 - turn]
+
+    def end(self) -> None:
+        """As `memory.Opened.end`."""
+        self._words[TURN] += 1
+
+    @property
+    def wanted(self) -> int:
+        """As `memory.OpenedSum.wanted`."""
+        return self._words[WANTED]
+
+    @wanted.setter
+    def wanted(self, count: int) -> None:
+        self._words[WANTED] = count
+
+    def glance(self) -> Array | None:
+        """As `memory.OpenedSum.glance`."""
+        places = self.places()
+        return None if places is None else places[self._words[TURN] & 1]
+
+    def ring(self, bell: tuple[int, int]) -> None:
+        """As `memory.OpenedSum.ring`."""
+        if self._rope is None:
+            try:
+                self._rope = rope(self.key[0], *bell)
+            except Unreadable:  # it has ended
+                return
+        self._rope.ring()
+
+    def close(self) -> Array:
+        """As `memory.Opened.close`."""
+        raise AbortedError(None, None, f"{self.label} can be given another shape by the task alone that it belongs to")
+
+    def closed(self) -> None:
+        """As `memory.Opened.closed`."""
+
+    # --- the lock between processes --------------------------------------------------------------------------------
+
+    def _lock(self, patience_s: float) -> None:
+        if self._pid != process_id():
+            raise FailedPreconditionError(
+                None,
+                None,
+                f"{self.label} belongs to the process from which this one was forked, and is not its to change",
+            )
+        if not self._tries():
+            until, nap = time.monotonic() + patience_s, _FIRST_NAP_S
+            while True:
+                time.sleep(nap)
+                if self._tries():
+                    break
+                if time.monotonic() > until:
+                    raise UnavailableError(
+                        None, None,
+                        f"{self.label} is being changed by process {self._words[HOLDER]}, which has not let go of it for "
+                        f"{patience_s:g} s. Has it been stopped?",
+                    )  # fmt: skip
+                nap = min(2 * nap, _LAST_NAP_S)
+        self._words[HOLDER] = self._pid
+
+    def _tries(self) -> bool:
+        """Try to have the lock between processes."""
+        fd = self._door.fd
+        if fd < 0:  # its owner has gone
+            raise self.gone()
+        try:
+            fcntl.fcntl(fd, _SETLK, self._taking)
+        except OSError as e:
+            if e.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise self.gone() from None
+        return True
+
+    def _unlock(self) -> None:
+        if self._door.fd >= 0:  # a forked child has none, nor has who found that the owner has gone
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
+
+    def gone(self) -> AbortedError:
+        """As `memory.Opened.gone`."""
+        return AbortedError(
+            None, None,
+            f"{self.label} is not any more where this step found it: it was made anew or given another shape, or its session was closed "
+            "there. Run again.",
+        )  # fmt: skip
+
+
+# --- the owner's side ------------------------------------------------------------------------------------------------
+
+
+class _Own(Snapshots):
+    """Reads an opened variable of this process."""
+
+    def __init__(self, words: memoryview, places: Sequence[Array]) -> None:
+        super().__init__(words)
+        self._places = places
+
+    def places(self) -> Sequence[Array]:
+        return self._places
+
+
+class OwnOpened(Opened):
+    """An opened variable of this process.
+
+    Args:
+        value: what it has now. It is copied, and the record shows nothing yet.
+
+    Raises:
+        MemoryError: there is no room.
+    """
+
+    def __init__(self, place: Place, words: memoryview, door: Door, value: Array, label: str) -> None:
+        self.spare = -(-value.nbytes // _LINE) * _LINE
+        block = shared_storage.shared_empty(2 * self.spare) if 0 < value.nbytes <= MOST_BYTES else None
+        if block is None:
+            raise MemoryError
+        first, second = (block[at : at + value.nbytes].view(value.dtype).reshape(value.shape) for at in (0, self.spare))
+        np.copyto(first, value)
+        self.first = first
+        super().__init__(place, words, door, _Own(words, (first, second)), label)
+        self._both = first, second
+        self.is_stuck = False
+
+    def places(self) -> Sequence[Array]:
+        """As `Opened.places`."""
+        return self._both
+
+    def close(self) -> Array:
+        """As `memory.Opened.close`; from now on nobody changes it who does not hold the lock already.
+
+        The record is changed before `closed` lets go of the lock between processes.
+        """
+        if not self._places:
+            try:
+                self._lock(0.0 if _stuck else CLOSING_S)
+            except UnavailableError:
+                self.is_stuck = True  # somebody who was stopped may write there when he goes on
+                _stuck.append(self)
+        self._places = ()
+        return shared_storage.kept_copy(self._both[self._words[TURN] & 1], posted=True)
+
+    def closed(self) -> None:
+        """As `memory.Opened.closed`."""
+        if not self.is_stuck:
+            self._unlock()
+
+    def try_to_settle(self) -> bool:
+        """Whether nobody has the lock any more who could write."""
+        try:
+            self._lock(0.0)
+        except UnavailableError:
+            return False
+        self._unlock()
+        self.is_stuck = False
+        return True
+
+
+_stuck: list[OwnOpened] = []
+
+
+def settle() -> None:
+    """Let go of memory that stopped processes could have written into."""
+    if _stuck:
+        _stuck[:] = [opened for opened in list(_stuck) if not opened.try_to_settle()]
+
+
+# --- the others' side ------------------------------------------------------------------------------------------------
+
+
+class _Reached(Opened):
+    """An opened variable of another process."""
+
+    def __init__(self, found: Lookout, door: Door, label: str) -> None:
+        super().__init__(found.place, found.words, door, found, label)
+        self._lookout = found
+
+    def places(self) -> Sequence[Array] | None:
+        """As `Opened.places`."""
+        return self._lookout.opened()
+
+    @property
+    def is_there(self) -> bool:
+        """As `memory.Opened.is_there`."""
+        return self._lookout.opened() is not None
+
+
+class Reached:
+    """A variable or accumulator of another task that is changed where it lies: what a program looks at before it begins.
+
+    Args:
+        kind: what it holds: a variable's element type, or the kind of an accumulator.
+
+    Raises:
+        Unreadable: this process cannot or should not reach it.
+    """
+
+    def __init__(self, place: Place, kind: DType | AccumulatorKind, name: str, task: str, borrower: Borrower) -> None:
+        is_variable = isinstance(kind, DType)
+        self._lookout = lookout(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
+        self.owner: Owner = self._lookout.owner
+        with _reaching:
+            door = _segments.get(place[:3])
+            if door is None:
+                door = _segments[place[:3]] = Door(*place[:3])
+            state = _states.get((place, kind))
+            if state is None:
+                label = f"The {'variable' if is_variable else 'accumulator'} '{name}' of {task}"
+                state = _states[place, kind] = _state(name, kind, _Reached(self._lookout, door, label))
+        self._state, self._door = state, door
+        self._bytes = None if isinstance(kind, DType) else bytes_of(kind.shape, kind.dtype.np)
+
+    def read(self) -> VariableState | ReachedAccumulator | None:
+        """It; None: it is not opened now, or has no value."""
+        there = self._lookout.opened()
+        return None if there is None or self._bytes not in (None, there[0].nbytes) else self._state
+
+    def forget(self) -> None:
+        """Its owner has gone: nobody will change it any more."""
+        self._lookout.forget()
+        self._door.close()
+
+
+def _state(name: str, kind: DType | AccumulatorKind, opened: _Reached) -> VariableState | ReachedAccumulator:
+    if isinstance(kind, AccumulatorKind):
+        return ReachedAccumulator(name, kind, opened)
+    state = VariableState(name, kind)
+    state.reach(opened)
+    return state
+
+
+_BYTES = np.dtype(np.uint8)
+_states: weakref.WeakValueDictionary[tuple[Place, DType | AccumulatorKind], VariableState | ReachedAccumulator] = (
+    weakref.WeakValueDictionary()
+)
+_segments: weakref.WeakValueDictionary[tuple[int, ...], Door] = weakref.WeakValueDictionary()
+_reaching = threading.Lock()
+
+
+__all__ = ["Door", "Opened", "OwnOpened", "Reached", "can_open", "settle"]

@@ -1,0 +1,290 @@
+"""Posts: a task's variables, where other processes of its machine can read them without asking.
+
+Theory of operation. A *post* is a record in shared memory (`record_layout.py`) that says where the value of one variable lies, and
+how often it has changed. Its owner, the task that has the variable, keeps it (`Post`, told by
+`graph/resources/resource_manager.py`); others copy the value from where it lies (`variable_reader.py`), without a message to
+anybody. The record begins with a *sequence number* (a seqlock, as in Linux): it is odd while the value changes or moves. Who reads
+looks at the number, copies, and looks again: where it is even and the same, the copy is a value that the variable had in between;
+else he tries again, and after some time gives up, and has the value sent as any tensor.
+
+It says that there is nothing where the variable has no value, where that is larger than `MOST_BYTES` or lies elsewhere (the pool has
+no room, or it is on a GPU), and when variable, session or server have gone. A record may be used again for another post: that
+has another number. A value may be overwritten while somebody copies it, and memory that it was in may be used for something
+else: then the sequence number has changed. Memory that was mapped stays readable as long as it is mapped.
+
+A process that has ended leaves its memory to those who have mapped it, with values that nobody changes any more. So before each
+reading the owner is asked for, which costs a microsecond (a file descriptor that stands for its process, `pidfd_open`). One that is
+only stopped (SIGSTOP) has its variables read; unless it was stopped while it changed one.
+
+A variable that others are to change, too, is *opened* (`shared_variable.py`): from then on its value has two places, and the
+sequence number stays as it is; what tells a change then is the turn. So is the state of an accumulator to which others add
+(`graph/resources/shared_accumulator.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.interpreter_state import process_id
+from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
+from ...graph.resources.resource_manager import Resources, VariableState
+from .doorbell import Bell
+from .pool import where
+from .record_layout import (
+    CODES,
+    MOST_BYTES,
+    MOST_DIMS,
+    NUMBER,
+    PAGE,
+    RECORD_BYTES,
+    RECORDS,
+    SEQUENCE,
+    SPARE,
+    VERSION,
+    Place,
+    words_of,
+)
+from .segment import Reference, Unreadable, new_segment
+from .shared_variable import Door, OwnOpened, can_open, settle
+
+Array = np.ndarray[Any, Any]
+
+
+class Post:
+    """A variable's record, for the task that has the variable. Its calls are made by who holds the variable's lock."""
+
+    __slots__ = ("_pid", "_sequence", "_there", "_version", "_words", "place")
+
+    def __init__(self, words: memoryview, place: Place) -> None:
+        self._words, self.place = words, place
+        self._pid = place.pid
+        self._sequence = words[SEQUENCE] & ~1  # a record that is used again goes on counting
+        self._version = words[VERSION]
+        self._there: tuple[int, ...] | None = None
+        self.change()
+        words[NUMBER] = place.number
+        words[VERSION] = 0
+        self.show(None)
+
+    def change(self) -> None:
+        """As `memory.Post.change`."""
+        if not self._sequence & 1 and self._pid == process_id():  # a forked child has the memory, but it is not its own
+            self._sequence += 1
+            self._words[SEQUENCE] = self._sequence
+
+    def changed(self) -> None:
+        """As `memory.Post.changed`."""
+        if self._sequence & 1 and self._pid == process_id():
+            self._sequence += 1
+            self._words[SEQUENCE] = self._sequence
+
+    def show(self, value: Array | None, spare: int = 0) -> None:
+        """As `memory.Post.show`. `spare`: how far behind the value its second place is, where others change it."""
+        if self._pid != process_id():
+            return
+        there = None if value is None else _there(value, spare)
+        words = self._words
+        if not self._sequence & 1:
+            self._sequence += 1
+            words[SEQUENCE] = self._sequence
+        if there != self._there:
+            self._there = there
+            if there is None:
+                words[VERSION] = 0
+            else:
+                for i, word in enumerate(there, SPARE):
+                    words[i] = word
+                self._version += 1
+                words[VERSION] = self._version
+        self._sequence += 1
+        words[SEQUENCE] = self._sequence
+
+
+def _there(value: Array, spare: int) -> tuple[int, ...] | None:
+    """What a record says of a value, from the spare place on; None: it cannot be read."""
+    code = CODES.get(value.dtype)
+    if code is None or value.nbytes > MOST_BYTES or value.ndim > MOST_DIMS:
+        return None
+    found = where(value)
+    return None if found is None else (spare, 0, 0, 0, *found, value.nbytes, code, value.ndim, *value.shape)
+
+
+class Posts:
+    """All posts of one task. Each belongs to the sessions that have asked for it. Safe to use from several threads.
+
+    Attributes:
+        bell: what others ring when they have added what somebody here waits for (`look`); None: nobody is heard.
+    """
+
+    def __init__(self) -> None:
+        self.bell: Bell | None = None
+        self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that others reach, or did
+        self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # records of the latest segment
+        self._free: list[tuple[memoryview, Reference]] = []  # that have been used
+        self._segments: list[tuple[int, int]] = []  # descriptors, and the process that made them
+        self._posts: dict[tuple[int, str, str], _Owned] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def post(self, session: str, resources: Resources, container: str, name: str) -> Place | None:
+        """Have the variable of that name posted, which need not be there yet; None: that cannot be done."""
+        key = id(resources), container, name
+        with self._lock:
+            if self._closed:
+                return None
+            owned = self._posts.get(key)
+            if owned is None:
+                found = self._record()
+                if found is None:
+                    return None
+                words, at = found
+                place = Place(at.pid, at.fd, at.number, at.offset, secrets.randbits(62) | 1)
+                owned = self._posts[key] = _Owned(Post(words, place), resources, found, set())
+                resources.post(container, name, owned.post)
+            owned.sessions.add(session)
+            return owned.post.place
+
+    def open(self, session: str, resources: Resources, container: str, names: Sequence[str]) -> list[Place] | None:
+        """Open variables of a container that have values, for others to change; None: not all of them can be."""
+        settle()
+        if not can_open():
+            return None
+        places = []
+        for name in names:
+            state, place = resources.find(container, name), self.post(session, resources, container, name)
+            if not isinstance(state, VariableState) or place is None:
+                return None
+            with self._lock:
+                owned = self._posts.get((id(resources), container, name))
+                if owned is None or not state.open(partial(owned.opened, f"The variable '{name}'")):
+                    return None
+            places.append(place)
+        return places
+
+    def open_accumulator(
+        self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
+    ) -> Place | None:
+        """Open the accumulator of that name, which is made if there is none, for others to add to; None: that cannot be done.
+
+        Raises:
+            InvalidArgumentError: the name is another resource's, or the accumulator is of another kind.
+        """
+        settle()
+        if self.bell is None or not can_open():
+            return None
+        found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
+        found.kind.check_same(kind, name)
+        place = self.post(session, resources, container, name)
+        if not isinstance(found, DenseAccumulator) or place is None:
+            return None
+        with self._lock:
+            owned = self._posts.get((id(resources), container, name))
+            if owned is None or not found.open(partial(owned.opened, f"The accumulator '{name}'"), self.bell.name):
+                return None
+            self._shared.add(found)
+        return place
+
+    def look(self) -> None:
+        """Serve those who wait for gradients, as far as others have added them."""
+        if self._shared:
+            with self._lock:
+                shared = list(self._shared)
+            for accumulator in shared:
+                accumulator.look()
+
+    def close_session(self, session: str) -> None:
+        """Forget what only this session has asked for."""
+        with self._lock:
+            for key, owned in list(self._posts.items()):
+                owned.sessions.discard(session)
+                if not owned.sessions:
+                    self._take_down(key)
+
+    def close(self) -> None:
+        """Take all down: nothing can be read from now on."""
+        with self._lock:
+            self._closed = True
+            for key in list(self._posts):
+                self._take_down(key)
+            for fd, pid in self._segments:
+                if pid == process_id():
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
+            self._segments.clear()
+            self._free.clear()
+            self._fresh = iter(())
+
+    def __len__(self) -> int:
+        return len(self._posts)
+
+    def _take_down(self, key: tuple[int, str, str]) -> None:
+        owned = self._posts.pop(key)
+        owned.resources.post(key[1], key[2], None)
+        owned.record[0][NUMBER] = 0
+        if not owned.is_stuck:
+            self._free.append(owned.record)
+
+    def _record(self) -> tuple[memoryview, Reference] | None:
+        if self._free:
+            return self._free.pop()
+        found = next(self._fresh, None)
+        if found is None:
+            try:
+                made = new_segment(RECORD_BYTES, RECORDS)
+            except OSError:
+                return None
+            self._segments.append((made.fd, process_id()))
+            self._fresh = (
+                (words_of(made.memory, at), Reference(process_id(), made.fd, made.number, 0, at))
+                for at in range(PAGE, PAGE + RECORDS * RECORD_BYTES, RECORD_BYTES)
+            )
+            found = next(self._fresh)
+        return found
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A post, and whose it is."""
+
+    post: Post
+    resources: Resources
+    record: tuple[memoryview, Reference]
+    sessions: set[str]
+    door: Door | None = None
+    last: OwnOpened | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether somebody who was stopped may still write where the record said."""
+        return self.last is not None and self.last.is_stuck
+
+    def opened(self, what: str, value: Array) -> OwnOpened | None:
+        """The variable, or state of an accumulator, opened with this value; None: it cannot be."""
+        place = self.post.place
+        if self.is_stuck:
+            return None
+        try:
+            if self.door is None:
+                self.door = Door(*place[:3])
+            opened = OwnOpened(place, self.record[0], self.door, value, f"{what} of this task")
+        except (MemoryError, Unreadable):
+            return None
+        self.post.show(opened.first, opened.spare)
+        if not self.record[0][VERSION]:
+            self.post.show(value)
+            return None
+        self.last = opened
+        return opened
+
+
+__all__ = ["Post", "Posts"]

@@ -1,0 +1,431 @@
+"""A client's connection to one server: ZeroMQ's, and the lane to which both may go over. `transport` tells the whole.
+
+Waiting for several connections of one client at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections import deque
+
+import zmq
+
+from ..shared_memory.negotiation import UNREADABLE, Sharing, borrow, first_words
+from ..wire.chunking import Inbox, Outbox, is_large, is_part
+from ..wire.codec import decode, encode
+from ..wire.messages import Frame, Message, UnreadableError, WireError
+from ..wire.reassembly import most_bytes
+from .access_control import why_silent
+from .fault_injection import link_faults
+from .keys import Keys
+from .stream import Lane
+from .stream_listener import connect, connect_stream
+from .zmq_sockets import (
+    HIGH_WATER,
+    LINGER_MS,
+    MAX_FRAMES,
+    RETRY_MS,
+    descriptor,
+    dial,
+    dialled_host,
+    open_connections,
+    receive_frames,
+    send_frames,
+    shared_context,
+)
+
+__all__ = ["Connection", "SEND_TIMEOUT_S", "Watch"]
+
+SEND_ON_MS = 1.0  # so often is seen whether more of a large message can be sent
+
+
+class Watch:
+    """Waits for several connections, and collects what comes.
+
+    Attributes:
+        arrived: messages, and what was none, each with its connection.
+        unsettled: connections whose ZeroMQ sockets may have messages though their descriptors do not say so.
+        sending: connections that have more of a large message to send.
+    """
+
+    def __init__(self) -> None:
+        self.poller = select.poll()
+        self.arrived: deque[tuple[Connection, Message | WireError]] = deque()
+        self.unsettled: set[Connection] = set()
+        self.sending: set[Connection] = set()
+        self._owners: dict[int, Connection | None] = {}
+
+    def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
+        """Watch a descriptor. One without an owner is a waker's."""
+        self._owners[fd] = owner
+        self.poller.register(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """No longer."""
+        if fd in self._owners:
+            del self._owners[fd]
+            self.poller.unregister(fd)
+
+    def wait(self, deadline: float | None) -> bool:
+        """Wait until something happens; False if nothing does until then. Much that happens brings no message."""
+        if self.unsettled:
+            self._settle()
+            if self.arrived:
+                return True
+        patience = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+        events = self._send_on(patience) if self.sending else self.poller.poll(patience)
+        woken = False
+        for fd, event in events:
+            owner = self._owners.get(fd)
+            if owner is not None:
+                owner.attend(fd, event)
+            elif fd in self._owners:
+                woken = True
+                with contextlib.suppress(OSError):
+                    os.read(fd, 4_096)
+        if self.unsettled:
+            self._settle()
+        return bool(events) and not (woken and not self.arrived)
+
+    def _send_on(self, patience: float | None) -> list[tuple[int, int]]:
+        """Wait so many milliseconds for something to happen, and send what there is room for meanwhile."""
+        while True:
+            for connection in list(self.sending):
+                connection.pump()
+            self._settle()  # what has been sent may have taken the news that something has come
+            if self.arrived or not self.sending:
+                return [] if self.arrived else self.poller.poll(patience)
+            turn = SEND_ON_MS if patience is None else min(SEND_ON_MS, patience)
+            events = self.poller.poll(turn)
+            if patience is not None:
+                patience -= turn
+            if events or patience == 0:
+                return events
+
+    def _settle(self) -> None:
+        while self.unsettled:
+            self.unsettled.pop().settle()
+
+
+SEND_TIMEOUT_S = 5.0
+_SERVER = b""  # the one peer of a client's connection
+
+
+class Connection:
+    """A client's connection to one server. One thread uses it at a time.
+
+    Making one never waits: it connects as soon as a server listens at `address`, and again when the server
+    has been away.
+
+    Attributes:
+        closed: whether `close` was called, or a call was interrupted in the middle of a message.
+        outbox: what waits since a large message was sent, if anything.
+
+    >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
+    ...     connection.send(Message("status", {"request": 1}))
+    ...     answer = connection.recv(5.0)
+    """
+
+    def __init__(
+        self, address: str, watch: Watch | None = None, keys: Keys | None = None, patience_s: float | None = None
+    ) -> None:
+        self.address = address
+        self.closed = False
+        self._keys = keys
+        self._watch = watch or Watch()
+        self._socket, self._link = dial(shared_context(), address, keys, patience_s)
+        self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
+        open_connections.add(self)
+        self._fd = descriptor(self._socket)
+        self._watch.add(self._fd, self)
+        self._watch.unsettled.add(self)
+        self._lane: Lane | None = None
+        self.outbox: Outbox | None = None
+        self._inbox: Inbox | None = None
+        self._sharing = Sharing()
+        self._faults = link_faults()
+        self._greet()
+
+    def _greet(self) -> None:
+        hello = first_words(self._sharing, _SERVER, self._keys)
+        if hello is not None:
+            self._send(encode(hello))
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def send(self, message: Message) -> None:
+        """Send `message`, which nobody needs to be there to take yet.
+
+        Raises:
+            WireError: the message cannot travel.
+            TimeoutError: the server has taken nothing for long, and `HIGH_WATER` messages wait.
+            ConnectionError: the connection is closed.
+        """
+        frames = encode(message, self._sharing.lender(_SERVER))
+        if self._faults is not None and not self._faults.passes(self.address):
+            return
+        lane = self._lane
+        if lane is not None:
+            try:
+                if lane.send(frames):
+                    self._wait_for_room(lane)
+                return
+            except ConnectionError:
+                self._leave()
+            except TimeoutError:
+                raise
+            except BaseException:  # an interrupt: nobody knows how much of it has left
+                self._leave()
+                raise
+        self._send(frames)
+
+    def _send(self, frames: list[Frame]) -> None:
+        if self.outbox is None:
+            if not is_large(frames):
+                self._give(frames, 0)
+                return
+            self.outbox = Outbox(_nothing)
+            self._watch.sending.add(self)
+        elif len(self.outbox) >= HIGH_WATER:
+            raise TimeoutError(self._takes_nothing())
+        self.outbox.put(frames)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send more of what waits, as far as there is room."""
+        outbox = self.outbox
+        if outbox is None:
+            return
+        outbox.pump(self._has_given)
+        if outbox.is_done():
+            self.outbox = None
+            self._watch.sending.discard(self)
+
+    def _has_given(self, frames: list[Frame]) -> bool:
+        try:
+            self._give(frames, zmq.NOBLOCK)
+        except TimeoutError:
+            return False
+        return True
+
+    def moved(self) -> tuple[int, int]:
+        """How much of large messages has left and come: while it changes, the server lives."""
+        return (
+            0 if self.outbox is None else self.outbox.bytes_left(),
+            0 if self._inbox is None else self._inbox.taken,
+        )
+
+    def _give(self, frames: list[Frame], flags: int) -> None:
+        self._watch.unsettled.add(self)
+        try:
+            send_frames(self._socket, frames, flags)
+        except zmq.Again:
+            raise TimeoutError(self._takes_nothing()) from None
+        except zmq.ZMQError as error:
+            raise self._failed(error) from None
+        except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
+            self._shut(0)
+            raise
+
+    def _takes_nothing(self) -> str:
+        return f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+
+    def recv(self, timeout_s: float | None) -> Message | None:
+        """The next message, or None if there is none within `timeout_s` seconds (None waits for ever).
+
+        Not for a connection that is one of `Connections`.
+
+        Raises:
+            WireError: what arrived is not a message. The next one may be.
+            ConnectionError: the connection is closed.
+        """
+        if self.closed:
+            raise ConnectionError(f"the connection to {self.address} is closed")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._watch.arrived:
+            if not self._watch.wait(deadline) and not self._watch.arrived:
+                return None
+        _, message = self._watch.arrived.popleft()
+        if isinstance(message, WireError):
+            raise message
+        return message
+
+    def settle(self) -> None:
+        """Take everything that ZeroMQ has, until it has no more: only then does its descriptor tell of the next message."""
+        try:
+            while True:
+                frames = receive_frames(self._socket, zmq.NOBLOCK)
+                if is_part(frames[0]):
+                    self._take_part(frames)
+                else:
+                    self._handle(frames)
+        except zmq.Again:
+            return
+        except zmq.ZMQError as error:
+            raise self._failed(error) from None
+        except WireError as error:
+            self._watch.arrived.append((self, error))
+            self._watch.unsettled.add(self)
+        except BaseException:  # an interrupt; after half a message, its rest would be taken for the next one
+            if not self.closed and self._socket.get(zmq.RCVMORE):
+                self._shut(0)
+            self._watch.unsettled.add(self)
+            raise
+
+    def attend(self, fd: int, event: int) -> None:
+        """Something has happened on one of this connection's descriptors."""
+        lane = self._lane
+        if fd == self._fd or lane is None:
+            self._watch.unsettled.add(self)
+            return
+        self._use_lane(lane, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
+
+    def waits_on_lane(self, seconds: float) -> bool:
+        """Wait on the lane alone, for so long; False where that cannot be."""
+        lane = self._lane
+        if lane is None or not lane.is_open or lane.waiting():
+            return False
+        self._use_lane(lane, 0, seconds)
+        return True
+
+    def _use_lane(self, lane: Lane, flushes: int, seconds: float | None) -> None:
+        """Write what waits there, if so asked; then take what has come, or comes within so many seconds; None: nothing."""
+        try:
+            if flushes and not lane.flush():
+                self._watch.poller.modify(lane.fd, lane.events())
+            if seconds is not None:
+                for frames in lane.receive_within(seconds) if seconds else lane.receive():
+                    self._handle(frames)
+                if lane.refused is not None:
+                    self._watch.arrived.append((self, lane.refused))
+                    lane.refused = None
+        except ConnectionError:
+            self._leave()
+        except WireError as error:
+            self._leave()
+            self._watch.arrived.append((self, error))
+        except BaseException:  # an interrupt: what was read may be lost
+            self._leave()
+            raise
+
+    def _take_part(self, frames: list[Frame]) -> None:
+        """Deal with a piece of a large message, or with a sign that pieces arrive."""
+        if self._inbox is None:
+            self._inbox = Inbox(MAX_FRAMES, most_bytes())
+        whole = self._inbox.take(frames)
+        if whole is not None:
+            self._handle(whole)
+
+    def _handle(self, frames: list[Frame]) -> None:
+        if self._faults is not None and not self._faults.passes():
+            return
+        try:
+            message = decode(frames, borrow)
+        except UnreadableError as error:
+            self.send(UNREADABLE)
+            self._watch.arrived.append((self, error))
+            return
+        except WireError as error:
+            self._watch.arrived.append((self, error))
+            return
+        if message.kind != "hello":
+            self._watch.arrived.append((self, message))
+            return
+        answer = self._sharing.heard(_SERVER, message)
+        said = message.fields.get("lane") or [""]
+        if said[0] == "open" and self._lane is not None:
+            self._lane.is_open = True
+            self._watch.poller.modify(self._lane.fd, self._lane.events())
+        lane = None
+        if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
+            lane = connect(said[1], said[2], MAX_FRAMES, most_bytes())
+            if lane is not None:
+                answer.fields["lane"] = ["taken", said[2]]
+        if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
+            host = dialled_host(self.address)
+            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, most_bytes())
+            if lane is not None:
+                answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
+                answer.fields["lane"] = ["taken", said[2]]
+        if answer is not None:
+            self.send(answer)
+        if lane is not None:
+            self._lane = lane
+            lane.holds = True
+            self._watch.add(lane.fd, self, lane.events())
+
+    def _wait_for_room(self, lane: Lane) -> None:
+        """What the lane has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
+        self._watch.poller.modify(lane.fd, lane.events())
+        if lane.waiting() < HIGH_WATER:
+            return
+        room = select.poll()
+        room.register(lane.fd, select.POLLOUT)
+        if not room.poll(SEND_TIMEOUT_S * 1000):
+            raise TimeoutError(self._takes_nothing())
+        lane.flush()
+
+    def _leave(self) -> None:
+        """Go back to ZeroMQ's connection: the lane has ended."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._watch.remove(lane.fd)
+            lane.close()
+            if not self.closed:
+                self._sharing.forget(_SERVER)
+                self._greet()
+
+    def close(self) -> None:
+        """Close; what was sent still leaves. Closing twice does nothing."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._watch.remove(lane.fd)
+            deadline = time.monotonic() + LINGER_MS / 1000
+            with contextlib.suppress(ConnectionError):
+                while lane.waiting() and time.monotonic() < deadline and lane.flush():
+                    time.sleep(RETRY_MS / 1000)
+            lane.close()
+        if self._fd >= 0:
+            self._watch.remove(self._fd)
+            self._fd = -1
+        self._watch.unsettled.discard(self)
+        self._watch.sending.discard(self)
+        if self.outbox is not None and not self.closed:
+            self.outbox.pump(self._has_given, window=most_bytes())
+        self.outbox = self._inbox = None
+        self._shut(LINGER_MS)
+
+    def _shut(self, linger_ms: int) -> None:
+        self.closed = True
+        self._link.close()
+        self._socket.close(linger=linger_ms)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_link") and not self.closed:
+            self._link.close()  # before its socket ends: see `zmq_liveness.py`
+
+    def why_silent(self) -> str | None:
+        """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
+        return why_silent(self.address, self._keys, not self.closed and self._link.stands())
+
+    def lives(self, since: float) -> bool:
+        """Whether the server's process has run since then, though it does not answer: see `zmq_liveness.py`."""
+        is_cut = self._faults is not None and self._faults.cuts(self.address)
+        return not self.closed and self._link.has_stood(since) and not is_cut
+
+    def _failed(self, error: zmq.ZMQError) -> ConnectionError:
+        if self.closed:
+            return ConnectionError(f"the connection to {self.address} is closed")
+        self._shut(0)
+        return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
+
+
+def _nothing() -> None:
+    """A piece has left: who polls sees that soon."""

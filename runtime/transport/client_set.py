@@ -1,0 +1,159 @@
+"""A client's connections: one to each server that it talks to, used by one thread at a time. `transport` tells the whole."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable, Hashable
+
+from ..wire.codec import Form
+from ..wire.messages import Message, WireError
+from ..wire.reassembly import TooLargeError
+from .access_control import why_silent
+from .client import Connection, Watch
+from .keys import Keys
+
+
+class Connections:
+    """Connections to several servers, opened when first used. One thread uses them at a time.
+
+    With `keys`, only to servers that prove theirs. `patience_s`: a server that is silent for so long is gone; see `dial`.
+
+    Attributes:
+        name: a number that nobody else has: how servers that have heard it name this client to each other (`lowering.py`).
+            Another one when a connection had to be given up.
+        told: addresses of the servers that have heard it, with the process that that was, and the name.
+        forms: of messages that were sent, by what their users know them by.
+
+    >>> connections = Connections()
+    >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
+    >>> connections.poll(0.0)
+    []
+    >>> connections.close()
+    """
+
+    def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
+        self._keys = keys
+        self._patience_s = patience_s
+        self._connections: dict[str, Connection] = {}
+        self.name = secrets.randbits(62) | 1
+        self.told: dict[str, tuple[int, int]] = {}
+        self.forms: dict[Hashable, Form] = {}
+        self._watch = Watch()
+        self._wake: socket.socket | None = None
+        self._woken: socket.socket | None = None
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def get(self, address: str) -> Connection:
+        """The connection to `address`."""
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        self.forget(address)  # closed by an interrupt
+        connection = self._connections[address] = Connection(address, self._watch, self._keys, self._patience_s)
+        return connection
+
+    def send(self, address: str, message: Message) -> None:
+        """Send `message` to the server at `address`; raises as `Connection.send` does."""
+        self.get(address).send(message)
+
+    def waker(self) -> Callable[[], None]:
+        """A function that ends a `poll`, or the next one. Any thread may call it, also when nobody polls any more."""
+        if self._wake is None:
+            self._wake, self._woken = socket.socketpair()
+            for end in (self._wake, self._woken):
+                end.setblocking(False)
+            self._watch.add(self._woken.fileno(), None)
+        wake = self._wake
+
+        def function() -> None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
+                wake.send(b"\0")
+
+        return function
+
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+        """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first, or for a `waker`.
+
+        With `only`, the caller waits for nothing but the server at that address; what others say may then come later.
+
+        Raises:
+            WireError: what arrived from one server is not a message; what came from the others is in the next
+            call's result.
+        """
+        watch = self._watch
+        if (
+            only is not None
+            and timeout_s
+            and not watch.arrived
+            and self._wake is None
+            and not (watch.unsettled or watch.sending)
+        ):
+            connection = self._connections.get(only)
+            if connection is not None and connection.waits_on_lane(timeout_s):
+                timeout_s = 0.0  # what else there is, is looked at only
+        if not watch.arrived:
+            self._wait(timeout_s)
+        arrived: list[tuple[str, Message]] = []
+        while watch.arrived:
+            connection, message = watch.arrived[0]
+            if isinstance(message, WireError):
+                if arrived:
+                    break
+                watch.arrived.popleft()
+                if isinstance(message, TooLargeError):
+                    raise message
+                raise WireError(f"{connection.address}: {message}", message.request)
+            watch.arrived.popleft()
+            arrived.append((connection.address, message))
+        return arrived
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait for something to arrive, or for a `waker`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._watch.arrived:
+            try:
+                if not self._watch.wait(deadline):
+                    return
+            except ConnectionError:  # one was closed by an interrupt
+                for connection in [c for c in self._connections.values() if c.closed]:
+                    self.forget(connection.address)
+
+    def moved(self, address: str) -> tuple[int, int]:
+        """How much of large messages has left for the server at `address`, and come from it; see `Connection.moved`."""
+        connection = self._connections.get(address)
+        return (0, 0) if connection is None else connection.moved()
+
+    def lives(self, address: str, since: float) -> bool:
+        """Whether the process of the server at `address` has run since then, though it does not answer; see `zmq_liveness.py`."""
+        connection = self._connections.get(address)
+        return connection is not None and connection.lives(since)
+
+    def why_silent(self, address: str) -> str | None:
+        """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""
+        connection = self._connections.get(address)
+        return why_silent(address, self._keys, False) if connection is None else connection.why_silent()
+
+    def forget(self, address: str) -> None:
+        """Close the connection to `address`, if there is one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            self.name = secrets.randbits(62) | 1  # for the servers, the old one stands for that connection
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for address in list(self._connections):
+            self.forget(address)
+        if self._wake is not None and self._woken is not None:
+            self._watch.remove(self._woken.fileno())
+            self._wake.close()
+            self._woken.close()
+            self._wake = self._woken = None

@@ -1,0 +1,242 @@
+"""A server's lanes: how it and its peers go over from ZeroMQ's connections to them, and back.
+
+`stream_listener.py` and `stream_listener.py` tell what is said. Any thread may write into a lane; the rest belongs to the I/O thread.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..shared_memory.negotiation import Sharing, first_words
+from ..wire.codec import encode
+from ..wire.messages import Frame, Message, WireError
+from ..wire.reassembly import most_bytes
+from .event_loop import IoThread
+from .keys import Keys
+from .stream import Lane
+from .stream_listener import Landing, StreamLanding, connect, connect_stream
+from .zmq_router import MAX_BACKLOG, Counters, Router, address_of, is_dialled
+from .zmq_sockets import MAX_FRAMES, dialled_host
+
+
+class Lanes:
+    """The lanes of an endpoint.
+
+    Args:
+        io: the thread that waits for them. router: the connections on which peers have met.
+        ip: where lanes of other machines come in. keys: where there are any, there are no such lanes.
+        counters: what it counts.
+        sharing: who can read whose memory.
+        post: sends a message to a peer on whatever way there is.
+        take: gets whole messages, each with the name of who sent it. refuse: the same of what is no message.
+
+    Attributes:
+        by_peer: those that are written to.
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        router: Router,
+        *,
+        ip: str,
+        keys: Keys | None,
+        counters: Counters,
+        sharing: Sharing,
+        post: Callable[[bytes, list[Frame]], None],
+        take: Callable[[bytes, list[Frame]], None],
+        refuse: Callable[[bytes, WireError], None],
+    ) -> None:
+        self._io = io
+        self._router = router
+        self._keys = keys
+        self._counters = counters
+        self._sharing = sharing
+        self._post = post
+        self._take = take
+        self._refuse = refuse
+        self._limits = MAX_FRAMES, most_bytes()
+        self._landing = Landing(*self._limits)
+        self._streams = StreamLanding(ip, *self._limits) if keys is None else None
+        self.by_peer: dict[bytes, Lane] = {}
+        self._coming: dict[bytes, tuple[Lane, list[str]]] = {}  # those to be written to when the last words have left
+
+    # --- going over ------------------------------------------------------------------------------------------------
+
+    def greet(self, peer: bytes, hello: Message) -> None:
+        """What peers of one machine say to each other, in order: see `negotiation.py`, then `stream_listener.py`."""
+        answer = self._sharing.heard(peer, hello)
+        said = hello.fields.get("lane") or [""]
+        dialled = is_dialled(peer)
+        if said[0] == "open":
+            if dialled and peer in self.by_peer:
+                self.by_peer[peer].is_open = True
+                self._await(peer, self.by_peer[peer])
+        elif said[0] == "taken":
+            lane = None if dialled else self._landing.accept(peer, said[-1])
+            if lane is None and not dialled and self._streams is not None:
+                lane = self._streams.accept(peer, said[-1])
+            if lane is not None:
+                self._change_over(peer, lane, ["open"])
+        elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and not self._has(peer):
+            lane = connect(said[1], said[2], *self._limits)
+            if lane is not None:
+                self._change_over(peer, lane, ["taken", said[2]])
+                return
+        elif said[0] == "tcp" and len(said) == 3 and dialled and self._keys is None:
+            connecting = threading.Thread(target=self._connect_stream, args=(peer, *said[1:]), daemon=True)
+            connecting.start()  # it may take a second
+        elif said[0] in ("", "tcp?") and answer is not None and answer.fields["readable"] and not dialled:
+            answer.fields["lane"] = self._landing.offer(peer)
+        elif said[0] == "tcp?" and not dialled and self._streams is not None:
+            offer = self._streams.offer(peer)
+            if offer is not None:
+                answer = answer or Message("hello", {"memory": None, "readable": False})
+                answer.fields["lane"] = offer
+        if answer is not None:
+            self._post(peer, encode(answer))
+
+    def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
+        """Connect a lane over TCP. In a thread of its own."""
+        host = dialled_host(address_of(peer))
+        lane = connect_stream(host, port, token, *self._limits)
+        if lane is None:
+            return
+
+        def take() -> None:
+            if not self._router.has_dialled(peer) or self._has(peer):
+                lane.close()
+            else:
+                self._change_over(peer, lane, ["taken", token])
+
+        if not self._io.call_soon(take):
+            lane.close()
+
+    def _has(self, peer: bytes) -> bool:
+        return peer in self.by_peer or peer in self._coming
+
+    def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> None:
+        """Say the last words on ZeroMQ's connection, and go over to the lane, as soon as what waits there has left."""
+        lane.is_open = words == ["open"]
+        self._io.watch(lane.fd, lambda event: self._attend(peer, lane, event), lane.events())
+        self._coming[peer] = lane, words
+        self.go_on(peer)
+
+    def go_on(self, peer: bytes) -> None:
+        """Something has left for a peer on ZeroMQ's connection: if that was all, go over to the lane that waits for it."""
+        coming = self._coming.get(peer)
+        if coming is None or self._router.waits(peer):
+            return
+        lane, words = coming
+        last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": words})
+        if self._router.give(peer, encode(last)):
+            del self._coming[peer]
+            self.by_peer[peer] = lane
+
+    # --- using them ------------------------------------------------------------------------------------------------
+
+    def write(self, peer: bytes, lane: Lane, frames: list[Frame]) -> bool:
+        """Whether the lane has taken the message (or has had to drop it). Any thread may call this."""
+        try:
+            waiting = lane.send(frames, MAX_BACKLOG)
+        except ConnectionError:
+            self._io.call_soon(lambda: self._leave(peer, lane))
+            return False
+        if waiting < 0:
+            self._router.drop(peer, MAX_BACKLOG)
+        elif waiting == 1:
+            self._io.call_soon(lambda: self._await(peer, lane))
+        self._counters.sent += 1
+        return True
+
+    def _await(self, peer: bytes, lane: Lane) -> None:
+        if self.by_peer.get(peer) is lane:
+            self._io.watch_for(lane.fd, lane.events())
+
+    def _attend(self, peer: bytes, lane: Lane, event: int) -> None:
+        """Something has happened on a lane."""
+        try:
+            if event & select.POLLOUT and not lane.flush():
+                self._await(peer, lane)
+            if event & ~select.POLLOUT:
+                take = self._take
+                for frames in lane.receive():
+                    take(peer, frames)
+                if lane.refused is not None:
+                    error, lane.refused = lane.refused, None
+                    self._refuse(peer, error)
+        except ConnectionError:
+            self._leave(peer, lane)
+        except WireError as error:
+            self._leave(peer, lane)
+            self._refuse(peer, error)
+
+    # --- going back ------------------------------------------------------------------------------------------------
+
+    def _leave(self, peer: bytes, lane: Lane) -> None:
+        """Go back to ZeroMQ's connection: the lane has ended."""
+        if self.by_peer.get(peer) is lane:
+            del self.by_peer[peer]
+        elif peer in self._coming and self._coming[peer][0] is lane:
+            del self._coming[peer]
+        else:
+            return
+        self._io.unwatch(lane.fd)
+        lane.close()
+        self._sharing.forget(peer)
+        if self._router.has_dialled(peer):
+            hello = first_words(self._sharing, peer, self._keys)
+            if hello is not None:
+                self._post(peer, encode(hello))
+
+    def listen(self, on: bool) -> None:
+        """Take lanes of other machines, or no more."""
+        if self._streams is not None:
+            self._streams.is_full = not on
+
+    def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
+        """End the lanes of those who leave messages waiting and are gone, and forget who connected for a lane and took none.
+
+        `is_gone` asks ZeroMQ, which knows by its signs of life. It is not cheap: once a second will do.
+        """
+        for peer in list(self._coming):
+            self.go_on(peer)
+        for peer, lane in list(self.by_peer.items()):
+            if lane.waiting() and not is_dialled(peer) and is_gone(peer):
+                self._leave(peer, lane)
+        self._landing.tidy()
+        if self._streams is not None:
+            self._streams.tidy()
+
+    def hang_up(self, peer: bytes) -> None:
+        """End the lane of a peer whose connection is closed."""
+        for lane in (self.by_peer.get(peer), self._coming.get(peer, (None,))[0]):
+            if lane is not None:
+                self._leave(peer, lane)
+
+    def waiting(self) -> int:
+        """How many messages wait for slow peers."""
+        return sum(lane.waiting() for lane in list(self.by_peer.values()))
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        for peer, lane in list(self.by_peer.items()):
+            try:
+                lane.flush()
+            except ConnectionError:
+                del self.by_peer[peer]
+                lane.close()
+
+    def close(self) -> None:
+        """Close all; what the kernel has taken still arrives."""
+        for lane in (*self.by_peer.values(), *(lane for lane, _ in self._coming.values())):
+            lane.close()
+        self._landing.close()
+        if self._streams is not None:
+            self._streams.close()
+
+
+__all__ = ["Lanes"]

@@ -1,0 +1,547 @@
+"""How many bytes of tensors wait for each peer, and an error instead of more.
+
+A peer that takes nothing, because it is stopped or its network is slow, must not fill this process's memory: what is sent to it
+keeps its tensors until it has left. Small messages are bounded by their number; this bounds the large frames by their bytes.
+
+Nobody has to say when a frame has left: whoever holds it, a queue or ZeroMQ, lets go of it then. Only a lane takes frames
+apart, and counts for itself.
+
+The transport: messages between processes, over ZeroMQ. This is the server's end.
+
+A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`event_loop.py`), since ZeroMQ's may
+not be shared. Whatever arrives is decoded there and handed to `on_message` there; a server that answers from
+inside `on_message` does so without any hand-over between threads. Other threads put their messages in a queue
+and wake the I/O thread.
+
+    event_loop.py    waits for all descriptors, and does what other threads ask it to do
+    zmq_router.py       ZeroMQ's sockets: for clients, and for peers that this process sends to on its own account
+    connection_upgrade.py        streams without ZeroMQ's threads, to which processes of one machine go over as soon as they have met
+
+A client has `Connections` (client_set.py): one DEALER per server that it talks to, opened when first needed. They belong to
+whoever holds them and are used by one thread at a time; there is no thread behind them.
+
+Any thread may write into a lane without a hand-over. ZeroMQ's connection stays beside it: for its signs of life,
+and to go back to when the lane ends.
+
+What a peer can do to this process is bounded: how many messages wait for a slow one (`HIGH_WATER` in ZeroMQ,
+`MAX_BACKLOG` here) and how many bytes (`endpoint.py`), how large a frame may be, how many broken messages it may
+send before it is no longer listened to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ...graph.core.errors import ResourceExhaustedError
+from ...graph.core.settings import setting
+from ..logs import Throttle
+from ..shared_memory.negotiation import UNREADABLE, Sharing, borrow
+from ..wire.codec import decode, encode
+from ..wire.messages import BORROW_BYTES, Frame, Message, UnfitError, UnreadableError, WireError
+from ..wire.reassembly import TooLargeError
+from .access_control import Gate
+from .address import all_loopback, resolve, split_address
+from .connection_upgrade import Lanes
+from .event_loop import IoThread
+from .fault_injection import break_connections, link_faults
+from .file_descriptors import Reserve
+from .keys import Keys
+from .zmq_router import Counters, Router, address_of, dialled_name, is_dialled, name_of
+from .zmq_sockets import LINGER_MS, RETRY_MS
+
+SETTING = "DOVETAIL_BACKLOG_MB"
+MOST_IDLE = 4_096  # peers of whom is remembered how much was sent to them
+
+
+class Backlog:
+    """What waits for the peers of one endpoint. Any thread may use it.
+
+    Args:
+        most: bytes that may wait for one peer; 0: no limit. A message for which nobody waits may be larger.
+
+    >>> backlog = Backlog(1 << 20)
+    >>> frame = memoryview(bytes(1 << 20))
+    >>> backlog.enter(b"peer", "the peer", [frame])
+    >>> backlog.enter(b"peer", "the peer", [frame])
+    Traceback (most recent call last):
+    ...
+    ResourceExhaustedError: 1048576 bytes cannot be sent to the peer: 1048576 bytes wait for it already ...
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._waiting: dict[bytes, deque[tuple[weakref.ref[memoryview], int]]] = {}
+        self._entered: dict[bytes, int] = {}  # bytes that have ever been noted
+        self._lock = threading.Lock()
+
+    def enter(self, peer: bytes, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
+        """Note that frames will wait for a peer, behind so many bytes that its lane has taken.
+
+        Raises:
+            ResourceExhaustedError: it would be too much then; nothing is noted.
+        """
+        large = [f for f in frames if type(f) is memoryview and len(f) >= BORROW_BYTES]
+        if not large:
+            return
+        size = sum(map(len, large))
+        with self._lock:
+            waiting = ahead + self._count(peer)
+            if self.most and waiting and waiting + size > self.most:
+                raise ResourceExhaustedError(
+                    None, None,
+                    f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
+                    f"{self.most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
+                    "runs, send less at once, or raise the limit",
+                )  # fmt: skip
+            self._entered[peer] = self._entered.get(peer, 0) + size
+            self._waiting.setdefault(peer, deque()).extend((weakref.ref(f), len(f)) for f in large)
+
+    def waiting(self, peer: bytes) -> int:
+        """How many bytes of large frames somebody still holds for a peer."""
+        with self._lock:
+            return self._count(peer)
+
+    def left(self, peer: bytes) -> int:
+        """How many bytes of large frames nobody holds for a peer any more."""
+        with self._lock:
+            return self._entered.get(peer, 0) - self._count(peer)
+
+    def _count(self, peer: bytes) -> int:
+        frames = self._waiting.get(peer)
+        if frames is None:
+            return 0
+        while frames and frames[0][0]() is None:  # they leave in order, mostly
+            frames.popleft()
+        if not frames:
+            del self._waiting[peer]
+        return sum(size for frame, size in frames if frame() is not None)
+
+    def tidy(self) -> None:
+        """Forget peers for whom nothing waits."""
+        with self._lock:
+            for peer in list(self._waiting):
+                self._count(peer)
+            if len(self._entered) > MOST_IDLE:
+                self._entered = {peer: size for peer, size in self._entered.items() if peer in self._waiting}
+
+    def forget(self, peer: bytes) -> None:
+        """The peer has gone."""
+        with self._lock:
+            self._waiting.pop(peer, None)
+            self._entered.pop(peer, None)
+
+
+logger = logging.getLogger(__name__)
+MAX_STRIKES = 16  # broken messages after which a peer is no longer listened to
+LOOK_S = 1.0  # so often it is asked who has gone: what waits for them, and halves of their messages, are let go of
+
+
+class Endpoint:
+    """A server's sockets and the thread that owns them.
+
+    `on_message(peer, message)` and `on_tick()` are called on that thread, so they must not wait for anything.
+    An exception in them is logged; a request whose handler raised is answered with an `error`.
+
+    Large tensors of sent messages are borrowed until they have left (see `wire.BORROW_BYTES`).
+
+    Args:
+        address: `host:port` to listen on; port 0 picks a free one.
+        on_message: takes what arrives. `peer` is good for `reply`.
+        on_tick: called about every `TICK_S` seconds.
+        insecure: allow an address that other machines can reach, though there are no keys.
+        keys: let in only who proves a key that these allow, and prove one to others.
+
+    Raises:
+        AddressInUse: somebody else listens there.
+        PermissionError: other machines could reach the address, there are no keys, and `insecure` was not said.
+        OSError: the address is not one of this machine's.
+        ValueError: the address is not `host:port`.
+
+    >>> echo = Endpoint("localhost:0", lambda peer, message: echo.reply(peer, message))
+    >>> with Connection(echo.address) as connection:
+    ...     connection.send(Message("ping", {"seq": 1}))
+    ...     connection.recv(5.0)
+    Message('ping', seq=1)
+    >>> echo.close()
+    """
+
+    def __init__(
+        self,
+        address: str,
+        on_message: Callable[[bytes, Message], None],
+        *,
+        on_tick: Callable[[], None] | None = None,
+        insecure: bool = False,
+        keys: Keys | None = None,
+    ) -> None:
+        host, port = split_address(address)
+        ip = _bindable(address, host, insecure or keys is not None)
+        self._gate = None if keys is None else Gate(keys, address)
+        self.counters = Counters()
+        self._faults = link_faults()
+        self._on_message = on_message
+        self._on_tick = on_tick
+        self._pid = os.getpid()
+        _endpoints.add(self)
+        self._next_look = 0.0
+        self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
+        self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
+        self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
+        self._throttle = Throttle()
+        self._is_listening = True
+        self._reserve = Reserve()
+        self._reserve.look()
+        self._sharing = Sharing()
+        self._queued: dict[
+            bytes, int
+        ] = {}  # messages for a peer that are in the queue: later ones must not overtake them
+        self._queued_lock = threading.Lock()
+        self._io = IoThread()
+        take = self._open if self._faults is None else self._handle
+        try:
+            self._router = Router(
+                address, ip, port, io=self._io, keys=keys, gate=self._gate, counters=self.counters, sharing=self._sharing,
+                take=take, refuse=self._refuse, is_ignored=self._is_ignored,
+                emptied=lambda peer: self._lanes.go_on(peer), expel=self._expel,
+            )  # fmt: skip
+        except OSError:
+            self._io.close()
+            raise
+        self._lanes = Lanes(
+            self._io, self._router, ip=ip, keys=keys, counters=self.counters, sharing=self._sharing, post=self._post,
+            take=take, refuse=self._refuse,
+        )  # fmt: skip
+        self.address = f"[{host}]:{self._router.port}" if ":" in host else f"{host}:{self._router.port}"
+        self._io.start(self.address, self._router, None if on_tick is None else self._tick, self._end)
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- called from any thread ------------------------------------------------------------------------------------
+
+    def reply(self, peer: bytes, message: Message, compressed: bool = False) -> None:
+        """Send `message` to the peer that `on_message` named; if it has left, the message is dropped.
+
+        Args:
+            compressed: make large tensors smaller where that helps, unless the peer reads this process's memory.
+
+        Raises:
+            WireError: the message cannot travel.
+            ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_BACKLOG_MB`).
+        """
+        lend = self._sharing.lender(peer) if message.tensors else None
+        frames = encode(message, lend, compressed and lend is None)
+        if len(frames) > 1:
+            lane = self._lanes.by_peer.get(peer)
+            self._waiting_bytes.enter(peer, name_of(peer), frames, 0 if lane is None else lane.waiting_bytes)
+        if self._faults is None:
+            self._hand_over(peer, frames)
+        else:
+            to = address_of(peer) if is_dialled(peer) else None
+            self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
+
+    def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
+        """Give one message to the peer's lane, or to the I/O thread."""
+        lane = self._lanes.by_peer.get(peer)
+        is_behind = peer in self._queued and not self.on_io_thread()
+        if lane is not None and not is_behind and self._lanes.write(peer, lane, frames):
+            return
+        if self.on_io_thread():
+            self._router.post(peer, frames)
+            return
+        with self._queued_lock:
+            self._queued[peer] = self._queued.get(peer, 0) + 1
+        self._io.call_soon(lambda: self._post_queued(peer, frames))
+
+    def send(self, address: str, message: Message, compressed: bool = False) -> None:
+        """Send `message` to the server at `address`, connecting when needed.
+
+        Nobody needs to listen there yet. What the server answers comes to `on_message`. Messages of one
+        thread to one peer arrive in order.
+
+        Raises:
+            WireError, ResourceExhaustedError: as `reply`.
+            ValueError: the address is not `host:port`.
+        """
+        peer = self._dialled.get(address)
+        if peer is None:
+            split_address(address)
+            peer = self._dialled[address] = dialled_name(address)
+        self.reply(peer, message, compressed)
+
+    def attend(self, fd: int, answer: Callable[[], None]) -> None:
+        """Call `answer` on the I/O thread whenever there is something to read from a descriptor, as long as the endpoint is open."""
+        self._io.call_soon(lambda: self._io.watch(fd, lambda event: self._io.guard(answer)))
+
+    def expect(self) -> None:
+        """An answer to what the calling thread has sent is probably near. Of no effect on other threads than the I/O thread."""
+        self._io.expect()
+
+    def is_near(self, address: str) -> bool:
+        """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""
+        peer = dialled_name(address)
+        return peer in self._lanes.by_peer and self._sharing.lends(peer)
+
+    def lives(self, address: str, since: float) -> bool:
+        """Whether the process of the server at `address` has run since then, though it does not answer. For the I/O thread."""
+        if self._faults is not None and self._faults.cuts(address):
+            return False
+        return self._router.lives(dialled_name(address), since)
+
+    def bytes_left(self, address: str) -> int:
+        """A number that grows while large tensors leave for the server at `address`. For the I/O thread."""
+        peer = dialled_name(address)
+        lane = self._lanes.by_peer.get(peer)
+        if lane is not None:
+            return lane.bytes_left()
+        return self._waiting_bytes.left(peer) + self._router.moved(peer)
+
+    def forget(self, address: str) -> None:
+        """Close the connection to `address` and drop what it has not sent: the peer is gone, or replaced."""
+        peer = dialled_name(address)
+        if self.on_io_thread():
+            self._hang_up(peer)
+        else:
+            self.call_soon(lambda: self._hang_up(peer))
+
+    def owner(self, peer: bytes) -> str:
+        """The public key under which a peer was let in; nothing where there are no keys."""
+        return "" if self._gate is None else self._gate.owner(peer)
+
+    @property
+    def refused(self) -> int:
+        """How many connections were not let in."""
+        return 0 if self._gate is None else self._gate.refused
+
+    def _expel(self, peers: list[bytes]) -> None:
+        """Drop what there is for peers whose connections have been ended."""
+        for peer in peers:
+            self.call_soon(partial(self._hang_up, peer))
+
+    def call_soon(self, function: Callable[[], None]) -> bool:
+        """Run `function` on the I/O thread; False if the endpoint is closed and it will never run."""
+        return self._io.call_soon(function)
+
+    def on_io_thread(self) -> bool:
+        """Whether the caller runs on the I/O thread."""
+        return self._io.is_current()
+
+    def close(self) -> None:
+        """Send what is queued, close the sockets, end the thread.
+
+        Closing twice, or in a forked child, does nothing.
+        """
+        if os.getpid() != self._pid:
+            return  # the thread and the sockets are the parent's
+        self._io.close()
+
+    def flush(self) -> None:
+        """Let what is queued leave; waits for `LINGER_MS` at most."""
+        deadline = time.monotonic() + LINGER_MS / 1000
+        done = threading.Event()
+        if os.getpid() == self._pid and self.call_soon(done.set) and done.wait(LINGER_MS / 1000):
+            while self.waiting() and time.monotonic() < deadline:
+                time.sleep(RETRY_MS / 1000)
+
+    # --- what the I/O thread does ----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._on_tick is not None:
+            self._io.guard(self._on_tick)
+        self._io.guard(self._sharing.tidy)
+        self._io.guard(self._waiting_bytes.tidy)
+        self._io.guard(self._keep_reserve)
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            if self._faults is not None and self._faults.cuts():
+                break_connections()
+            self._io.guard(lambda: self._lanes.tidy(self.is_gone))
+            self._io.guard(lambda: self._router.tidy(self.is_gone))
+
+    def _keep_reserve(self) -> None:
+        """Accept no connections while there are few descriptors."""
+        on = not self._reserve.look()
+        if on != self._is_listening and self._router.listen(on):
+            self._is_listening = on
+            self._lanes.listen(on)
+            if not on:
+                self._warn(
+                    "few file descriptors are left (ulimit -n): no connections are accepted until there are more"
+                )
+
+    def _end(self) -> None:
+        """Send what waits and close everything; waits at most about twice `LINGER_MS`."""
+        deadline = time.monotonic() + LINGER_MS / 1000
+        while self.waiting() and time.monotonic() < deadline:
+            self._router.send_waiting()
+            self._lanes.flush()
+            time.sleep(RETRY_MS / 1000)
+        self._reserve.close()
+        self._lanes.close()
+        self._router.close()
+
+    # --- what comes, on the I/O thread -----------------------------------------------------------------------------
+
+    def _handle(self, peer: bytes, frames: list[Frame]) -> None:
+        """Deal with one message, unless a fault that was asked for loses it, or not yet."""
+        if self._faults is None:
+            self._open(peer, frames)
+            return
+
+        def arrive() -> None:
+            if self.on_io_thread():
+                self._open(peer, frames)
+            else:
+                self.call_soon(lambda: self._open(peer, frames))
+
+        self._faults.carry(("from", peer), frames, arrive)
+
+    def _open(self, peer: bytes, frames: list[Frame]) -> None:
+        """Deal with one message."""
+        if self._strikes and self._is_ignored(peer):
+            self.counters.ignored += 1
+            return
+        try:
+            message = decode(frames, borrow)
+        except WireError as error:
+            if isinstance(error, UnreadableError):
+                self._post(peer, encode(UNREADABLE))
+            self._refuse(peer, error)
+            return
+        except (MemoryError, OSError) as error:
+            why = f"there is no memory for what it holds: {error or type(error).__name__}"
+            self._refuse_large(peer, TooLargeError(why, frames[0]))
+            return
+        if message.kind == "hello":
+            self._lanes.greet(peer, message)
+            return
+        self.counters.received += 1
+        if self._faults is not None:
+            self._faults.arrived(message.kind)
+        try:
+            self._on_message(peer, message)
+        except UnfitError as error:
+            self._refuse(peer, error)
+        except Exception as error:
+            if (more := self._throttle.more(time.monotonic())) is not None:
+                logger.exception("%s: handling %r failed%s", self.address, message.kind, more)
+            request = message.fields.get("request")
+            if request is not None and not is_dialled(peer):
+                text = f"{self.address}: {message.kind!r} failed: {type(error).__name__}: {error}"
+                code = "RESOURCE_EXHAUSTED" if isinstance(error, MemoryError) else "INTERNAL"
+                self._post_error(peer, request, code, text)
+
+    def _is_ignored(self, peer: bytes) -> bool:
+        """Whether a peer has sent so many broken messages that nothing more is taken of it."""
+        return self._strikes.get(peer, 0) >= MAX_STRIKES
+
+    def _refuse(self, peer: bytes, error: WireError) -> None:
+        if isinstance(error, TooLargeError):
+            self._refuse_large(peer, error)
+            return
+        self.counters.malformed += 1
+        strikes = self._strikes.pop(peer, 0) + 1
+        self._strikes[peer] = strikes
+        if len(self._strikes) > 4_096:  # whoever reconnects has a new name: keep the latest
+            self._strikes.popitem(last=False)
+        self._warn("refused a message of %s: %s", name_of(peer), error)
+        if is_dialled(peer):
+            return  # answering an answer could go on for ever
+        text = f"{self.address} refused a message: {error}"
+        if strikes == MAX_STRIKES:
+            text += f"; it was the {strikes}th, and no more are read from this connection"
+        self._post_error(peer, error.request, "INVALID_ARGUMENT", text)
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        """Log what a peer has done, unless much was logged a moment ago."""
+        more = self._throttle.more(time.monotonic())
+        if more is not None:
+            logger.warning("%s: " + text + "%s", self.address, *arguments, more)
+
+    def _refuse_large(self, peer: bytes, error: TooLargeError) -> None:
+        """A message of a peer is too large: the request, or the step, that it belongs to ends with an error."""
+        self.counters.too_large += 1
+        text = f"{self.address}: {error}"
+        self._warn("refused a message of %s: %s", name_of(peer), error)
+        if error.kind == "tensors":
+            fields = {"step": error.step, "code": error.code, "reason": text}
+            self._on_message(peer, Message("abort", fields))
+        elif not is_dialled(peer):
+            self._post_error(peer, error.request, error.code, text)
+
+    def _post_error(self, peer: bytes, request: int, code: str, text: str) -> None:
+        self._post(peer, encode(Message("error", {"request": request, "code": code, "message": text[:4_096]})))
+
+    # --- what leaves ------------------------------------------------------------------------------------------------
+
+    def _post_queued(self, peer: bytes, frames: list[Frame]) -> None:
+        try:
+            self._post(peer, frames)
+        finally:
+            with self._queued_lock:
+                left = self._queued.pop(peer) - 1
+                if left:
+                    self._queued[peer] = left
+
+    def _post(self, peer: bytes, frames: list[Frame]) -> None:
+        """Give one message to the peer's lane, to ZeroMQ, or to the backlog."""
+        lane = self._lanes.by_peer.get(peer)
+        if lane is None or not self._lanes.write(peer, lane, frames):
+            self._router.post(peer, frames)
+
+    def _hang_up(self, peer: bytes) -> None:
+        self._router.hang_up(peer)
+        self._waiting_bytes.forget(peer)
+        self._strikes.pop(peer, None)
+        self._lanes.hang_up(peer)
+        self._sharing.forget(peer)
+
+    def is_gone(self, peer: bytes) -> bool:
+        """Whether a client has closed its connection, or died. For the I/O thread."""
+        gone = self.counters.gone
+        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": ["here"]})
+        self._router.give(peer, encode(said))
+        return self.counters.gone > gone
+
+    def waiting(self) -> int:
+        """How many messages wait for slow peers."""
+        return self._router.waiting() + self._lanes.waiting()
+
+
+_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush() -> None:
+    """A process that ends while it serves still sends the answers that its peers wait for."""
+    for endpoint in list(_endpoints):
+        endpoint.flush()
+
+
+def _bindable(address: str, host: str, insecure: bool) -> str:
+    """The IP to bind for `host`."""
+    try:
+        ips = resolve(host)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot listen on {address}: the name {host!r} does not resolve: {error.strerror}"
+        ) from None
+    if not insecure and not all_loopback(ips):
+        raise PermissionError(
+            f"refusing to listen on {address}: other machines can reach it, and there are no keys by which to know who may. Make "
+            "some (`dovetail keys new`) and name their folder, by keys=... or DOVETAIL_KEYS; or listen on localhost; or say "
+            "insecure=True if every machine that can reach this address may run programs here"
+        )
+    return ips[0]

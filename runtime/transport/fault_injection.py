@@ -1,0 +1,114 @@
+"""Faults of connections, for tests: messages that are lost or late, and ends of the process at chosen messages.
+
+`graph/core/fault_injection.py` says how they are asked for. Lost is lost without a trace: the connection stays, as if the network
+had broken and come back without anybody noticing, which is worse than what a real one does. Late messages of one peer stay in
+order, and do not hold up those of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.fault_injection import faults
+from ...graph.core.settings import setting
+
+
+class LinkFaults:
+    """The faults of one endpoint or connection. `passes` may be called from any thread, and so may `carry`."""
+
+    def __init__(self) -> None:
+        self._carried = itertools.count(1)
+        self._came: dict[str, int] = {}
+        self._lock = threading.Condition()
+        self._free: dict[Hashable, float] = {}  # link -> when what is on it has passed
+        self._held: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+        self._carrier: threading.Thread | None = None
+
+    def passes(self, address: str | None = None) -> bool:
+        """Whether a message comes through; `address` is where it goes, if that is a server."""
+        if self.cuts(address):
+            return False
+        wanted = faults()
+        every = wanted.get("lose")
+        return every is None or next(self._carried) % int(every) != 0
+
+    def cuts(self, address: str | None = None) -> bool:
+        """Whether all messages are lost, or those to the server at `address`."""
+        cut = faults().get("cut")
+        return cut is not None and cut in ("all", address)
+
+    def carry(
+        self, link: Hashable, frames: Sequence[Any], arrive: Callable[[], object], address: str | None = None
+    ) -> None:
+        """Call `arrive` when the message has passed the link, which may be now; or never."""
+        if not self.passes(address):
+            return
+        wanted = faults()
+        delay, rate = float(wanted.get("delay", 0)) / 1e3, float(wanted.get("rate", 0)) * (1 << 20)
+        with self._lock:
+            now = time.monotonic()
+            free = max(now, self._free.get(link, now)) + (sum(map(len, frames)) / rate if rate else 0.0)
+            self._free[link] = free
+            if not delay and not rate and not self._held:
+                self._free.clear()
+                late = False
+            else:
+                late = True
+                heapq.heappush(self._held, (free + delay, next(self._order), arrive))
+                if self._carrier is None:
+                    self._carrier = threading.Thread(target=self._deliver, name="dovetail-faults", daemon=True)
+                    self._carrier.start()
+                self._lock.notify()
+        if not late:
+            arrive()
+
+    def _deliver(self) -> None:
+        while True:
+            with self._lock:
+                while not self._held or self._held[0][0] > time.monotonic():
+                    self._lock.wait(self._held[0][0] - time.monotonic() if self._held else None)
+                _, _, arrive = heapq.heappop(self._held)
+                arrive()  # under the lock, so that nothing overtakes it; it only queues
+
+    def arrived(self, kind: str) -> None:
+        """A message of this kind has come: perhaps the one at which the process is to end."""
+        wanted = faults()
+        count = self._came[kind] = self._came.get(kind, 0) + 1
+        if wanted.get("kill") == f"{kind}:{count}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if wanted.get("freeze") == f"{kind}:{count}":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def break_connections() -> None:
+    """Break the TCP connections of this process: ZeroMQ would go on giving signs of life where the network is to be cut."""
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(file.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(file.name))) as sock:
+                    if sock.family in (socket.AF_INET, socket.AF_INET6):
+                        sock.getpeername()  # one that listens goes on
+                        sock.shutdown(socket.SHUT_RDWR)
+
+
+def link_faults() -> LinkFaults | None:
+    """Faults for a new endpoint or connection; None, as everywhere but in tests: there are none.
+
+    Raises:
+        ValueError: the setting has another form.
+    """
+    if not setting("DOVETAIL_FAULTS") or set(faults()) <= {"save", "slow"}:
+        return None
+    return LinkFaults()

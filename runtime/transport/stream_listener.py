@@ -1,0 +1,337 @@
+"""Where lanes begin: how two processes of one machine go over to one from the ZeroMQ connection on which they met.
+
+They change over when each can read the other's memory (`negotiation.py`); what they say about it are `hello` messages with a field `lane`:
+
+    who was called    ["at", name, token]    connect to this name, and say this token there
+    the caller        ["taken", token]       I have; this is my last message here, what follows comes on the lane
+    who was called    ["open"]               my last message here, too
+
+Each begins to read the lane when it has read that message, so no message overtakes another. The name is one of the kernel's, of
+no folder (an abstract address), and drawn by chance, as is the token; both ends must belong to the same user, as the
+kernel tells it. So a lane leads only to the process that was met. When it ends, both go back to ZeroMQ.
+
+Lanes over TCP: what two processes that cannot read each other's memory use beside the ZeroMQ connection on which they met.
+
+ZeroMQ copies a large message once more than is needed, into memory that is new each time, which the kernel has to clear first. A
+lane reads it from the socket into memory that has been used before. It takes fewer threads, too: see `stream.py`, also for
+how the two change over. Only the meeting differs:
+
+    who calls         ["tcp?"]               a lane over TCP is welcome: in the first message
+    who was called    ["tcp", port, token]   connect to this port of the address that you have called, and say this token there
+                                             (a byte comes back, which says that it is known)
+
+A lane proves and hides nothing. So there is none where there are keys: there everything stays with ZeroMQ, which encrypts it.
+
+A connection that breaks without a word, because a cable or a machine does, is noticed by the kernel: what is not acknowledged for
+`SILENT_MS`, or an idle peer that gives no sign of life for so long, ends the lane. Then both are back on ZeroMQ.
+
+Sockets that have connected for a lane, until who made them says so on the connection on which it was offered.
+
+Most are fetched within a moment. What keeps one waiting for ever is a peer that died in between, or whose word was refused: its end
+of the socket closes with its process, or its connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, Final
+
+from .stream import Lane
+
+__all__ = ["Arrivals"]
+
+_MOST: Final = 256  # that wait at a time; of more, those are closed that came first
+
+
+class Arrivals:
+    """The sockets, by the token that was said on each. Used by one thread at a time.
+
+    >>> arrivals, (ours, theirs) = Arrivals(), socket.socketpair()
+    >>> arrivals.put("token", ours)
+    >>> theirs.close()
+    >>> arrivals.tidy(), len(arrivals), arrivals.tidy(), len(arrivals)
+    (None, 1, None, 0)
+    """
+
+    def __init__(self) -> None:
+        self._sockets: OrderedDict[str, socket.socket] = OrderedDict()
+        self._ended: set[str] = set()  # whose other end was closed at the last look
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def put(self, token: str, sock: socket.socket) -> None:
+        """A socket on which a token was said. Whoever says it again takes the place of the first."""
+        self._drop(token)
+        self._sockets[token] = sock
+        if len(self._sockets) > _MOST:
+            self._sockets.popitem(last=False)[1].close()
+
+    def take(self, token: str) -> socket.socket | None:
+        """The socket of a token; None if there is none."""
+        return self._sockets.pop(token, None)
+
+    def tidy(self) -> None:
+        """Close those whose other end was closed at the last look already: what was said before that, on the other connection, has
+        had the time between two looks to arrive."""
+        poller = select.poll()
+        tokens = {sock.fileno(): token for token, sock in self._sockets.items()}
+        for fd in tokens:
+            poller.register(fd, select.POLLRDHUP)
+        ended = {tokens[fd] for fd, _ in poller.poll(0)} if tokens else set()
+        for token in ended & self._ended:
+            self._drop(token)
+        self._ended = ended - self._ended
+
+    def _drop(self, token: str) -> None:
+        found = self.take(token)
+        if found is not None:
+            found.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for sock in self._sockets.values():
+            sock.close()
+        self._sockets.clear()
+
+
+_MOST_OFFERS: Final = 4_096
+_TOKEN_BYTES: Final = 16
+_NAME: Final = re.compile(r"dovetail-[0-9a-f]{32}")
+_CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
+
+
+class Landing:
+    """Where the lanes of a server's peers come in. Used by one thread.
+
+    Args:
+        most_frames, most_bytes: the largest message that lanes take.
+    """
+
+    def __init__(self, most_frames: int, most_bytes: int) -> None:
+        self._limits = most_frames, most_bytes
+        self._listener: socket.socket | None = None
+        self._name = ""
+        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
+        self._arrived = Arrivals()
+
+    def offer(self, peer: bytes) -> list[str] | None:
+        """What to say to a peer that can read our memory; None: nothing, where there are no such sockets or it was told before."""
+        if peer in self._offers or not hasattr(socket, "SO_PEERCRED"):
+            return None
+        if self._listener is None:
+            name = f"dovetail-{secrets.token_hex(16)}"
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(f"\0{name}")
+                listener.listen(1024)
+                listener.setblocking(False)
+            except OSError:
+                listener.close()
+                return None
+            self._listener, self._name = listener, name
+        token = self._offers[peer] = secrets.token_hex(_TOKEN_BYTES)
+        if len(self._offers) > _MOST_OFFERS:
+            self._offers.popitem(last=False)
+        return ["at", self._name, token]
+
+    def accept(self, peer: bytes, token: Any) -> Lane | None:
+        """The lane of a peer that says it has connected; None if it has not."""
+        if not token or self._offers.get(peer) != token:
+            return None
+        self._offers[peer] = ""
+        while self._listener is not None:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:  # all have been accepted; or there is no descriptor left, and the peer will find it closed
+                break
+            said = _first_words(sock)
+            if said is None:
+                sock.close()
+                continue
+            self._arrived.put(said, sock)
+        found = self._arrived.take(token)
+        return Lane(found, *self._limits) if found is not None else None
+
+    def tidy(self) -> None:
+        """Close what has connected and hung up again."""
+        self._arrived.tidy()
+
+    def close(self) -> None:
+        """Take no more."""
+        self._arrived.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+
+def connect(name: Any, token: Any, most_frames: int, most_bytes: int) -> Lane | None:
+    """The lane to where a server says that it takes one; None if that cannot be, or is another user's."""
+    if type(name) is not str or type(token) is not str or not _NAME.fullmatch(name):
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        sock.connect(f"\0{name}")
+        if not _is_ours(sock) or sock.send(bytes.fromhex(token)) != _TOKEN_BYTES:
+            raise OSError("not who we meant")
+    except (OSError, ValueError):
+        sock.close()
+        return None
+    return Lane(sock, most_frames, most_bytes)
+
+
+def _first_words(sock: socket.socket) -> str | None:
+    """The token that a process of our own user has said first."""
+    sock.setblocking(False)
+    try:
+        if _is_ours(sock):
+            said = sock.recv(_TOKEN_BYTES)
+            return said.hex() if len(said) == _TOKEN_BYTES else None
+    except OSError:
+        pass
+    return None
+
+
+def _is_ours(sock: socket.socket) -> bool:
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
+
+
+SILENT_MS: Final = 4_000  # as long as ZeroMQ waits for a sign of life
+CONNECT_S: Final = 1.0  # for connecting, and for the first words of who has connected
+_TOKEN_BYTES: Final = 16
+_MOST_OFFERS: Final = 4_096
+_KNOWN: Final = b"\1"
+
+
+class StreamLanding:
+    """Where the lanes of a server's peers on other machines come in. A thread of its own takes their first words.
+
+    Args:
+        ip: the address to listen on, at a port of its own.
+        most_frames, most_bytes: the largest message that lanes take.
+
+    Attributes:
+        is_full: whether nobody who connects is taken: there are too few descriptors.
+    """
+
+    def __init__(self, ip: str, most_frames: int, most_bytes: int) -> None:
+        self._ip = ip
+        self._limits = most_frames, most_bytes
+        self._listener: socket.socket | None = None
+        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
+        self._arrived = Arrivals()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.is_full = False
+
+    def offer(self, peer: bytes) -> list[str] | None:
+        """What to say to a peer that asks for a lane; None: nothing, where none can be or it was told before."""
+        if peer in self._offers or self._closed:
+            return None
+        if self._listener is None:
+            family = socket.AF_INET6 if ":" in self._ip else socket.AF_INET
+            try:
+                self._listener = socket.create_server((self._ip, 0), family=family, backlog=1024)
+            except OSError:
+                return None
+            threading.Thread(target=self._take, args=(self._listener,), name="dovetail-lanes", daemon=True).start()
+        token = secrets.token_hex(_TOKEN_BYTES)
+        with self._lock:
+            self._offers[peer] = token
+            if len(self._offers) > _MOST_OFFERS:
+                self._offers.popitem(last=False)
+        return ["tcp", str(self._listener.getsockname()[1]), token]
+
+    def accept(self, peer: bytes, token: Any) -> Lane | None:
+        """The lane of a peer that says it has connected; None if it has not."""
+        with self._lock:
+            if not token or self._offers.get(peer) != token:
+                return None
+            self._offers[peer] = ""
+            found = self._arrived.take(token)
+        return None if found is None else Lane(found, *self._limits)
+
+    def tidy(self) -> None:
+        """Close what has connected and hung up again."""
+        with self._lock:
+            self._arrived.tidy()
+
+    def _take(self, listener: socket.socket) -> None:
+        while not self._closed:
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # closed; or no descriptor is left, and the peer stays with ZeroMQ
+                if self._closed:
+                    return
+                time.sleep(CONNECT_S)  # it would be told again and again
+                continue
+            if self.is_full:
+                sock.close()
+                continue
+            try:
+                sock.settimeout(CONNECT_S)
+                said = sock.recv(_TOKEN_BYTES, socket.MSG_WAITALL).hex()
+                with self._lock:
+                    known = not self._closed and said != "" and said in self._offers.values()
+                    if known:
+                        prepare(sock)
+                        sock.sendall(_KNOWN)
+                        self._arrived.put(said, sock)
+                if not known:
+                    sock.close()
+            except OSError:
+                sock.close()
+
+    def close(self) -> None:
+        """Take no more."""
+        with self._lock:
+            self._closed = True
+            self._arrived.close()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread's `accept`
+            self._listener.close()
+
+
+def connect_stream(host: str, port: Any, token: Any, most_frames: int, most_bytes: int) -> Lane | None:
+    """The lane to where a server says that it takes one; None if that cannot be. Takes up to twice `CONNECT_S`."""
+    if type(port) is not str or type(token) is not str or not port.isdecimal() or len(token) != 2 * _TOKEN_BYTES:
+        return None
+    sock = None
+    try:
+        sock = socket.create_connection((host, int(port)), CONNECT_S)
+        prepare(sock)
+        sock.sendall(bytes.fromhex(token))
+        if sock.recv(1) != _KNOWN:
+            raise OSError("not who we meant")
+    except (OSError, ValueError, OverflowError):
+        if sock is not None:
+            sock.close()
+        return None
+    return Lane(sock, most_frames, most_bytes)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Send at once, and notice within `SILENT_MS` that the other side cannot be reached any more."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    seconds = max(1, SILENT_MS // 4_000)
+    for name, value in (
+        ("TCP_USER_TIMEOUT", SILENT_MS),
+        ("TCP_KEEPIDLE", seconds),
+        ("TCP_KEEPINTVL", seconds),
+        ("TCP_KEEPCNT", 3),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

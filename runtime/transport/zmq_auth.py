@@ -1,0 +1,127 @@
+"""CurveZMQ: how ZeroMQ's sockets are told about keys. Part of the transport.
+
+A server's socket asks for proofs; ZeroMQ checks them, and asks over a socket of its own (ZAP) whether a key may come in. That question,
+and what ZeroMQ's monitor says about connections, come to the server's `Door`, a thread that has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+import zmq
+from zmq.utils import z85
+
+from .access_control import LOOK_EVERY_S, Gate
+from .keys import KeyPair, Keys
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_MS = 10_000  # who has not proved a key by then is cut off
+RETRY_MS = 2_000  # a client whose proof is not answered tries again after so long
+
+_ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks: RFC 27
+_DOMAIN = b"dovetail"
+_EVENT = struct.Struct("<HI")  # how the monitor's messages begin: event, value
+_TOLD = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+_Socket: TypeAlias = "zmq.Socket[bytes]"
+
+
+def new_key_pair() -> KeyPair:
+    """A key that nobody has yet."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(z85.decode(public).hex(), z85.decode(secret).hex())
+
+
+def prove(sock: _Socket, keys: Keys, address: str) -> None:
+    """Let a client's socket, not connected yet, prove its key, and insist on that of the server at an address.
+
+    Raises:
+        PermissionError: that server's key is not known.
+    """
+    sock.set(zmq.CURVE_SERVERKEY, bytes.fromhex(keys.server(address).key))
+    sock.set(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.pair.public))
+    sock.set(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.pair.secret))
+    sock.set(zmq.HANDSHAKE_IVL, RETRY_MS)
+
+
+class Door:
+    """The door of a server's socket: only who proves a key that the gate knows comes in.
+
+    It must be made before the socket is bound, and closed before its context is ended.
+
+    Args:
+        context: the socket's, and nobody else's: there is one door per context.
+        sock: the server's socket.
+        gate: decides.
+        leave: called with the names of peers whose connections have been ended, on a thread of the door.
+    """
+
+    def __init__(
+        self, context: zmq.Context[_Socket], sock: _Socket, gate: Gate, leave: Callable[[list[bytes]], None]
+    ) -> None:
+        self._gate = gate
+        self._leave = leave
+        self._questions = context.socket(zmq.REP)
+        self._questions.bind(_ZAP)
+        sock.set(zmq.CURVE_SERVER, 1)
+        sock.set(zmq.CURVE_SECRETKEY, bytes.fromhex(gate.keys.pair.secret))
+        sock.set(zmq.ZAP_DOMAIN, _DOMAIN)
+        sock.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no answer means no
+        sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self._monitor = sock.get_monitor_socket(_TOLD)
+        self._end_in, self._end_out = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="dovetail-door", daemon=True)
+        self._thread.start()
+
+    def guest(self, part: zmq.Frame) -> bytes | None:
+        """The name of the peer from which a message has come, whose first frame is given; None if it must not be read."""
+        peer = part.bytes
+        if self._gate.knows(peer):
+            return peer
+        return peer if self._gate.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._end_out.send(b"\0")
+        self._thread.join()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for sock in (self._questions, self._monitor):
+            poller.register(sock, zmq.POLLIN)
+        poller.register(self._end_in.fileno(), zmq.POLLIN)
+        try:
+            while True:
+                for sock, _ in poller.poll(int(LOOK_EVERY_S * 1000)):
+                    if isinstance(sock, int):
+                        return
+                    frames = sock.recv_multipart()
+                    if sock is self._questions:
+                        sock.send_multipart(self._gate.answer(frames))
+                    else:
+                        event, value = _EVENT.unpack_from(frames[0])
+                        self._gate.happened(zmq.Event(event).name or "", value)
+                self._gate.look()
+                gone = self._gate.expel()
+                if gone:
+                    self._leave(gone)
+        except Exception:  # who cannot be asked lets nobody in
+            logger.exception("the door ends")
+        finally:
+            self._questions.close(linger=0)
+            self._monitor.close(linger=0)
+            self._end_in.close()
+            self._end_out.close()

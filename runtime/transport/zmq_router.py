@@ -1,0 +1,388 @@
+"""A server's ZeroMQ sockets: a ROUTER that anybody may connect to, and one DEALER to each peer that it sends to on its own account.
+
+Peers are named by bytes. The name of a client is made by the ROUTER and good for one connection; the name of
+a peer that was connected to is a prefix and its address. A client that gives itself such a name is ignored,
+so none can make a reply go elsewhere.
+
+All of it belongs to the I/O thread. What ZeroMQ does not take waits in a peer's outbox, whose length is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import zmq
+
+from ..shared_memory.negotiation import Sharing, first_words
+from ..wire.chunking import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
+from ..wire.codec import encode
+from ..wire.messages import Frame, WireError
+from ..wire.reassembly import most_bytes
+from .access_control import Gate
+from .event_loop import IoThread
+from .keys import Keys
+from .zmq_auth import Door
+from .zmq_liveness import Link
+from .zmq_sockets import (
+    LINGER_MS,
+    MAX_FRAMES,
+    RETRY_MS,
+    AddressInUse,
+    Socket,
+    descriptor,
+    dial,
+    new_context,
+    new_socket,
+    receive_frames,
+    send_frames,
+    url_of,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_BACKLOG = 10_000  # messages to one peer that are kept here, beyond those
+_DIALLED = b"\0dialled:"  # no name that ROUTER makes can start so: those have 5 bytes
+
+
+def dialled_name(address: str) -> bytes:
+    """The name of the peer that is reached at an address."""
+    return _DIALLED + address.encode()
+
+
+def is_dialled(peer: bytes) -> bool:
+    """Whether a peer was connected to, by this process."""
+    return peer.startswith(_DIALLED)
+
+
+def address_of(peer: bytes) -> str:
+    """The address of a peer that was connected to."""
+    return peer.removeprefix(_DIALLED).decode()
+
+
+def name_of(peer: bytes) -> str:
+    """A peer, in words. Clients choose their names, so not all of a long one."""
+    return address_of(peer) if is_dialled(peer) else f"client {peer[:16].hex()}{'...' if len(peer) > 16 else ''}"
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an endpoint has seen since it was made."""
+
+    received: int = 0
+    sent: int = 0
+    malformed: int = 0  # messages that `decode` refused
+    too_large: int = 0  # messages that were refused for their size
+    ignored: int = 0  # messages of peers that sent too many malformed ones, or took another's name
+    gone: int = 0  # messages to clients that had left
+    dropped: int = 0  # messages to peers that took none for too long
+
+
+class Router:
+    """The ZeroMQ sockets of an endpoint.
+
+    Args:
+        address, ip, port: where to listen, as the user said it and as it is bound.
+        io: the thread that waits for them.
+        keys, gate: who may come in, where there are keys.
+        counters: what it counts.
+        sharing: what is said first on a connection that is made.
+        take: gets whole messages, each with the name of who sent it. refuse: the same of what is no message.
+        is_ignored: whether nothing of a peer is taken any more.
+        emptied: told the names of peers for whom nothing waits any more.
+        expel: told the names of peers whose connections have been ended. From any thread.
+
+    Attributes:
+        port: where it listens.
+        inboxes: peers that have sent large messages.
+
+    Raises:
+        AddressInUse: somebody else listens there. OSError: the address is not one of this machine's.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        ip: str,
+        port: int,
+        *,
+        io: IoThread,
+        keys: Keys | None,
+        gate: Gate | None,
+        counters: Counters,
+        sharing: Sharing,
+        take: Callable[[bytes, list[Frame]], None],
+        refuse: Callable[[bytes, WireError], None],
+        is_ignored: Callable[[bytes], bool],
+        emptied: Callable[[bytes], None],
+        expel: Callable[[list[bytes]], None],
+    ) -> None:
+        self._io = io
+        self._keys = keys
+        self._counters = counters
+        self._sharing = sharing
+        self._on_message = take
+        self._refuse = refuse
+        self._is_ignored = is_ignored
+        self._emptied = emptied
+        self._door: Door | None = None
+        # A context of its own: ending it waits until the last replies have left, without waiting for other
+        # sockets.
+        self._context = new_context()
+        try:
+            self._router = self._bind(address, ip, port, gate, expel)
+        except OSError:
+            if self._door is not None:
+                self._door.close()
+            self._context.term()
+            raise
+        endpoint = self._router.get(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        self.port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+        self._url = url_of(ip, self.port)
+        self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
+        self._links: dict[bytes, Link] = {}  # whether their connections stand
+        self._names: dict[Socket, bytes] = {}  # the same, the other way round
+        self._backlog: dict[bytes, Outbox] = {}  # what ZeroMQ was not given yet, by the peer's name
+        self.inboxes: dict[bytes, Inbox] = {}
+        self._unsettled: set[Socket] = (
+            set()
+        )  # ZeroMQ sockets that may have messages though their descriptors do not say so
+        self._watch(self._router)
+
+    def _bind(
+        self, address: str, ip: str, port: int, gate: Gate | None, expel: Callable[[list[bytes]], None]
+    ) -> Socket:
+        router = new_socket(self._context, zmq.ROUTER)
+        router.set(zmq.IPV6, ":" in ip)
+        # Without this ROUTER drops what a slow client has no room for, and says nothing.
+        router.set(zmq.ROUTER_MANDATORY, 1)
+        if gate is not None:
+            self._door = Door(self._context, router, gate, expel)
+        try:
+            router.bind(url_of(ip, port))
+        except zmq.ZMQError as error:
+            router.close(linger=0)
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(
+                    errno.EADDRINUSE,
+                    f"cannot listen on {address}: another socket already does. Stop its process (see "
+                    f"`ss -ltnp 'sport = :{port}'`), choose another port, or let port 0 pick a free one",
+                ) from None
+            raise OSError(
+                error.errno,
+                f"cannot listen on {address}: {error.strerror}. Is it an address of this machine?",
+            ) from None
+        return router
+
+    def listen(self, on: bool) -> bool:
+        """Accept connections, or no more: those that there are stay. Whether that could be done."""
+        try:
+            if on:
+                self._router.bind(self._url)
+            else:
+                self._router.unbind(self._url)
+        except zmq.ZMQError as error:  # the address is taken: by what was let go of a moment ago, or another process
+            logger.warning("%s: cannot listen again: %s", self._io.name, error.strerror)
+            return False
+        return True
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Take what has come, and send what waits."""
+        # One message per socket and turn: nobody can starve the others.
+        if self._unsettled:
+            for sock in list(self._unsettled):
+                if not self._take(sock):
+                    self._unsettled.discard(sock)
+        if self._backlog:
+            self.send_waiting()
+
+    def patience(self) -> float:
+        """How many seconds the next turn may wait for something to happen; -1: without end."""
+        if self._unsettled:
+            return 0
+        if self._backlog and any(outbox.is_refused for outbox in self._backlog.values()):
+            return RETRY_MS / 1000
+        return -1
+
+    def _watch(self, sock: Socket) -> None:
+        self._unsettled.add(sock)
+        self._io.watch(descriptor(sock), lambda event: self._unsettled.add(sock))
+
+    # --- what comes ------------------------------------------------------------------------------------------------
+
+    def _take(self, sock: Socket) -> bool:
+        """Receive one message and handle it; False if there is none.
+
+        A socket is asked until it has no more, and again after everything that it was used for: see `descriptor`.
+        """
+        from_client = sock is self._router
+        peer = b"" if from_client else self._names.get(sock, b"")
+        if not from_client and not peer:
+            return False  # hung up earlier in this turn
+        try:
+            if from_client:
+                if self._door is None:
+                    peer = sock.recv(zmq.NOBLOCK)
+                else:  # a guest without a right to be heard is treated like one that takes another's name
+                    peer = self._door.guest(sock.recv(zmq.NOBLOCK, copy=False)) or _DIALLED
+                if peer.startswith(_DIALLED):
+                    self._counters.ignored += 1
+                    with contextlib.suppress(WireError):
+                        receive_frames(sock, zmq.NOBLOCK)
+                    return True
+            frames = receive_frames(sock, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except WireError as error:
+            self._refuse(peer, error)
+            return True
+        if is_part(frames[0]):
+            self._take_part(peer, frames)
+        else:
+            self._on_message(peer, frames)
+        return True
+
+    def _take_part(self, peer: bytes, frames: list[Frame]) -> None:
+        """Deal with a piece of a large message, or with a sign that pieces arrive."""
+        if self._is_ignored(peer):
+            self._counters.ignored += 1
+            return
+        inbox = self.inboxes.get(peer)
+        if inbox is None:
+            inbox = self.inboxes[peer] = Inbox(MAX_FRAMES, most_bytes())
+        try:
+            whole = inbox.take(frames)
+        except WireError as error:
+            self._refuse(peer, error)
+            return
+        if whole is not None:
+            self._on_message(peer, whole)
+        elif not is_dialled(peer) and inbox.is_open() and (now := time.monotonic()) >= inbox.next_sign:
+            inbox.next_sign = now + SIGN_EVERY
+            self.give(peer, [SIGN])
+
+    def lives(self, peer: bytes, since: float) -> bool:
+        """Whether the process of a peer that was connected to has run since then, though it does not answer: see `zmq_liveness.py`."""
+        link = self._links.get(peer)
+        return link is not None and link.has_stood(since)
+
+    def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
+        """Look at the connections, and let go of half of a message whose sender has gone."""
+        for link in self._links.values():
+            link.stands()
+        for peer, inbox in list(self.inboxes.items()):
+            if inbox.taken == inbox.seen and not is_dialled(peer) and (not inbox.is_open() or is_gone(peer)):
+                del self.inboxes[peer]
+            inbox.seen = inbox.taken
+
+    # --- what leaves -----------------------------------------------------------------------------------------------
+
+    def post(self, peer: bytes, frames: list[Frame]) -> None:
+        """Give one message to ZeroMQ, or to the peer's outbox."""
+        outbox = self._backlog.get(peer)
+        if outbox is None:
+            if not is_large(frames) and self.give(peer, frames):
+                return
+            outbox = self._backlog[peer] = Outbox(self._io.wake)
+        if len(outbox) >= MAX_BACKLOG:
+            self.drop(peer, len(outbox))
+            return
+        outbox.put(frames)
+        outbox.pump(partial(self.give, peer))
+
+    def drop(self, peer: bytes, waiting: int) -> None:
+        """Count a message that is not sent: so many wait. From any thread."""
+        if not self._counters.dropped:
+            logger.error("%s: %s takes no messages, %d wait: dropping", self._io.name, name_of(peer), waiting)
+        self._counters.dropped += 1
+
+    def give(self, peer: bytes, frames: list[Frame]) -> bool:
+        """Whether the message is off our hands: sent, or its receiver is gone."""
+        try:
+            if is_dialled(peer):
+                sock = self._peers.get(peer) or self._dial(peer)
+                self._unsettled.add(sock)
+                send_frames(sock, frames, zmq.NOBLOCK)
+            else:
+                self._unsettled.add(self._router)
+                self._router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+                send_frames(self._router, frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            self._counters.gone += 1
+            return True
+        self._counters.sent += 1
+        return True
+
+    def send_waiting(self) -> None:
+        """Send what waits, as far as ZeroMQ takes it."""
+        for peer, outbox in list(self._backlog.items()):
+            outbox.pump(partial(self.give, peer))
+            if outbox.is_done():
+                del self._backlog[peer]
+                self._emptied(peer)
+
+    def _dial(self, peer: bytes) -> Socket:
+        sock, self._links[peer] = dial(self._context, address_of(peer), self._keys)
+        self._peers[peer] = sock
+        self._names[sock] = peer
+        self._watch(sock)
+        hello = first_words(self._sharing, peer, self._keys)
+        if hello is not None:
+            send_frames(sock, encode(hello), zmq.NOBLOCK)
+        return sock
+
+    # --- who is there ----------------------------------------------------------------------------------------------
+
+    def has_dialled(self, peer: bytes) -> bool:
+        """Whether there is a connection to a peer that was connected to."""
+        return peer in self._peers
+
+    def waits(self, peer: bytes) -> bool:
+        """Whether messages wait for a peer."""
+        return bool(self._backlog.get(peer))
+
+    def waiting(self) -> int:
+        """How many messages wait for slow peers."""
+        return sum(map(len, self._backlog.values()))
+
+    def moved(self, peer: bytes) -> int:
+        """A number that grows while pieces of large messages leave for a peer, or signs come that they arrive."""
+        outbox, inbox = self._backlog.get(peer), self.inboxes.get(peer)
+        return (0 if outbox is None else outbox.bytes_left()) + (0 if inbox is None else inbox.signs)
+
+    def hang_up(self, peer: bytes) -> None:
+        """Close the connection to a peer, and drop what waits for it."""
+        self._backlog.pop(peer, None)
+        self.inboxes.pop(peer, None)
+        sock = self._peers.pop(peer, None)
+        if sock is not None:
+            del self._names[sock]
+            self._unsettled.discard(sock)
+            self._io.unwatch(descriptor(sock))
+            self._links.pop(peer).close()
+            sock.close(linger=0)
+
+    def close(self) -> None:
+        """Close all sockets; what ZeroMQ has been given still leaves, for up to `LINGER_MS`."""
+        for link in self._links.values():
+            link.close()
+        for sock in [self._router, *self._peers.values()]:
+            sock.close(linger=LINGER_MS)
+        if self._door is not None:
+            self._door.close()
+        self._context.term()
+
+
+__all__ = ["MAX_BACKLOG", "Counters", "Router", "address_of", "dialled_name", "is_dialled", "name_of"]

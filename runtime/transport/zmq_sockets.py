@@ -1,0 +1,168 @@
+"""ZeroMQ's sockets as the transport has them: their limits, how they are made, and whole messages in and out."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import zmq
+
+from ..wire.chunking import PIECE
+from ..wire.messages import BORROW_BYTES, MAX_TENSORS, Frame, WireError
+from .address import split_address
+from .keys import Keys
+from .zmq_auth import prove
+from .zmq_liveness import Link
+
+if TYPE_CHECKING:
+    from .client import Connection
+
+HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
+MAX_FRAME_BYTES = 2 * PIECE  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
+MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
+LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
+HEARTBEAT_MS = 1_000
+HEARTBEAT_TIMEOUT_MS = 4_000
+"""A peer that is silent for so long is gone: below the 5 s in which every call must end. Less where a client is less patient."""
+RETRY_MS = 5  # while messages wait for a slow peer
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+
+
+class AddressInUse(OSError):  # noqa: N818  (the name says it)
+    """Another socket listens on the address."""
+
+
+_contexts: dict[int, zmq.Context[Socket]] = {}
+open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def shared_context() -> zmq.Context[Socket]:
+    """The context of this process's client sockets.
+
+    After a fork the child makes its own: the parent's has no threads there. There is no lock, which a fork
+    could leave locked: of two threads that come first at the same time, one wins.
+    """
+    context = _contexts.get(os.getpid())
+    if context is None:
+        context = _contexts.setdefault(os.getpid(), new_context())
+        if len(_contexts) == 1:
+            atexit.register(_flush_shared_context)
+    return context
+
+
+def url_of(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def new_context() -> zmq.Context[Socket]:
+    context: zmq.Context[Socket] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 16_384)
+    return context
+
+
+def _flush_shared_context() -> None:
+    """At exit, give what closed connections sent last up to `LINGER_MS` to leave.
+
+    A context with an open socket would wait for its owner to close it; then nothing is waited for.
+    """
+    context = _contexts.get(os.getpid())
+    if context is not None and all(connection.closed for connection in open_connections):
+        context.term()
+
+
+def new_socket(context: zmq.Context[Socket], kind: int) -> Socket:
+    sock = context.socket(kind)
+    sock.set(zmq.LINGER, LINGER_MS)
+    sock.set(zmq.SNDHWM, HIGH_WATER)
+    sock.set(zmq.RCVHWM, HIGH_WATER)
+    sock.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    sock.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    sock.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.RECONNECT_IVL, 50)  # ms; a restarted task is found again soon ...
+    sock.set(zmq.RECONNECT_IVL_MAX, 1_000)  # ms; ... and a missing one costs little
+    return sock
+
+
+def dialled_host(address: str) -> str:
+    host = split_address(address)[0]
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def dial(
+    context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
+) -> tuple[Socket, Link]:
+    """A DEALER that connects to `address` as soon as a server listens there, and what says whether it is connected.
+
+    With `patience_s`, a peer that is silent for so long is gone, or after `HEARTBEAT_TIMEOUT_MS` where that is less.
+    """
+    host, port = dialled_host(address), split_address(address)[1]
+    sock = new_socket(context, zmq.DEALER)
+    sock.set(zmq.IPV6, ":" in host)
+    if patience_s is not None and patience_s * 1000 < HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS:
+        sock.set(zmq.HEARTBEAT_IVL, max(50, int(patience_s * 100)))
+        sock.set(zmq.HEARTBEAT_TIMEOUT, max(350, int(patience_s * 700)))  # so that it is known when the patience ends
+    link = Link(sock)
+    try:
+        if keys is not None:
+            prove(sock, keys, address)
+        sock.connect(url_of(host, port))
+    except BaseException as error:
+        link.close()
+        sock.close(linger=0)
+        if isinstance(error, zmq.ZMQError):
+            raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from None
+        raise
+    return sock, link
+
+
+def descriptor(sock: Socket) -> int:
+    """What `poll` is given. It says that something about the socket has changed, once, not that there is a message."""
+    fd = sock.get(zmq.FD)
+    assert isinstance(fd, int)
+    return fd
+
+
+def send_frames(sock: Socket, frames: Sequence[Frame], flags: int) -> None:
+    """Send one message. ZeroMQ takes all of it or, raising `zmq.Again`, nothing."""
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        sock.send(frame, flags | zmq.SNDMORE if i < last else flags, copy=len(frame) < BORROW_BYTES)
+
+
+def receive_frames(sock: Socket, flags: int) -> list[Frame]:
+    """The frames of one message. What goes beyond `MAX_FRAMES` is read and forgotten."""
+    part = sock.recv(flags, copy=False)
+    frames: list[Frame] = [part.buffer]
+    while part.more:
+        part = sock.recv(flags, copy=False)
+        if len(frames) <= MAX_FRAMES:
+            frames.append(part.buffer)
+    if len(frames) > MAX_FRAMES:
+        raise WireError(f"a message of more than {MAX_FRAMES} frames")
+    return frames
+
+
+class _Poll:
+    """As `select.epoll`, where there is none."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        """What has happened; waits so many seconds for it, or without end if they are negative."""
+        return self._poll.poll(None if timeout < 0 else timeout * 1000)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def new_poller() -> select.epoll | _Poll:
+    """Waits for many descriptors; the kernel looks at those alone on which something happens."""
+    return select.epoll() if hasattr(select, "epoll") else _Poll()

@@ -1,0 +1,232 @@
+"""Reassembly: the memory of a large message while it arrives, on a stream or in pieces.
+
+A few bytes can announce gigabytes. So memory is made as bytes come, never for what is only announced. A frame of up to `FIRST_BYTES`
+gets its memory when its first byte is due. A larger one gets memory that an earlier message or result has left (`buffers`), or begins
+small and doubles whenever it is full: the kernel moves its pages then, no byte is copied.
+
+A message that is larger than the limit, or than the memory that is there, is refused. Its header is kept, since it names the request
+whose sender gets the error. All its other bytes are read and dropped, so the connection goes on with the next message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ...codegen.memory.pool import buffers
+from ...graph.core.settings import setting
+from .messages import MAX_HEADER, Frame
+from .schema import WireError, numbers_of
+
+SETTING: Final = "DOVETAIL_MESSAGE_MB"
+FIRST_BYTES: Final = 4 << 20  # of a larger frame, so many are made first
+_LOOK_BYTES: Final = 64 << 20  # a message of so many bytes is compared with the memory that is there
+_MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024
+_BYTE: Final = np.dtype(np.uint8)
+_dropped: Final = memoryview(bytearray(512 << 10))  # takes the bytes of refused messages; they are never read
+
+
+class TooLargeError(WireError):
+    """A message that is larger than the limit, or than the memory that is there.
+
+    Args:
+        why: what is too large. header: its first frame, if that is known.
+
+    Attributes:
+        kind: its kind; empty if its header is not known.
+        step: the step that it belongs to, or 0.
+    """
+
+    code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, why: str, header: Frame) -> None:
+        self.kind, numbers = numbers_of(header)
+        self.step = numbers.get("step", 0)
+        super().__init__(f"a message cannot be taken: {why}", numbers.get("request", 0))
+
+
+def most_bytes() -> int:
+    """The largest message that this process takes."""
+    return int(setting(SETTING)) << 20 or 1 << 62
+
+
+def memory_left() -> int:
+    """How many bytes this process can still get, as far as the system tells: the machine, its control group, its own limit."""
+    found = [1 << 62]
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+        table = {name: int(text.split()[0]) << 10 for name, text in lines}
+        found.append(table["MemAvailable"] + table["SwapFree"])
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        name = Path("/proc/self/cgroup").read_text("utf-8").partition("0::/")[2].splitlines()[0]
+        group = Path("/sys/fs/cgroup", name)
+        most = int((group / "memory.max").read_text("ascii"))  # ValueError: "max"
+        lines = (line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+        cached = {name: int(text) for name, text in lines}.get("inactive_file", 0)
+        found.append(most - int((group / "memory.current").read_text("ascii")) + cached)
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # only Unix has it
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            used = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+            found.append(most - used * os.sysconf("SC_PAGE_SIZE"))
+    return max(0, min(found))
+
+
+class Reassembly:
+    """The frames of one message that is arriving. Used by one thread.
+
+    Args:
+        sizes: of the frames, as the peer announces them.
+        most: bytes that the message may have.
+
+    Attributes:
+        left: how many bytes are missing.
+
+    >>> message = Reassembly([6, 3], 1 << 20)
+    >>> message.put(b"headerabc")
+    >>> [bytes(frame) for frame in message.frames]
+    [b'header', b'abc']
+    """
+
+    __slots__ = ("_growing", "_made", "_reported", "_sizes", "_total", "_why", "frames", "left")
+
+    def __init__(self, sizes: Sequence[int], most: int) -> None:
+        self.left = self._total = sum(sizes)
+        self.frames: list[Frame] = []
+        self._sizes = sizes
+        self._made: deque[memoryview] = deque()  # memory that is still empty
+        self._growing: mmap.mmap | None = None  # the memory of the last frame, until that is whole
+        self._why = ""  # why the message is refused
+        self._reported = False
+        if self._total > most:
+            self._refuse(f"it has {self._total} bytes; the limit is {most} ({SETTING} of the receiver)")
+        elif self._total >= _LOOK_BYTES:
+            self._look(self._total)
+
+    def room(self, most: int) -> list[memoryview]:
+        """Where the next bytes go: memory of at most so many bytes. The caller lets go of it before it asks again."""
+        if not self._made:
+            try:
+                self._make(most)
+            except (MemoryError, OSError):
+                self._refuse(f"there is no memory for its {self._total} bytes")
+            if self._why and not self._made:
+                return [_dropped[: min(most, self.left)]]
+        return first_bytes(self._made, most)
+
+    def filled(self, count: int) -> None:
+        """So many bytes have been written where `room` said."""
+        self.left -= count
+        made = self._made
+        while made and count >= len(made[0]):
+            count -= len(made.popleft())
+        if made and count:
+            made[0] = made[0][count:]
+        if not self.left and not self._why:
+            if self._growing is not None:
+                self._finish(self._growing)
+            self.frames += [b""] * (len(self._sizes) - len(self.frames))
+
+    def put(self, data: Frame) -> None:
+        """Take bytes that have come, no more than are missing."""
+        at = 0
+        view = memoryview(data)
+        while at < len(view):
+            begin = at
+            for room in self.room(len(view) - at):
+                room[:] = view[at : at + len(room)]
+                at += len(room)
+            del room
+            self.filled(at - begin)
+
+    def refusal(self) -> TooLargeError | None:
+        """Why the message is refused, once, as soon as its header has come; None if it is not."""
+        if not self._why or self._reported or (self._has_header() and self._total - self.left < self._sizes[0]):
+            return None
+        self._reported = True
+        return TooLargeError(self._why, self.frames[0] if self._has_header() and self.frames else b"")
+
+    def is_whole(self) -> bool:
+        """Whether all has come, and the message is not refused."""
+        return not self.left and not self._why
+
+    def _has_header(self) -> bool:
+        """Whether the first frame is short enough to be kept of a refused message."""
+        return self._sizes[0] <= MAX_HEADER
+
+    def _make(self, most: int) -> None:
+        """Make memory for the next bytes."""
+        if self._growing is not None:
+            self._grow(self._growing)
+        while not self._why or (self._has_header() and not self.frames):
+            if self._growing is not None or len(self.frames) == len(self._sizes) or sum(map(len, self._made)) >= most:
+                break
+            size = self._sizes[len(self.frames)]
+            if size > FIRST_BYTES and (left := buffers.left_over(size)) is None:
+                self._growing = mmap.mmap(-1, FIRST_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                self._made.append(memoryview(self._growing))
+                self.frames.append(b"")
+            else:
+                array = left if size > FIRST_BYTES and left is not None else buffers.empty((size,), _BYTE)
+                self.frames.append(array.data)
+                if size:
+                    self._made.append(array.data)
+
+    def _grow(self, memory: mmap.mmap) -> None:
+        """Double the memory of a frame that is full, or complete the frame."""
+        had, size = len(memory), self._sizes[len(self.frames) - 1]
+        if had >= size:
+            self._finish(memory)
+            return
+        wanted = 2 * had if 2 * had < size else buffers.size_of(size)
+        if wanted >= _LOOK_BYTES:
+            self._look(wanted - had)
+        if self._why:
+            return
+        try:
+            memory.resize(wanted)
+        except SystemError:  # a system that cannot move pages
+            larger = mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            larger[:had] = memory[:]
+            self._growing = memory = larger
+        self._made.append(memoryview(memory)[had:size])
+
+    def _finish(self, memory: mmap.mmap) -> None:
+        self._growing = None
+        size = self._sizes[len(self.frames) - 1]
+        self.frames[-1] = buffers.adopt(np.frombuffer(memory, np.uint8), size).data
+
+    def _look(self, wanted: int) -> None:
+        """Refuse the message if there is not so much memory."""
+        there = memory_left()
+        if wanted > there:
+            self._refuse(f"it has {self._total} bytes, and there are only {there} bytes of memory for it")
+
+    def _refuse(self, why: str) -> None:
+        self._why = why
+        self._growing = None
+        self._made.clear()
+        del self.frames[1:]
+
+
+def first_bytes(views: Iterable[memoryview], most: int) -> list[memoryview]:
+    """The first bytes of some buffers: as many as one call of the kernel is given."""
+    found: list[memoryview] = []
+    for view in views:
+        found.append(view[:most])
+        most -= len(view)
+        if most <= 0 or len(found) == _MOST_BUFFERS:
+            break
+    return found
+
+
+__all__ = ["FIRST_BYTES", "SETTING", "Reassembly", "TooLargeError", "first_bytes", "memory_left", "most_bytes"]

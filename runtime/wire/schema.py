@@ -1,0 +1,216 @@
+"""The kinds of messages that there are, and what each carries: the table that whatever leaves or arrives is checked against."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_DEPTH = 16  # lists and dicts inside one another, in one field
+HEAD = "<BBBxI"  # how every message begins: see `messages.py`
+
+
+class WireError(ValueError):
+    """A message that breaks the protocol, arriving or about to leave.
+
+    Attributes:
+        request: the request number of the message, as far as it could be read; else 0. An answer can name it.
+        code: of the error that its sender gets.
+    """
+
+    code = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, request: int = 0) -> None:
+        super().__init__(message)
+        self.request = request
+
+
+@dataclass(frozen=True, slots=True)
+class KindSchema:
+    """What one kind of message carries.
+
+    Attributes:
+        kind: its name.
+        fields: field name -> the Python types its value may have.
+        described: the same of what its description holds: not the numbers, and of what is of type `bytes` the length.
+        required: the fields that must be there; the others may be missing or None.
+        numbers: the required fields of type int, which travel beside the description.
+        head: packs how the message begins, numbers included.
+        tensors: whether tensors may be attached.
+        given: whether they are the receiver's to write into; else he shares them with others.
+        wide: whether the header may have up to `MAX_WIDE_HEADER` bytes.
+        blobs: the fields of type `bytes`, which travel in frames of their own.
+    """
+
+    kind: str
+    fields: Mapping[str, tuple[type, ...]]
+    described: Mapping[str, tuple[type, ...]]
+    required: frozenset[str]
+    numbers: tuple[str, ...]
+    head: struct.Struct
+    tensors: bool
+    given: bool
+    wide: bool
+    blobs: tuple[str, ...]
+
+
+# A float may be written as an int; a list may be given as a tuple (it arrives as a list).
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,), "int": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,),
+    "list": (list, tuple), "dict": (dict,),
+}  # fmt: skip
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = False, wide: bool = False) -> KindSchema:
+    """One row of `KINDS`; `fields` reads `name type, name? type|type`; what has a `?` may be missing."""
+    types: dict[str, tuple[type, ...]] = {}
+    required: set[str] = set()
+    numbers: list[str] = []
+    blobs: list[str] = []
+    for entry in filter(None, map(str.strip, fields.split(","))):
+        name, type_names = entry.split()
+        optional = name.endswith("?")
+        name = name.removesuffix("?")
+        types[name] = tuple(t for type_name in type_names.split("|") for t in _TYPES[type_name])
+        if optional:
+            types[name] += (type(None),)
+        else:
+            required.add(name)
+            if type_names == "int":
+                numbers.append(name)
+        if type_names == "bytes":
+            blobs.append(name)
+    if len(kind) > 31:
+        raise ValueError(f"kind {kind!r}: at most 31 characters, so that the header starts in one known way")
+    if tensors and blobs:
+        raise ValueError(f"kind {kind!r}: tensors or fields of bytes")
+    described = {name: (int,) if name in blobs else t for name, t in types.items() if name not in numbers}
+    head = struct.Struct(f"{HEAD}{len(numbers)}q")
+    return KindSchema(
+        kind, types, described, frozenset(required), tuple(numbers), head, tensors, given, wide, tuple(blobs)
+    )
+
+
+#: Every kind of message there is. A new kind is a new row.
+KINDS: dict[str, KindSchema] = {row.kind: row for row in (
+    _row("hello", "memory? list, readable bool, lane? list"),
+    _row("ping", "seq int, request? int, waits? bool"),
+    _row("pong", "seq int, incarnation int, clock? int, working? bool, waits? list"),
+    _row("status", "request int"),
+    _row("devices", "request int, devices list, incarnation int", wide=True),
+    _row("stats", "request int"),
+    _row("figures", "request int, figures dict", wide=True),
+    _row("create_session", "request int, config dict, client? str", wide=True),
+    _row("waiting", "request int, tasks list"),
+    _row("session_created", "request int, session str, devices list, limit_ms int, peer_timeout_s float", wide=True),
+    _row("extend", "request int, session str, from_version int, graph bytes"),
+    _row("extended", "request int, version int"),
+    _row("prepare", "request int, session str, feeds list, fetches list, targets list, warm? bool, deterministic? bool", wide=True),
+    _row("prepared", "request int, parts list", wide=True),
+    _row("plan", "request int, session str, feeds list, fetches list, targets list, program str", wide=True),
+    _row("planned", "request int, plan bytes"),
+    _row("register", "request int, program str, session str, partition bytes, info dict", wide=True),
+    _row("registered", "request int, incarnation int"),
+    _row("release", "programs list"),
+    _row("page", "request int"),
+    _row("paged", "request int, page? list"),
+    _row("sees", "request int, page list"),
+    _row("seen", "request int, readable bool"),
+    _row("post", "request int, session str, seed int, isolated bool, names list, changed? bool", wide=True),
+    _row("posted", "request int, incarnation int, places list", wide=True),
+    _row("want", "step int, task str, session str, incarnation int, wants list", wide=True),
+    _row("denied", "step int, channels list, code str, message str", wide=True),
+    _row("missing", "step int, task str, channels list"),
+    _row("coming", "step int, task str, known bool, channels list, left int"),
+    _row("accounted", "step int, task str, channels list"),
+    _row("run", "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int, again? bool", tensors=True),
+    _row("trace", "request int, notes bytes"),
+    _row("done", "request int, fetches list", tensors=True, given=True),
+    _row("tensors", "step int, channels list, without list, program? str, client? int", tensors=True),
+    _row(
+        "collective",
+        "event str, task str, group str, token int, instance? str, run? int, sender? int, to? int, tag? int, what? str, "
+        "reason? str, code? str",
+        tensors=True,
+    ),
+    _row("gpu_hello", "task str, page list"),
+    _row("gpu_reader", "task str, pid int"),
+    _row("gpu_loans", "step int, task str, loans list", wide=True),
+    _row("gpu_refused", "step int, task str, loans list", wide=True),
+    _row("abort", "step int, code str, reason str"),
+    _row("touch", "session str"),
+    _row("close_session", "request int, session str"),
+    _row("forget_session", "request int, session str"),
+    _row("closed", "request int"),
+    _row("reset", "request int, containers list, config? dict", wide=True),
+    _row("reset_containers", "request int, containers list, sessions? list"),
+    _row("error", "request int, code str, message str, node? str, task? str"),
+)}  # fmt: skip
+
+
+_LONGEST_KIND = max(map(len, KINDS)) + 2
+
+
+def kind_of(header: bytes | memoryview) -> str:
+    """The kind of the message that begins so; '' for what is none."""
+    at = 9 + 8 * header[2] if len(header) > 2 else 0
+    name = bytes(header[at : at + _LONGEST_KIND])
+    return name[1 : 1 + (name[0] & 31)].decode("ascii", "replace") if name else ""
+
+
+def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
+    """The kind of the message that begins so, and its numbers; no numbers for what is no message."""
+    kind = kind_of(header)
+    names = KINDS[kind].numbers if kind in KINDS else ()
+    numbers = struct.unpack_from(f"<{len(names)}q", header, 8) if len(header) >= 8 + 8 * len(names) else ()
+    return kind, dict(zip(names, numbers, strict=False))
+
+
+def check_fields(kind: str, types: Mapping[str, tuple[type, ...]], required: frozenset[str], fields: Any) -> None:
+    """Raises WireError unless fields have these names and types, and all that are required are there."""
+    if type(fields) is not dict:
+        raise WireError(f"message {kind!r}: fields must be a dict, not {type(fields).__name__}")
+    for name, value in fields.items():
+        allowed = types.get(name)
+        if allowed is None:
+            known = ", ".join(types) or "none"
+            raise WireError(f"message {kind!r} has no field {short(name)}; its fields: {known}")
+        found = type(value)
+        if found not in allowed:
+            expected = " or ".join(t.__name__ for t in allowed if t is not tuple)
+            raise WireError(f"message {kind!r}: field {name!r} must be {expected}, not {found.__name__}")
+        if found is list or found is dict or found is tuple:
+            try:
+                _check_plain(value, 1)
+            except WireError as error:
+                raise WireError(f"message {kind!r}: field {name!r} {error}") from None
+    if not required <= fields.keys():
+        missing = ", ".join(sorted(required - fields.keys()))
+        raise WireError(f"message {kind!r} lacks {missing}")
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    """Only plain values, with str keys, not too deep: code that walks a field later needs no guard."""
+    if depth > MAX_DEPTH:
+        raise WireError(f"nests deeper than {MAX_DEPTH}")
+    items: Iterable[Any] = value
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                raise WireError(f"has a key {short(key)}; keys must be str")
+        items = value.values()
+    for item in items:
+        kind = type(item)
+        if kind in _SCALARS:
+            continue
+        if kind is not list and kind is not dict and kind is not tuple:
+            raise WireError(f"holds a {kind.__name__}; only plain values can travel")
+        _check_plain(item, depth + 1)
+
+
+def short(value: Any) -> str:
+    """A value in few characters, for an error."""
+    text = repr(value)
+    return text if len(text) <= 64 else text[:61] + "..."

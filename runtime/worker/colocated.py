@@ -1,0 +1,119 @@
+"""The servers of this process: a session in the same process hands them its steps without a socket.
+
+Between-graph replication is always like that: each worker's client runs beside its own server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from weakref import ref
+
+from ...graph.core.errors import OpError
+from ...graph.core.interpreter_state import process_id
+from ..observability.step_notes import Recorder
+
+
+class Host:
+    """The thread of a client that waits for its step: it can run programs of it meanwhile, instead of a thread that then wakes it.
+
+    Args:
+        wake: ends the waiting.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._work: Callable[[], None] | None = None
+        self._is_busy = False
+
+    def take(self, work: Callable[[], None]) -> bool:
+        """Have the thread do this; False if it has something to do already."""
+        with self._lock:
+            if self._is_busy:
+                return False
+            self._is_busy = True
+        self._work = work
+        self.notify()
+        return True
+
+    def notify(self) -> None:
+        """Let the thread look for what has happened."""
+        if threading.get_ident() != self._thread:
+            self._wake()
+
+    def work(self) -> bool:
+        """Do what was taken; False if that is nothing. Called by the thread."""
+        work, self._work = self._work, None
+        if work is None:
+            return False
+        try:
+            work()
+        finally:
+            self._is_busy = False
+        return True
+
+
+class LocalServer(Protocol):
+    """A server as a session of its own process sees it."""
+
+    task: str
+    incarnation: int
+
+    def start_here(
+        self,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        finish: Callable[[Mapping[str, Any] | OpError], None],
+        *,
+        host: Host | None,
+        recorder: Recorder | None = None,
+        client: int = 0,
+    ) -> None:
+        """Run this task's part of a step, what is not too long with `host`. Its tensors start others for `client`."""
+        ...
+
+    def abort_here(self, step: int, reason: str) -> None:
+        """End a step."""
+        ...
+
+    def waits_here(self, step: int) -> list[str]:
+        """What this task's part of a step waits for."""
+        ...
+
+
+_servers: dict[str, tuple[int, ref[LocalServer]]] = {}  # by address: the process whose it is, and the server
+
+
+def announce(address: str, server: LocalServer) -> None:
+    """From now on, `server` listens at `address`. A forked child does not have it."""
+    _servers[address] = process_id(), ref(server)
+
+
+def withdraw(address: str) -> None:
+    """No longer."""
+    if _servers.get(address, (0,))[0] == process_id():
+        del _servers[address]
+
+
+def servers_here() -> list[LocalServer]:
+    """The servers of this process that listen."""
+    found = [server() for process, server in list(_servers.values()) if process == process_id()]
+    return [s for s in found if s is not None]
+
+
+def tasks_here() -> list[str]:
+    """The tasks of the servers of this process."""
+    return [s.task for s in servers_here()]
+
+
+def find(address: str, incarnation: int) -> LocalServer | None:
+    """The server that listens at `address`, if it is one of this process and the one meant."""
+    found = _servers.get(address)
+    if found is None or found[0] != process_id():
+        return None
+    server = found[1]()
+    return server if server is not None and server.incarnation == incarnation else None

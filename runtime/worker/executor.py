@@ -1,0 +1,349 @@
+"""Errors of kernels, as the user is to see them: of the class that fits, with the node, the user's line and the device in the text.
+
+A program that runs: it pauses where it must wait, without keeping a thread, and goes on from there.
+
+Theory of operation. An `Execution` is an instruction counter and slots. It runs until its program ends, or until it comes to a Recv
+whose tensor is not there; then it just returns, leaving itself with its step, and no thread waits. Whichever thread has time runs
+it on when the step says so.
+
+In a loop, an execution also remembers where it is to go on afterwards, and which iteration it is in. Tensors sent inside a
+loop belong to an iteration, so their channel's number is followed by those of the iterations, outermost first: `7@2@0`. Devices
+that share a loop may so be in different iterations, as far as data let them.
+
+An instruction that waits for another step (a dequeue) pauses its program in the same way: it leaves the request with the step,
+and is resumed when whatever settles the request says so. When the step ends first, the request is cancelled, which puts back
+what it holds (`graph/resources/async_request.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ...codegen.backend import NodeError
+from ...codegen.gpu.driver.api import CudaError
+from ...codegen.ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ...graph.core.errors import (
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+    UnimplementedError,
+    UnknownError,
+)
+from ...graph.resources.async_request import Desk, Request
+from ...graph.resources.resource_manager import DEAD
+from .async_kernel import Begun
+
+# Errors that NumPy and Python functions raise, by what they mean to the user (TensorFlow's own table for py_func).
+_MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
+    (StopIteration, OutOfRangeError),
+    (MemoryError, ResourceExhaustedError),
+    (NotImplementedError, UnimplementedError),
+    (ValueError, InvalidArgumentError),
+    (TypeError, InvalidArgumentError),
+    (IndexError, InvalidArgumentError),
+    (ZeroDivisionError, InvalidArgumentError),
+    (CudaError, InternalError),
+)
+
+
+def explained(e: Exception, instruction: Any, device: str) -> OpError:
+    """The error of the right class, with the node, the user's line and the device in its text."""
+    fused = e.node if isinstance(e, NodeError) else None
+    if isinstance(e, NodeError):
+        e = e.__cause__ if isinstance(e.__cause__, Exception) else e
+    if isinstance(e, OpError):
+        kind, text = type(e), e.message
+    else:
+        kind = next((mine for theirs, mine in _MEANING if isinstance(e, theirs)), UnknownError)
+        text = f"{type(e).__name__}: {e}"
+    if isinstance(instruction, Guarded):
+        instruction = instruction.call
+    if fused is not None:
+        return kind(
+            fused.name, fused.name, f"{text}\n  node '{fused.name}' ({fused.type}), made at {fused.source}, on {device}"
+        )
+    if not isinstance(instruction, Call):
+        return kind(None, None, f"{text}\n  on {device}")
+    return kind(
+        instruction.node,
+        instruction.node,
+        f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}",
+    )
+
+
+ABSENT = object()
+"""What a step answers for a tensor that has not come."""
+_EMPTY = None  # what a control message carries
+ChannelKey: TypeAlias = int | str
+"""A channel's number; inside a loop, followed by those of the iterations."""
+
+
+class Step(Protocol):
+    """What an execution asks of the step that it belongs to: `TaskStep`, in `step.py`, says what each method does."""
+
+    is_over: bool
+
+    def take(self, channel: ChannelKey, execution: Execution) -> Any: ...
+    def give(self, destination: str, channel: ChannelKey, value: Any) -> None: ...
+    def read(self, now: Read, slots: list[Any], device: str) -> None: ...
+    def wait_for(self, request: Request, execution: Execution) -> bool: ...
+    def answered(self, execution: Execution) -> Request | None: ...
+    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> Begun[Execution]: ...
+    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool: ...
+    def ended(self, fetched: Mapping[str, Any]) -> None: ...
+    def fail(self, error: OpError) -> None: ...
+
+
+_FIRST, _LATER = np.int32(0), np.int32(1)
+_thread = threading.local()
+
+
+def calm_thread() -> None:
+    """Have NumPy never warn in this thread, which is our own, so that programs that run in it need not ask for that each time."""
+    np.seterr(all="ignore")
+    _thread.is_calm = True
+
+
+@dataclass(slots=True)
+class _Round:
+    """A loop that is being run: where to go on after it, and how far it is."""
+
+    loop: Loop
+    around: tuple[Instruction, ...]
+    at: int
+    suffix: str
+    iteration: int = 0
+    in_body: bool = False
+
+
+class Execution:
+    """One program of one step: where it stands, and its slots.
+
+    Attributes:
+        instructions: those that it is running: the program's, or a part of a loop.
+        counter: where among them it goes on.
+        suffix: what follows a channel's number: the iterations of the loops that it is in.
+    """
+
+    __slots__ = ("counter", "instructions", "program", "rounds", "slots", "step", "suffix")
+
+    def __init__(self, step: Step, program: Program) -> None:
+        self.step = step
+        self.program = program
+        self.slots = list(program.slots)
+        self.instructions = program.instructions
+        self.counter = 0
+        self.suffix = ""
+        self.rounds: list[_Round] = []
+
+    def feed(self, number: int, feeds: Mapping[str, Any]) -> None:
+        """Put what was fed to a step in its place. InternalError: something is missing."""
+        for name, slot in self.program.feeds:
+            if name not in feeds:
+                raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
+            self.slots[slot] = feeds[name]
+
+    def run(self) -> None:
+        """Run until the program ends, waits, or fails; tells the step which."""
+        if getattr(_thread, "is_calm", False):
+            self._run()
+        else:
+            with np.errstate(all="ignore"):
+                self._run()
+
+    def _run(self) -> None:
+        step = self.step
+        slots = self.slots
+        instructions = self.instructions
+        at = self.counter
+        end = len(instructions)
+        try:
+            while True:
+                if at == end:
+                    if not self.rounds:
+                        break
+                    at = self._end_of_part()
+                    instructions = self.instructions
+                    end = len(instructions)
+                    if step.is_over:
+                        return
+                    continue
+                if step.is_over:
+                    return
+                now = instructions[at]
+                if type(now) is Call:
+                    result = now.kernel(*[slots[i] for i in now.inputs])
+                    outputs = now.outputs
+                    if len(outputs) == 1:
+                        slots[outputs[0]] = result
+                    elif outputs:
+                        for i, value in zip(outputs, result, strict=True):
+                            slots[i] = value
+                        value = None
+                    result = None  # so that the slot alone holds it: the next kernel may write where it is
+                    for i in now.frees:
+                        slots[i] = None
+                elif type(now) is Recv:
+                    if now.unless_read and slots[now.slot] is not None:
+                        at += 1
+                        continue
+                    self.counter = at
+                    value = step.take(f"{now.channel}{self.suffix}" if self.suffix else now.channel, self)
+                    if value is ABSENT:
+                        return
+                    if now.slot >= 0:
+                        slots[now.slot] = value
+                elif type(now) is Send:
+                    channel = f"{now.channel}{self.suffix}" if self.suffix else now.channel
+                    step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else _EMPTY)
+                    for i in now.frees:
+                        slots[i] = None
+                elif type(now) is Guarded:
+                    _run_guarded(now, slots)
+                elif type(now) is Wait:
+                    self.counter = at
+                    if not self._run_waiting(now):
+                        return
+                elif type(now) is Begin:
+                    call = now.call
+                    slots[call.outputs[0]] = step.begin(call, [slots[i] for i in call.inputs], self.program.device)
+                    for i in call.frees:
+                        slots[i] = None
+                elif type(now) is Await:
+                    self.counter = at
+                    if not self._take_begun(now.call):
+                        return
+                elif type(now) is Read:
+                    step.read(now, slots, self.program.device)
+                else:
+                    assert type(now) is Loop
+                    self._begin_loop(now, at + 1)
+                    instructions = self.instructions
+                    at, end = 0, len(instructions)
+                    continue
+                at += 1
+            fetches = self.program.fetches
+            fetched = {name: _value(slots[slot]) for name, slot in fetches} if fetches else {}
+        except Exception as e:
+            step.fail(explained(e, instructions[at] if at < end else None, self.program.device))
+            return
+        step.ended(fetched)
+
+    def _run_waiting(self, now: Wait) -> bool:
+        """Run a kernel that may answer later, or take its answer; False when the program must pause."""
+        step, slots, call = self.step, self.slots, now.call
+        request = step.answered(self)
+        if request is None:
+            if now.checks and any(slots[i] is DEAD for i in now.checks):
+                _run_guarded(now, slots)
+                return True
+            result = call.kernel(*[slots[i] for i in call.inputs])
+        else:
+            result = request.result()
+        while isinstance(result, Request):  # one wait may lead to another
+            if step.wait_for(result, self):
+                return False
+            result = result.result()
+        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+            slots[i] = value
+        if now.token >= 0:
+            slots[now.token] = None
+        for i in call.frees:
+            slots[i] = None
+        return True
+
+    def _take_begun(self, call: Call) -> bool:
+        """Take the result of what was begun; False when the program must pause."""
+        slots = self.slots
+        begun = slots[call.inputs[0]]
+        if not self.step.awaited(begun, self):
+            return False
+        result = begun.result()
+        if begun.error is not None:
+            return False  # the step has failed with it
+        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+            slots[i] = value
+        for i in call.frees:
+            slots[i] = None
+        return True
+
+    def _begin_loop(self, loop: Loop, after: int) -> None:
+        """Start the first iteration; the loop's end leads to instruction `after` of those that run now."""
+        slots = self.slots
+        self.rounds.append(_Round(loop, self.instructions, after, self.suffix))
+        for start, to in loop.starts:
+            slots[to] = slots[start]
+        for i in loop.counts:
+            slots[i] = _FIRST
+        self.suffix += "@0"
+        self.instructions = loop.head
+
+    def _end_of_part(self) -> int:
+        """From the end of a loop's head to its body or out of it, from the end of its body to its head; gives the counter."""
+        slots = self.slots
+        now = self.rounds[-1]
+        loop = now.loop
+        if now.in_body:
+            values = [slots[i] for i, _ in loop.nexts]
+            for i in loop.lost:
+                slots[i] = None
+            for (_, to), value in zip(loop.nexts, values, strict=True):
+                slots[to] = value
+            for i in loop.counts:
+                slots[i] = _LATER
+            now.iteration += 1
+            now.in_body = False
+            self.suffix = f"{now.suffix}@{now.iteration}"
+            self.instructions = loop.head
+            return 0
+        again = slots[loop.test]
+        if again is not DEAD and again:
+            now.in_body = True
+            self.instructions = loop.body
+            return 0
+        if again is DEAD:
+            for _, to in loop.starts:
+                slots[to] = DEAD
+        for i in loop.frees:
+            slots[i] = None
+        self.rounds.pop()
+        self.suffix = now.suffix
+        self.instructions = now.around
+        return now.at
+
+
+def _run_guarded(now: Guarded, slots: list[Any]) -> None:
+    call = now.call
+    dead = any(slots[i] is DEAD for i in now.checks)
+    if dead:
+        for i in call.outputs:
+            slots[i] = DEAD
+    else:
+        result = call.kernel(*[slots[i] for i in call.inputs])
+        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+            slots[i] = value
+    if now.token >= 0:
+        slots[now.token] = DEAD if dead else None
+    for i in call.frees:
+        slots[i] = None
+
+
+def _value(value: Any) -> Any:
+    """A fetched value. A variable's place (an Assign that was fetched) gives the value at the end of the step."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value  # as most are
+    if value is DEAD:
+        raise InvalidArgumentError(
+            None, None, "What is fetched has no value: it is made in a branch that was not taken"
+        )
+    if isinstance(value, Desk):
+        raise InvalidArgumentError(None, None, f"A handle cannot be fetched: {value} stays where it is")
+    read = getattr(value, "read", None)
+    return read() if read is not None else value

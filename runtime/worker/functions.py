@@ -1,0 +1,73 @@
+"""Functions that kernels call: a graph with inputs and outputs, run in the caller's thread with the state of the task.
+
+A call has a number. What random nodes of the function draw depends on that and on their seeds, not on how often they have run, so
+calls may be made in any order, in any thread, and again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.resources.resource_manager import Resources, SessionState
+from ..session.session import Session
+
+Call = Callable[..., Any]
+"""(seed of nodes that have none, number of the call, values of the inputs) -> values of the outputs."""
+
+
+class _Numbered(threading.local):
+    seed = 0
+    number = 0
+    runs: dict[str, itertools.count[int]] | None = None
+
+
+class _CallState(SessionState):
+    """What nodes see of the session: the number of the call that this thread makes, in the place of the number of runs."""
+
+    def __init__(self, seed: int) -> None:
+        self.call = _Numbered()
+        super().__init__(seed)
+
+    @property
+    def seed(self) -> int:
+        """Of the call."""
+        return self.call.seed
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        """The session's own is not used."""
+
+    def count(self, node_name: str) -> int:
+        """The number of the call; further runs of one node in one call, as in a loop, have numbers of their own."""
+        call = self.call
+        if call.runs is None:
+            call.runs = {}
+        run = next(call.runs.setdefault(node_name, itertools.count()))
+        return (call.number + (run << 40)) & (2**64 - 1)
+
+
+def compiled(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | Node], resources: Resources) -> Call:
+    """A function that runs a graph with the state of a task.
+
+    Args:
+        graph: is not changed any more. inputs: what the caller gives values for.
+    """
+    from ..session.local_backend import within_task  # the code generator is loaded by those who use it
+
+    state = _CallState(0)
+    session = Session(graph=graph, _within=within_task(graph, resources, lambda seed: state))
+    run = session.make_callable(list(outputs), list(inputs))
+
+    def call(seed: int, number: int, *values: Any) -> Any:
+        state.call.seed, state.call.number, state.call.runs = seed, number, None
+        return run(*values)
+
+    return call
+
+
+__all__ = ["Call", "compiled"]

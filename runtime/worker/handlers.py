@@ -1,0 +1,315 @@
+"""The parts of steps that run on this task, each with the client that asked for it and hears of its end.
+
+A client may ask for a step that is run again and again (what a queue runner does). Then each task begins its part again by itself
+when it has ended, under the next number, without telling anybody. So the client hears of an error only, and the tasks of two rounds
+need not wait for each other: what one of them sends early waits for the other, as in any step.
+
+What masters, of this server and of others, ask of its worker: to take programs, to forget, to let variables be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ...codegen.ir.partition import RecvTensor, SendTensor, Unit
+from ...graph.core.errors import InvalidArgumentError, OpError
+from ...graph.core.settings import setting
+from ...placer.partition.partitioned_graph import task_of
+from ..observability.step_notes import Recorder
+from ..rpc.dispatch import Calls, Limit, Mail, Quota
+from ..rpc.liveness import SILENT_S, Caller, Callers
+from ..wire.messages import Message
+from .executor import ChannelKey
+from .registration import Registration
+from .worker import Worker
+
+__all__ = ["ClientSteps", "WorkerCalls"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Asked:
+    """One part of a step, and what is to be done when it ends."""
+
+    __slots__ = ("_recorder", "_size", "_steps", "_whose", "again", "caller", "quiet", "request", "step")
+
+    def __init__(
+        self,
+        steps: ClientSteps,
+        caller: Caller,
+        request: int,
+        step: int,
+        whose: str | bytes,
+        size: int,
+        quiet: bool,
+        again: str,
+        recorder: Recorder | None,
+    ) -> None:
+        self._steps = steps
+        self.caller = caller
+        self.request = request
+        self.step = step
+        self.again = again  # the program that begins again when it has ended, if it does
+        self._whose = whose
+        self._size = size
+        self.quiet = quiet
+        self._recorder = recorder
+
+    def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
+        """It has ended."""
+        steps, peer, request = self._steps, self.caller.peer, self.request
+        if self.again:
+            if not isinstance(outcome, OpError) and steps.goes_on(self):
+                return
+            steps.repeated.pop(request, None)
+        steps.quota.give_back(self._whose, 1, self._size)
+        if self._recorder is not None:
+            notes = self._recorder.finished().pack()
+            steps.mail.reply(peer, Message("trace", {"request": request, "notes": notes}))
+        # Other steps that this one lets go on come first: mostly more than one client waits for them.
+        steps.turns.mine.at_end(lambda: self._answer(outcome))
+
+    def _answer(self, outcome: Mapping[str, Any] | OpError) -> None:
+        self._steps.answer(self.caller.peer, self.request, outcome, self.quiet)
+        self._steps.running.pop(self.step, None)  # now that the answer is on its way
+
+
+class ClientSteps:
+    """What clients have asked of a worker. Parts begin on the I/O thread, and end on any.
+
+    Attributes:
+        quota: what the steps of each client take.
+        running: by the step's number.
+        repeated: those that begin again when they end, by the number of the first.
+    """
+
+    def __init__(self, worker: Worker, mail: Mail) -> None:
+        self.mail = mail
+        self.quota = Quota(
+            Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
+            Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
+        )
+        self.running: dict[int, _Asked] = {}
+        self.repeated: dict[int, _Asked] = {}
+        self._worker = worker
+        self.turns = worker.turns
+        self._callers = Callers(mail.is_gone, mail.owner)
+
+    def on_run(self, peer: bytes, message: Message) -> None:
+        """A client asks for a part of a step."""
+        fields, tensors = message.fields, message.tensors
+        step, names, client = fields["step"], fields["feeds"], fields.get("client", 0)
+        caller = self._callers.heard(peer, client, time.monotonic())
+        if not self._worker.is_new(step):
+            return  # tensors have started it
+        if len(names) != len(tensors):
+            error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
+            self.mail.refuse(peer, fields["request"], error)
+            return
+        self._begin(
+            caller, fields["request"], step, fields["program"], dict(zip(names, tensors, strict=True)), None, client,
+            fields.get("quiet", False), Recorder() if fields.get("trace") else None, fields.get("again", False),
+        )  # fmt: skip
+
+    def carried(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
+        """Tensors have come that start a part for a client; False if it has begun already, or nobody knows the client."""
+        if not self._worker.is_new(step):
+            return False
+        now = time.monotonic()
+        caller = self._callers.find(client, now)
+        if caller is None:
+            return False
+        caller.heard = now
+        self._begin(caller, step, step, program, {}, arrived, client, not self._worker.reports(program), None)
+        return True
+
+    def _begin(
+        self,
+        caller: Caller,
+        request: int,
+        step: int,
+        program: str,
+        feeds: Mapping[str, Any],
+        arrived: dict[ChannelKey, Any] | None,
+        client: int,
+        quiet: bool,
+        recorder: Recorder | None,
+        again: bool = False,
+    ) -> None:
+        whose = caller.owner or self._worker.client_of(program) or caller.peer
+        size = 0
+        for tensor in feeds.values():
+            size += tensor.nbytes
+        alone = self._worker.alone(program) if recorder is None and not again else None
+        try:
+            if alone is not None:
+                self.quota.check(whose, 1, size)
+                self.answer(caller.peer, request, self._worker.run_alone(step, alone, feeds), quiet)
+                return
+            self.quota.take(whose, 1, size)
+        except OpError as e:
+            self.mail.refuse(caller.peer, request, e)
+            return
+        asked = _Asked(self, caller, request, step, whose, size, quiet, program if again else "", recorder)
+        self.running[step] = asked
+        if again:
+            self.repeated[request] = asked
+        self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
+
+    def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
+        """Tell a client how a part of its step has ended; a `quiet` part tells only of errors."""
+        if isinstance(outcome, OpError):
+            self.mail.refuse(peer, request, outcome)
+        elif not quiet:
+            fields = {"request": request, "fetches": tuple(outcome)}
+            self.mail.reply(peer, Message("done", fields, tuple(outcome.values())))
+
+    def on_abort(self, peer: bytes, message: Message) -> None:
+        """A step is to end: somebody else says why."""
+        fields = message.fields
+        asked = self.repeated.get(fields["step"])
+        if asked is None:
+            self._worker.abort(fields["step"], fields["reason"], fields["code"])
+        else:
+            self._worker.abort(asked.step, fields["reason"], fields["code"])
+            self.repeated.pop(asked.request, None)  # if it was about to begin again
+
+    def goes_on(self, asked: _Asked) -> bool:
+        """A part that is repeated has ended: begin it again when other messages have had their turn; False if it never will."""
+        endpoint = self.mail.endpoint
+        return endpoint is not None and endpoint.call_soon(lambda: self._begin_again(asked))
+
+    def _begin_again(self, asked: _Asked) -> None:
+        self.running.pop(asked.step, None)
+        goes_on = asked.request in self.repeated
+        if not goes_on or not self._worker.knows(asked.again):
+            asked.again, asked.quiet = "", not goes_on
+            self.repeated.pop(asked.request, None)
+            asked.finish({})
+            return
+        asked.step += 1  # the other tasks count as this one does
+        self.running[asked.step] = asked
+        self._worker.start(asked.step, asked.again, {}, asked.finish)
+
+    def lives(self, peer: bytes, now: float) -> None:
+        """A client has given a sign of life."""
+        self._callers.lives(peer, now)
+
+    def runs(self, peer: bytes, step: int) -> bool:
+        """Whether a part of a step runs here for the client at `peer`."""
+        asked = self.running.get(step) or self.repeated.get(step)
+        return asked is not None and asked.caller.peer == peer
+
+    def number(self, step: int) -> int:
+        """The number under which the part of a step runs now."""
+        asked = self.repeated.get(step)
+        return step if asked is None else asked.step
+
+    def end_forsaken(self, now: float) -> None:
+        """End the steps of clients that have gone, so that nothing waits here for ever."""
+        for step, asked in list(self.running.items()):
+            silent = now - asked.caller.heard
+            if silent > SILENT_S:
+                logger.warning(
+                    "%s: ending step %d: its client has been silent for %.0f s", self.mail.task, step, silent
+                )
+                self._worker.abort(step, f"The client has been silent for {SILENT_S:.0f} s")
+
+    def tidy(self, now: float) -> None:
+        """Forget clients that have gone."""
+        self._callers.tidy(now, {asked.caller for asked in list(self.running.values())})
+
+
+class WorkerCalls:
+    """These calls. Compiling programs, and posting variables, which may move them, are left to a pool.
+
+    Args:
+        incarnation: of the task.
+    """
+
+    def __init__(self, worker: Worker, calls: Calls, mail: Mail, incarnation: int) -> None:
+        self._worker = worker
+        self._calls = calls
+        self._mail = mail
+        self._incarnation = incarnation
+
+    def on_register(self, peer: bytes, message: Message) -> None:
+        """Take the programs of a run signature."""
+        self._calls.answer(self._calls.worker, peer, message, self._register)
+
+    def _register(self, message: Message) -> Message:
+        registration = Registration.from_fields(message.fields)
+        known = {str(d.name) for d in self._worker.devices}
+        for unit in registration.units:
+            if unit.device not in known:
+                task, has = self._mail.task, ", ".join(sorted(known))
+                raise InvalidArgumentError(None, None, f"{unit.device} is no device of {task}; it has {has}")
+        strangers = sorted({t for t in _partners(registration.units) if not self._mail.peers.knows(t)})
+        if strangers:
+            raise InvalidArgumentError(
+                None, None,
+                f"{self._mail.task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no such "
+                "task. Start all tasks with the same cluster",
+            )  # fmt: skip
+        self._worker.register(registration)
+        return Message("registered", {"request": message.fields["request"], "incarnation": self._incarnation})
+
+    def on_release(self, peer: bytes, message: Message) -> None:
+        """Forget programs."""
+        self._worker.release([p for p in message.fields["programs"] if isinstance(p, str)])
+
+    def on_forget_session(self, peer: bytes, message: Message) -> None:
+        """Forget a session."""
+        self._worker.close_session(message.fields["session"])
+        self._closed(peer, message)
+
+    def on_reset_containers(self, peer: bytes, message: Message) -> None:
+        """Clear containers, and forget sessions."""
+        fields = message.fields
+        named = ([n for n in fields.get(what) or () if isinstance(n, str)] for what in ("containers", "sessions"))
+        self._worker.reset(*named)
+        self._closed(peer, message)
+
+    def _closed(self, peer: bytes, message: Message) -> None:
+        self._mail.reply(peer, Message("closed", {"request": message.fields["request"]}))
+
+    # --- variables that are read where they lie: see `remote_variables.py` ----------------------------------------------
+
+    def on_page(self, peer: bytes, message: Message) -> None:
+        """Say where others can try to read this process's memory."""
+        page = self._worker.direct.page()
+        self._mail.reply(peer, Message("paged", {"request": message.fields["request"], "page": page}))
+
+    def on_sees(self, peer: bytes, message: Message) -> None:
+        """Try to read another one's."""
+        readable = self._worker.direct.sees(message.fields["page"])
+        self._mail.reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
+
+    def on_post(self, peer: bytes, message: Message) -> None:
+        """Let others read variables, or change them."""
+        self._calls.answer(self._calls.worker, peer, message, self._post)
+
+    def _post(self, message: Message) -> Message:
+        fields = message.fields
+        names = fields["names"]
+        lengths = (2, 5) if fields.get("changed") else (2,)  # an accumulator has its kind with it
+        if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
+            raise InvalidArgumentError(None, None, "A post message names variables by container and name")
+        places = self._worker.post(
+            fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))
+        )
+        posted = {"incarnation": self._incarnation, "places": [p if p is None else list(p) for p in places]}
+        return Message("posted", {"request": fields["request"], **posted})
+
+
+def _partners(units: Iterable[Unit]) -> Iterator[str]:
+    """The tasks from which something comes, and those to which something goes."""
+    for unit in units:
+        for step in unit.steps:
+            if isinstance(step, SendTensor):
+                yield task_of(step.destination)
+            elif isinstance(step, RecvTensor):
+                yield task_of(step.source)

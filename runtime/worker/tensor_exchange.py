@@ -1,0 +1,232 @@
+"""What the tasks of a cluster say to each other during steps: tensors, GPU memory that is lent, what is overdue or could not be read."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ...codegen.gpu.driver.api import CudaError
+from ...codegen.gpu.driver.ipc import Outgoing
+from ...graph.core.errors import InternalError, OpError, UnavailableError
+from ...graph.resources.resource_manager import DEAD
+from ..master.lowering import Carry
+from ..observability.metrics import Traffic
+from ..rpc.dispatch import Calls, Mail
+from ..rpc.loss_detection import Lost, Overdue
+from ..shared_memory.cuda_ipc import GpuLoans
+from ..shared_memory.remote_variables import Want
+from ..wire.compression import LEAST_BYTES
+from ..wire.messages import Message, UnfitError
+from .executor import ChannelKey
+from .handlers import ClientSteps
+from .worker import Worker
+
+
+class BetweenTasks:
+    """One task's side of it. `push` and `want` may be called from any thread; what begins with `on_` takes messages.
+
+    Args:
+        mail: reaches the other tasks.
+        calls: its pool sends what has to be copied from a GPU first.
+        incarnation: of this task.
+        gpus: numbers of its GPUs.
+
+    Attributes:
+        traffic: counts what is sent and received.
+        loans: the GPU memory that is lent.
+    """
+
+    worker: Worker
+    steps: ClientSteps
+
+    def __init__(self, mail: Mail, calls: Calls, incarnation: int, gpus: Sequence[int]) -> None:
+        self.traffic = Traffic()
+        self.loans = GpuLoans(mail.task, gpus, self._tell, self._send_otherwise)
+        self._lends = bool(gpus)
+        self._mail = mail
+        self._calls = calls
+        self._incarnation = incarnation
+        self._overdue = Overdue()
+
+    @property
+    def lends(self) -> Callable[[str], bool] | None:
+        """Which GPUs of other tasks read this one's GPU memory; None: none."""
+        return self.loans.lends if self._lends else None
+
+    def serve(self, worker: Worker, steps: ClientSteps) -> None:
+        """From now on, what comes is for these."""
+        self.worker, self.steps = worker, steps
+
+    def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
+        self._mail.tell(task, Message(kind, fields))
+
+    # --- tensors -----------------------------------------------------------------------------------------------------
+
+    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
+        """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
+        channels, tensors, without, loans, size = [], [], [], [], 0
+        for channel, value in values.items():
+            if type(value) is Outgoing:
+                loan = self.loans.lend(channel, value)
+                if loan is not None:
+                    loans.append(loan)
+                    size += value.nbytes
+                    continue
+                value = value.on_host()
+            if value is None or value is DEAD:
+                without.append((channel, value is DEAD))
+            else:
+                channels.append(channel)
+                tensors.append(value)
+                size += value.nbytes
+        self.traffic.sent(task, size)
+        fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
+        if carry is not None:
+            fields["program"], fields["client"] = carry
+        compressed = size >= LEAST_BYTES and self.worker.compresses(step)
+        if channels or without or carry is not None:
+            self._mail.send(task, Message("tensors", fields, tuple(tensors)), compressed)
+        if loans:
+            self._tell(task, "gpu_loans", {"step": step, "task": self._mail.task, "loans": loans})
+
+    def on_tensors(self, peer: bytes, message: Message) -> None:
+        """Tensors have come; they may start the part of a step."""
+        fields, tensors = message.fields, message.tensors
+        try:
+            arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
+            for channel, dead in fields["without"]:
+                arrived[channel] = DEAD if dead else None
+        except (TypeError, ValueError) as error:
+            raise UnfitError(f"message 'tensors': its channels are not those of its tensors: {error}") from None
+        size = 0
+        for tensor in tensors:
+            size += tensor.nbytes
+        self.traffic.received(size)
+        step, client = fields["step"], fields.get("client", 0)
+        if not client or not self.steps.carried(step, client, fields.get("program", ""), arrived):
+            self.worker.deliver(step, arrived)
+
+    # --- tensors in GPUs' memory: see `cuda_ipc.py` -----------------------------------------------------------------
+
+    def on_gpu_hello(self, peer: bytes, message: Message) -> None:
+        """Another task asks whether its GPU memory can be read here."""
+        self.loans.on_hello(message.fields)
+
+    def on_gpu_reader(self, peer: bytes, message: Message) -> None:
+        """It has answered."""
+        self.loans.on_reader(message.fields)
+
+    def on_gpu_refused(self, peer: bytes, message: Message) -> None:
+        """It could not read what it was lent."""
+        self.loans.on_refused(message.fields)
+
+    def on_gpu_loans(self, peer: bytes, message: Message) -> None:
+        """Tensors are lent."""
+        arrived = self.loans.on_loans(message.fields)
+        if arrived:
+            self.traffic.received(sum(value.nbytes for value in arrived.values()))
+            self.worker.deliver(message.fields["step"], arrived)
+
+    def _send_otherwise(self, task: str, step: int, tensors: Mapping[ChannelKey, Outgoing]) -> None:
+        """Send by the host's memory what was lent in vain. Not here, where it would wait for the GPU."""
+        self.worker.not_sent(step, tensors)
+
+        def send() -> None:
+            try:
+                self.worker.send(task, step, {channel: lent.on_host() for channel, lent in tensors.items()})
+            except OpError as e:
+                self.worker.fail(step, e)
+            except CudaError as e:
+                self.worker.fail(step, InternalError(None, None, f"A tensor cannot be copied to the host: {e}"))
+
+        with contextlib.suppress(RuntimeError):  # the server is stopping
+            self._calls.worker.submit(send)
+
+    # --- tensors that are overdue: see `loss_detection.py` ------------------------------------------------------------------
+
+    def ask_for_overdue(self, now: float) -> None:
+        """Ask for tensors that do not come, and end steps whose tensors are lost."""
+        asks, lost = self._overdue.look(now, self.worker.waiting(), self._mail.lives)
+        for step, task, channels in asks:
+            if self._mail.peers.knows(task):
+                self._tell(task, "missing", {"step": step, "task": self._mail.task, "channels": list(channels)})
+                self.worker.want_again(step, channels)
+        for one in lost:
+            self._lose(one)
+
+    def _lose(self, lost: Lost | None) -> None:
+        """End a step whose tensor will not come."""
+        if lost is not None:
+            mine, who = self._mail.task, f"{lost.task} at {self._mail.peers.address(lost.task)}"
+            waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
+            error = UnavailableError(None, None, f"{waited}. {who} {lost.why} {mine}. Run the step again.")
+            self.worker.fail(lost.step, error)
+
+    def on_missing(self, peer: bytes, message: Message) -> None:
+        """Another task misses tensors of this one."""
+        step, task = message.fields["step"], message.fields["task"]
+        try:
+            known, sent = self.worker.account(step, _channels(message.fields["channels"]))
+        except ValueError:  # no channel looks so
+            return
+        mail, endpoint = self._mail, self._mail.endpoint
+        if endpoint is None or not mail.peers.knows(task):
+            return
+        left = endpoint.bytes_left(mail.peers.address(task))
+        fields = {"step": step, "task": mail.task, "known": known, "channels": sent, "left": left}
+        mail.reply(peer, Message("coming", fields))
+        if sent:
+            answer = Message("accounted", {"step": step, "task": mail.task, "channels": sent})
+            endpoint.call_soon(lambda: mail.tell(task, answer))  # behind the tensors that other threads have queued
+
+    def on_coming(self, peer: bytes, message: Message) -> None:
+        """Another task says at once what has become of tensors."""
+        fields = message.fields
+        step, task, sent = fields["step"], fields["task"], _channels(fields["channels"])
+        now, waiting = time.monotonic(), self.worker.waiting().get(step)
+        self._lose(self._overdue.coming(now, step, task, fields["known"], sent, fields["left"], waiting))
+
+    def on_accounted(self, peer: bytes, message: Message) -> None:
+        """The same, behind the tensors."""
+        step, task = message.fields["step"], message.fields["task"]
+        sent, waiting = _channels(message.fields["channels"]), self.worker.waiting().get(step)
+        self._lose(self._overdue.accounted(time.monotonic(), step, task, sent, waiting))
+
+    # --- variables that are read where they lie: see `remote_variables.py` ----------------------------------------------
+
+    def want(self, task: str, incarnation: int, step: int, session: str, wants: Sequence[Want]) -> None:
+        """Ask another task for variables that could not be read. KeyError: the cluster has no such task."""
+        mine, endpoint = self._mail.task, self._mail.endpoint
+        fields = {"step": step, "task": mine, "session": session, "incarnation": incarnation, "wants": list(wants)}
+        if endpoint is not None:
+            endpoint.send(self._mail.peers.address(task), Message("want", fields))
+
+    def on_want(self, peer: bytes, message: Message) -> None:
+        """Another task asks for variables of this one."""
+        fields = message.fields
+        step, task, wants = fields["step"], fields["task"], fields["wants"]
+        if not self._mail.peers.knows(task):
+            return
+        try:
+            session = fields["session"] if fields["incarnation"] == self._incarnation else ""
+            self.worker.send(task, step, self.worker.values(session, wants))
+        except OpError as e:
+            channels = [w.get("channel") for w in wants if isinstance(w, dict)]
+            self._tell(task, "denied", {"step": step, "channels": channels, "code": e.code, "message": e.summary})
+
+    def on_denied(self, peer: bytes, message: Message) -> None:
+        """Another task does not give its variables."""
+        fields = message.fields
+        error = self.worker.direct.denied(fields["step"], fields["channels"], fields["code"], fields["message"])
+        if error is not None:
+            self.worker.fail(fields["step"], error)
+
+
+def _channels(said: Iterable[Any]) -> list[ChannelKey]:
+    """The channels that a peer names."""
+    return [c for c in said if isinstance(c, int | str)]
+
+
+__all__ = ["BetweenTasks"]

@@ -1,0 +1,471 @@
+"""The worker service: keeps programs and state, runs this task's part of steps.
+
+Every server has one. It knows no sockets: the server around it hands it messages' contents and gives it `push` to send tensors
+to other tasks. Tensors may come before the step that they belong to has been announced here (their producer was told first);
+they wait in `_early`, which is bounded. Tensors that come after their step has ended are dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ...codegen.cpu import backend as _numba  # noqa: F401  (what programs are made by is loaded with the worker, not in a first step)
+from ...codegen.ir.partition import RecvTensor, SendTensor
+from ...codegen.lower.hoist_handles import with_places
+from ...codegen.lower.lower import lower
+from ...codegen.lower.send_buffers import with_sent_results
+from ...codegen.pipeline import gpu_backend
+from ...graph.collectives.coordinator import Collectives
+from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
+from ...graph.core.node import Node
+from ...graph.resources.resource_manager import Context, Resources, SessionState
+from ...placer.cluster.spec import DeviceInfo
+from ...placer.partition.partitioned_graph import task_of
+from ..master.lowering import Carry, must_report
+from ..observability.step_notes import Recorder, TracedStep
+from ..rpc.loss_detection import Waiting
+from ..shared_memory.record_layout import Place
+from ..shared_memory.remote_variables import DirectReads, Want
+from .colocated import Host
+from .executor import ChannelKey, calm_thread
+from .registration import Registration
+from .slow_kernels import slowed
+from .step import TaskStep
+from .step_scheduler import Alone, Finish, Loaded, Running, Turns, only_stretch
+
+MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
+MAX_EARLY_MESSAGES = 4_000  # for each
+REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised
+
+
+@dataclass(slots=True)
+class WorkerSession:
+    """What this task keeps for one session."""
+
+    resources: Resources
+    state: SessionState
+    compresses: bool = False  # whether its tensors are compressed on their way to other machines
+    peer_timeout_s: float = 5.0  # a task that is silent for so long is taken for dead
+
+
+def closed() -> OpError:
+    """What the steps of a session end with that its client closes."""
+    return CancelledError(None, None, "Step was cancelled by an explicit call to `Session.close()`.")
+
+
+def cleared() -> OpError:
+    """What they end with when somebody clears containers, which closes sessions."""
+    return AbortedError(
+        None, None,
+        "The session was closed by `Session.reset`, which has cleared containers: open another one, and initialise or restore its "
+        "variables.",
+    )  # fmt: skip
+
+
+class Worker:
+    """Programs, state and running steps of one task.
+
+    Args:
+        task: `/job:ps/replica:0/task:0`.
+        devices: the devices of the task.
+        push: (task, step, values by channel, what they start there): send tensors to another task.
+        expect: called by a thread that has sent tensors of a step which now waits for others.
+        is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
+        collectives: where its collective ops meet those of other tasks; None: there are no others.
+        ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
+        lends: which GPUs of other tasks read this one's GPU memory: see `cuda_ipc.py`; None: none.
+        resources: the state of the task; None: new. make_state: what a session keeps between steps, from its seed.
+        data_folders: whose files data sets of other processes may use; None: any.
+        threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        devices: Sequence[DeviceInfo],
+        *,
+        push: Callable[[str, int, Mapping[ChannelKey, Any], Carry | None], None] | None = None,
+        expect: Callable[[], None] = lambda: None,
+        is_near: Callable[[str], bool] = lambda task: False,
+        ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
+        lends: Callable[[str], bool] | None = None,
+        threads: int = 0,
+        default_container: str = "",
+        collectives: Collectives | None = None,
+        resources: Resources | None = None,
+        make_state: Callable[[int], SessionState] = SessionState,
+        data_folders: tuple[str, ...] | None = (),
+    ) -> None:
+        self.task = task
+        self.devices = tuple(devices)
+        self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
+        self._has_own_state = resources is None
+        self.resources = Resources(collectives, default_container) if resources is None else resources
+        if resources is None:
+            self.resources.data_folders = data_folders
+        self.default_container = default_container
+        self._make_state = make_state
+        self._out = push or _nowhere
+        self.expect = expect
+        self.is_near = is_near
+        self._ask = ask
+        self._lends = lends
+        self.direct = DirectReads(task, default_container, opens=not self._gpus)
+        self.pool = (
+            ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=calm_thread)
+            if threads
+            else None
+        )
+        self._lock = threading.Lock()
+        self._sessions: dict[str, WorkerSession] = {}
+        self._loaded: dict[str, Loaded] = {}
+        self._steps: dict[int, TaskStep] = {}
+        self.started = self.failed = 0  # steps, since the worker was made
+        self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
+        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
+        self.turns = Turns()
+        self.away: dict[object, None] = {}
+
+    # --- sessions and programs -------------------------------------------------------------------------------------
+
+    def open_session(self, handle: str, seed: int, isolated: bool) -> WorkerSession:
+        """What this task keeps for the session; made at its first mention."""
+        with self._lock:
+            session = self._sessions.get(handle)
+            if session is None:
+                resources = self.resources
+                if isolated:
+                    resources = Resources(self.resources.collectives, self.default_container)
+                    resources.data_folders = self.resources.data_folders
+                session = self._sessions[handle] = WorkerSession(resources, self._make_state(seed))
+            return session
+
+    def register(self, new: Registration) -> None:
+        """Lower units to programs and keep them. Nothing is kept when one of them fails."""
+        state = self.open_session(new.session, new.seed, new.isolated)
+        state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
+
+        def context_of(node: Node) -> Context:
+            return Context(
+                node.name,
+                node.container or self.default_container,
+                state.resources,
+                state.state,
+                tuple(t.dims for t in node.outputs),
+            )
+
+        host = new.kernels.make_backend()  # emulated GPUs run the CPU's kernels, too
+        programs = []
+        held = frozenset(s.channel for unit in new.units for s in unit.steps if isinstance(s, SendTensor) and s.held)
+        for unit in new.units:
+            gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
+            backend = host if gpu is None else gpu
+            made = backend.finish(lower(unit, backend, context_of, self.direct.reader))
+            programs.append(with_places(with_sent_results(made)))
+        loaded = Loaded(
+            new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),
+            new.client,
+        )  # fmt: skip
+        loaded.alone = only_stretch(loaded)
+        with self._lock:
+            self._loaded[new.program] = loaded
+
+    def release(self, handles: Iterable[str]) -> None:
+        """Forget programs."""
+        with self._lock:
+            for handle in handles:
+                self._loaded.pop(handle, None)
+
+    def close_session(self, handle: str, why: Callable[[], OpError] = closed) -> None:
+        """Forget a session: its programs, and its running steps, which end with that error."""
+        with self._lock:
+            self._sessions.pop(handle, None)
+            for key in [k for k, v in self._loaded.items() if v.session == handle]:
+                del self._loaded[key]
+            self.direct.close_session(handle)
+            steps = [s for s in self._steps.values() if s.session == handle]
+        for step in steps:
+            step.fail(why())
+
+    def reset(self, containers: Iterable[str], sessions: Iterable[str]) -> None:
+        """Close sessions, and clear containers (none named: the task's default one)."""
+        for handle in sessions:  # before: their steps are not to find out by what is missing
+            self.close_session(handle, cleared)
+        for container in list(containers) or [self.default_container]:
+            self.resources.clear(container)
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        number: int,
+        handle: str,
+        feeds: Mapping[str, Any],
+        finish: Finish,
+        resume: Callable[[Callable[[], None]], None] | None = None,
+        *,
+        host: Host | None = None,
+        recorder: Recorder | None = None,
+        client: int = 0,
+        arrived: dict[ChannelKey, Any] | None = None,
+    ) -> None:
+        """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it.
+
+        What another step resumes is run by that step's thread or the pool; with `resume`, by whoever calls what that is given.
+        With `host`, a stretch that is neither small nor long is given to it, if it has time.
+        A `recorder` takes notes of the step. Its tensors start the parts of other tasks for `client`, if that is given. `arrived`
+        are tensors that started this one; they are the step's from now on.
+        """
+        loaded = self._loaded.get(handle)
+        if loaded is None:
+            finish(
+                AbortedError(
+                    None, None,
+                    f"{self.task} does not know program {handle}: the task was restarted, or the session was closed or reset. "
+                    "What it held is lost; initialise or restore its variables and run again.",
+                )
+            )  # fmt: skip
+            return
+        running = Running(self, number, loaded, client, finish, host, resume)
+        try:
+            if recorder is None:
+                step = TaskStep(number, loaded.session, loaded.programs, feeds, running, arrived)
+            else:
+                step = TracedStep(recorder, number, loaded.session, loaded.programs, feeds, running, arrived)
+        except OpError as e:
+            finish(e)
+            return
+        with self._lock:
+            self._steps[number] = step
+            self.started += 1
+            early = self._early.pop(number, ()) if self._early else ()
+        if early:
+            if len(early) >= MAX_EARLY_MESSAGES:  # more may have come, and have been dropped
+                step.fail(
+                    ResourceExhaustedError(
+                        None, None,
+                        f"{len(early)} messages of step {number} came to {self.task} before the step was announced there: another "
+                        "task's loop ran too far ahead. Let the loop take something back from this task in each iteration.",
+                    )
+                )  # fmt: skip
+                return
+            for values in early:
+                step.deliver_all(values)
+        self.turns.mine.take(step.start)
+
+    def alone(self, handle: str) -> Loaded | None:
+        """The programs, if they are one that meets nobody and is known to be quick; then `run_alone` may run it."""
+        loaded = self._loaded.get(handle)
+        return loaded if loaded is not None and loaded.alone is not None and loaded.alone.is_clear else None
+
+    def run_alone(self, number: int, loaded: Loaded, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
+        """Run a step of which nobody can hear before it has ended: the fetched values, or the error."""
+        try:
+            step = Alone(number, loaded, feeds)
+            self.turns.mine.take(step.run)
+            outcome = step.outcome
+        except OpError as e:
+            outcome = e
+        with self._lock:
+            self.started += 1
+            if isinstance(outcome, OpError):
+                self.failed += 1
+            self._note_end(number)
+        return outcome
+
+    def is_new(self, number: int) -> bool:
+        """Whether a step has neither begun here nor ended."""
+        return number not in self._steps and number not in self._ended
+
+    def knows(self, handle: str) -> bool:
+        """Whether a program is registered."""
+        return handle in self._loaded
+
+    def reports(self, handle: str) -> bool:
+        """Whether a client waits for the end of a program."""
+        loaded = self._loaded.get(handle)
+        return loaded is None or loaded.reports
+
+    def client_of(self, handle: str) -> str:
+        """The process whose program it is, as it calls itself; nothing if that is not known."""
+        loaded = self._loaded.get(handle)
+        return loaded.client if loaded is not None else ""
+
+    def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
+        """Tensors have come from another task."""
+        step = self._steps.get(number)
+        if step is None:
+            with self._lock:
+                step = self._steps.get(number)
+                if step is None:
+                    self._keep_early(number, values)
+                    return
+        self.turns.mine.take(step.deliver_all, values)
+
+    def _keep_early(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
+        """Keep tensors of a step that may be announced later. For holders of the lock."""
+        if number in self._ended:
+            return
+        waiting = self._early.setdefault(number, [])
+        if len(waiting) < MAX_EARLY_MESSAGES:
+            waiting.append(values)
+        if len(self._early) > MAX_EARLY_STEPS:
+            self._early.popitem(last=False)
+
+    # --- variables that are read where they lie ----------------------------------------------------------------------
+
+    def post(
+        self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
+    ) -> list[Place | None]:
+        """Let others read these variables of a session, or also change them: see `DirectReads.post` and `open`."""
+        session = self.open_session(handle, seed, isolated)
+        return (self.direct.open if changed else self.direct.post)(handle, session, names)
+
+    def look(self) -> None:
+        """Others may have added gradients that are waited for here: they have rung, or have been killed before they could."""
+        self.turns.mine.take(self.direct.posts.look)
+
+    def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
+        """Ask for variables that could not be read. UnavailableError and others: nobody can be asked."""
+        assert self._ask is not None
+        for (task, incarnation), wants in self.direct.wants(number, receives).items():
+            self._ask(task, incarnation, number, session, wants)
+
+    def want_again(self, number: int, channels: Iterable[ChannelKey]) -> None:
+        """Ask again for those of these tensors that are variables: they are overdue."""
+        step, overdue = self._steps.get(number), self.direct.overdue(number, channels)
+        if step is not None and overdue:
+            self.want(number, step.session, overdue)
+
+    def values(self, handle: str, wants: Iterable[Want]) -> dict[ChannelKey, Any]:
+        """The values of variables that another task has asked for, by channel. Errors are those of `DirectReads.values`."""
+        return self.direct.values(self._sessions.get(handle), wants)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
+        """Send tensors of a step, and remember that they were sent."""
+        self._out(task, number, values, carry)
+        sent = self._sent.get(number)
+        if sent is None:
+            with self._lock:
+                if number not in self._steps:
+                    return  # it has ended: nothing more of it is to come
+                sent = self._sent.setdefault(number, {})
+        for channel in values:
+            sent[channel if type(channel) is int else int(str(channel).partition("@")[0])] = channel
+
+    def not_sent(self, number: int, channels: Iterable[ChannelKey]) -> None:
+        """What was sent on these channels has come back: it will be sent once more."""
+        with self._lock:
+            sent = self._sent.get(number, {})
+            for channel in channels:
+                sent.pop(_moment(channel)[0], None)
+
+    def account(self, number: int, channels: Iterable[ChannelKey]) -> tuple[bool, list[ChannelKey]]:
+        """Whether this task knows a step, and which of these tensors it has sent, or will never send any more."""
+        with self._lock:
+            if number in self._ended:
+                return True, list(channels)
+            if number not in self._steps:
+                return False, []
+            sent = self._sent.get(number, {})
+            return True, [c for c in channels if _moment(c) <= _moment(sent.get(_moment(c)[0], -1))]
+
+    def waiting(self) -> dict[int, Waiting]:
+        """What steps wait for, from other tasks."""
+        found = {}
+        for number, step in list(self._steps.items()):
+            by_task: dict[str, list[ChannelKey]] = {}
+            for device, channel in step.waits_for_tensors():
+                task = task_of(device)
+                if task != self.task:
+                    by_task.setdefault(task, []).append(channel)
+            session = self._sessions.get(step.session)
+            if by_task and session is not None:
+                found[number] = Waiting(session.peer_timeout_s, by_task)
+        return found
+
+    def fail(self, number: int, error: OpError) -> None:
+        """End a step with an error, if it runs here."""
+        step = self._steps.get(number)
+        if step is not None:
+            step.fail(error)
+
+    def abort(self, number: int, reason: str, code: str = "CANCELLED") -> None:
+        """End a step, if it runs here; refuse its late tensors in any case."""
+        with self._lock:
+            step = self._steps.get(number)
+        if step is not None:
+            step.abort(reason, code)
+        else:
+            self._forget(number)
+
+    def compresses(self, number: int) -> bool:
+        """Whether a step's tensors are to be compressed on their way to other machines."""
+        step = self._steps.get(number)
+        session = None if step is None else self._sessions.get(step.session)
+        return session is not None and session.compresses
+
+    def running(self) -> list[int]:
+        """The steps that run here."""
+        return list(self._steps)
+
+    def waits_for(self, number: int) -> list[str]:
+        """What a running step waits for here."""
+        step = self._steps.get(number)
+        return step.waits_for() if step is not None else []
+
+    def may_go_on(self, number: int) -> bool:
+        """Whether something will still be heard of a step though nothing of it runs: it is ending, or waits for another one."""
+        step = self._steps.get(number)
+        return step is None or step.may_go_on
+
+    def over(self, number: int, outcome: Mapping[str, Any] | OpError) -> None:
+        """A step has ended here."""
+        self._forget(number)
+        if isinstance(outcome, OpError):
+            self.failed += 1
+
+    def _forget(self, number: int) -> None:
+        self.direct.forget(number)
+        with self._lock:
+            self._steps.pop(number, None)
+            if self._sent:
+                self._sent.pop(number, None)
+            if self._early:
+                self._early.pop(number, None)
+            self._note_end(number)
+
+    def _note_end(self, number: int) -> None:
+        """Remember that a step has ended. For holders of the lock."""
+        self._ended[number] = None
+        if len(self._ended) > REMEMBER_STEPS:
+            self._ended.popitem(last=False)
+
+    def close(self) -> None:
+        """End all steps and stop the pool."""
+        with self._lock:
+            steps = list(self._steps.values())
+        for step in steps:
+            step.abort(f"The server of {self.task} was stopped")
+        for functions in list(self.resources.inner) if self._has_own_state else ():
+            functions.cancel()
+        self.direct.close()
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _moment(channel: ChannelKey) -> tuple[int, ...]:
+    """A channel's number and iterations: what one channel sends comes in this order."""
+    return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
+
+
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None) -> None:
+    raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")
