@@ -490,7 +490,6 @@ from .graph.variables.partitioned import (
     variable_axis_size_partitioner,
 )
 from .graph.variables.scope import (
-    AUTO_REUSE,
     VariableScope,
     create_partitioned_variables,
     get_local_variable,
@@ -499,6 +498,9 @@ from .graph.variables.scope import (
     no_regularizer,
     variable_op_scope,
     variable_scope,
+)
+from .graph.variables.store import (
+    AUTO_REUSE,
 )
 from .graph.variables.templates import make_template
 from .graph.variables.variable import (

@@ -28,7 +28,8 @@ from ..graph.core.nest import flatten, map_structure, pack
 from ..graph.core.node import Node, Tensor
 from ..graph.ops.state.variables import is_variable_initialized
 from ..graph.variables.collections import global_variables
-from ..graph.variables.scope import AUTO_REUSE, get_variable_scope, variable_scope
+from ..graph.variables.scope import get_variable_scope, variable_scope
+from ..graph.variables.store import AUTO_REUSE
 from .parameter_server import ParameterServerStrategy
 from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues, checked_dataset
 from .values import DistributedVariable

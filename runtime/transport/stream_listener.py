@@ -209,8 +209,6 @@ def _is_ours(sock: socket.socket) -> bool:
 
 SILENT_MS: Final = 4_000  # as long as ZeroMQ waits for a sign of life
 CONNECT_S: Final = 1.0  # for connecting, and for the first words of who has connected
-_TOKEN_BYTES: Final = 16
-_MOST_OFFERS: Final = 4_096
 _KNOWN: Final = b"\1"
 
 

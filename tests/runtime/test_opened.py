@@ -36,7 +36,7 @@ import os, signal, sys
 import numpy as np
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import changing, update_together
-from dovetail.runtime import opened
+from dovetail.runtime.shared_memory import shared_variable
 from dovetail.runtime.shared_memory.shared_variable import Reached
 from dovetail.runtime.shared_memory.record_layout import Place
 from dovetail.runtime.shared_memory.segment import Borrower
@@ -64,7 +64,7 @@ for line in sys.stdin:
             change(k % 3)
     elif what in ("die", "stop"):  # at that call of that kind of the next change
         way, name, nth, after = int(numbers[0]), numbers[1], int(numbers[2]), numbers[3] == "after"
-        held, calls = getattr(opened.Opened, name), []
+        held, calls = getattr(shared_variable.Opened, name), []
 
         def hooked(self, *given):
             calls.append(1)
@@ -75,9 +75,9 @@ for line in sys.stdin:
                 os.kill(os.getpid(), signal.SIGKILL if what == "die" else signal.SIGSTOP)
             return result
 
-        setattr(opened.Opened, name, hooked)
+        setattr(shared_variable.Opened, name, hooked)
         change(way)
-        setattr(opened.Opened, name, held)
+        setattr(shared_variable.Opened, name, held)
     print("done", flush=True)
 """
 

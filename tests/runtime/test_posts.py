@@ -33,13 +33,13 @@ SESSION, CONTAINER = "session", "here"
 OWNER = """
 import sys, threading
 import numpy as np
-from dovetail.graph import memory
+from dovetail.graph.resources import shared_storage
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing
 from dovetail.runtime.shared_memory.variable_publisher import Posts
 from dovetail.runtime.shared_memory.pool import Pool
 
-memory.use(Pool(64 << 20))
+shared_storage.use(Pool(64 << 20))
 resources, posts = Resources(), Posts()
 print(*posts.post("session", resources, "here", "v"), flush=True)
 state = resources.get_or_create("here", "v", VariableState, lambda: VariableState("v", int64))

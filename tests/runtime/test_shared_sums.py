@@ -37,7 +37,7 @@ import os, signal, sys
 import numpy as np
 from dovetail.graph.resources.accumulator import AccumulatorKind
 from dovetail.graph.core.dtypes import float32
-from dovetail.runtime import opened
+from dovetail.runtime.shared_memory import shared_variable
 from dovetail.runtime.shared_memory.segment import Borrower
 from dovetail.runtime.shared_memory.shared_variable import Reached
 from dovetail.runtime.shared_memory.record_layout import Place
@@ -53,7 +53,7 @@ for line in sys.stdin:
             sums.apply(one, 0)
     else:  # "die" or "stop" at a call of the next addition
         name, after = numbers[0], numbers[1] == "after"
-        held = getattr(opened.Opened, name)
+        held = getattr(shared_variable.Opened, name)
 
         def hooked(self, *given):
             if not after:
@@ -63,9 +63,9 @@ for line in sys.stdin:
                 os.kill(os.getpid(), signal.SIGKILL if what == "die" else signal.SIGSTOP)
             return result
 
-        setattr(opened.Opened, name, hooked)
+        setattr(shared_variable.Opened, name, hooked)
         sums.apply(one, 0)
-        setattr(opened.Opened, name, held)
+        setattr(shared_variable.Opened, name, held)
     print("done", flush=True)
 """
 

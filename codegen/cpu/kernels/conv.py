@@ -137,7 +137,6 @@ def convolve(
     doer.share_units(function, arrays, numbers, boxes.units, threads)
 
 
-Array: TypeAlias = np.ndarray[Any, Any]
 FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
 _PIXELS = 256  # of a box at most: a panel of so many stays in the first cache
 _FILTERS_SEEN = 1 << 19  # bytes that a box should see of the image: they stay in the second cache
