@@ -19,66 +19,17 @@ if (_beside / "pyproject.toml").is_file():
     __path__.append(str(_beside))
 del _beside
 
+from . import public_paths
+
+public_paths.install()
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import (
-    app,
-    bitwise,
-    compat,
-    config,
-    data,
-    debugging,
-    distribute,
-    dtypes,
-    errors,
-    flags,
-    gfile,
-    image,
-    initializers,
-    io,
-    linalg,
-    logging,
-    lookup,
-    manip,
-    math,
-    metrics,
-    nest,
-    nn,
-    python_io,
-    queue,
-    random,
-    sets,
-    sparse,
-    strings,
-    summary,
-    train,
-)
-from .compat.functions import (
-    AggregationMethod,
-    add_to_collections,
-    convert_to_tensor_or_indexed_slices,
-    get_static_value,
-    init_scope,
-    initialize_all_tables,
-    is_tensor,
-    tables_initializer,
-)
-from .compat.switches import (
-    control_flow_v2_enabled,
-    disable_control_flow_v2,
-    disable_eager_execution,
-    disable_tensor_equality,
-    disable_v2_behavior,
-    disable_v2_tensorshape,
-    enable_eager_execution,
-    enable_tensor_equality,
-    enable_v2_behavior,
-    enable_v2_tensorshape,
-    executing_eagerly,
-    executing_eagerly_outside_functions,
-)
-from .debugging import (
+from . import compat, data, distribute, io, train
+from .api import errors, nest
+from .api.ops import debugging, dtypes, image, initializers, linalg, lookup, math, nn, random, sets, sparse, strings
+from .api.ops.debugging import (
     add_check_numerics_ops,
     assert_equal,
     assert_greater,
@@ -104,6 +55,43 @@ from .debugging import (
     is_numeric_tensor,
     is_strictly_increasing,
     verify_tensor_all_finite,
+)
+from .compat.tf1 import metrics
+from .compat.tf1.names import bitwise, config, manip
+from .compat.tf1.names.functions import (
+    AggregationMethod,
+    add_to_collections,
+    convert_to_tensor_or_indexed_slices,
+    get_static_value,
+    init_scope,
+    initialize_all_tables,
+    is_tensor,
+    tables_initializer,
+)
+from .compat.tf1.names.switches import (
+    control_flow_v2_enabled,
+    disable_control_flow_v2,
+    disable_eager_execution,
+    disable_tensor_equality,
+    disable_v2_behavior,
+    disable_v2_tensorshape,
+    enable_eager_execution,
+    enable_tensor_equality,
+    enable_v2_behavior,
+    enable_v2_tensorshape,
+    executing_eagerly,
+    executing_eagerly_outside_functions,
+)
+from .compat.tf1.programs import app, flags, logging
+from .compat.tf1.programs.logging import get_logger
+from .compat.tf1.queues import python_io, queue
+from .compat.tf1.queues.readers import (
+    FixedLengthRecordReader,
+    IdentityReader,
+    ReaderBase,
+    TextLineReader,
+    TFRecordReader,
+    WholeFileReader,
 )
 from .graph.control_flow.cond_while import case, cond, switch_case, while_loop
 from .graph.control_flow.functional import foldl, foldr, map_fn, scan
@@ -512,15 +500,8 @@ from .graph.variables.variable import (
     resource_variables_enabled,
     variable_creator_scope,
 )
-from .io.readers import (
-    FixedLengthRecordReader,
-    IdentityReader,
-    ReaderBase,
-    TextLineReader,
-    TFRecordReader,
-    WholeFileReader,
-)
-from .logging import get_logger
+from .interop import tensorboard as summary
+from .io import files as gfile
 from .placer.pipeline import (
     place,
 )
@@ -539,9 +520,12 @@ from .runtime.config import (
 from .runtime.session.session import InteractiveSession, Session
 
 if TYPE_CHECKING:
-    from . import contrib, estimator, feature_column, graph_util, keras, layers, losses, saved_model, test, timeline
+    from .api import timeline
+    from .compat.tf1 import contrib, estimator, feature_column, keras, layers, losses
+    from .compat.tf1.programs import test
     from .graph.tensorflow.import_graph_def import import_graph_def
     from .graph.tensorflow.values import make_ndarray, make_tensor_proto
+    from .interop.tensorflow import graph_util, saved_model
     from .placer.cost.profile import Profile
     from .placer.simulate import simulate
     from .runtime.server.local_cluster import LocalCluster
@@ -552,39 +536,43 @@ newaxis = None
 
 
 _LATE = {
-    "Event": ".summary",
+    "Event": ".interop.tensorboard",
     "LocalCluster": ".runtime.server.local_cluster",
     "Profile": ".placer.cost.profile",
-    "Summary": ".summary",
-    "contrib": ".contrib",
-    "estimator": ".estimator",
-    "feature_column": ".feature_column",
-    "graph_util": ".graph_util",
+    "Summary": ".interop.tensorboard",
+    "contrib": ".compat.tf1.contrib",
+    "estimator": ".compat.tf1.estimator",
+    "feature_column": ".compat.tf1.feature_column",
+    "graph_util": ".interop.tensorflow.graph_util",
     "import_graph_def": ".graph.tensorflow.import_graph_def",
-    "keras": ".keras",
-    "layers": ".layers",
-    "losses": ".losses",
+    "keras": ".compat.tf1.keras",
+    "layers": ".compat.tf1.layers",
+    "losses": ".compat.tf1.losses",
     "make_ndarray": ".graph.tensorflow.values",
     "make_tensor_proto": ".graph.tensorflow.values",
-    "onnx": ".onnx",
+    "onnx": ".interop.onnx",
     "profile": ".runtime.session.profiling",
-    "saved_model": ".saved_model",
+    "saved_model": ".interop.tensorflow.saved_model",
     "simulate": ".placer.simulate",
-    "test": ".test",
-    "timeline": ".timeline",
+    "test": ".compat.tf1.programs.test",
+    "timeline": ".api.timeline",
 }
+
+_LATE_MODULES = frozenset(
+    ["contrib", "estimator", "feature_column", "graph_util", "keras", "layers", "losses", "onnx", "saved_model", "test", "timeline"]
+)
 
 
 def __getattr__(name: str) -> Any:
     """Names whose modules are large or need ZeroMQ or protobuf: loaded when they are used."""
     if name in _LATE:
         module = import_module(_LATE[name], __name__)
-        return module if _LATE[name] == f".{name}" else getattr(module, name)  # `estimator` has a part of its own name
+        return module if name in _LATE_MODULES else getattr(module, name)
     if name in ("AttrValue", "GraphDef", "MetaGraphDef", "TensorInfo"):
         from .graph.tensorflow.protos import message
 
         return message(name)
-    said = import_module(".tf1.names", __name__).substitute(name)
+    said = import_module(".compat.tf1.importing.names", __name__).substitute(name)
     raise AttributeError(f"module 'dovetail' has no attribute {name!r}{said and f': {said}'}")
 
 

@@ -1,6 +1,6 @@
 """`python -m dovetail` is the command `dovetail`."""
 
-from .cli import main
+from .tools.cli import main
 
 if __name__ == "__main__":
     main()

@@ -166,7 +166,11 @@ class Timeline:
 
 
 def simulate(
-    plan: PlanData, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
+    plan: PlanData,
+    *,
+    contended: bool = True,
+    costs: Profile | str | os.PathLike[str] | None = None,
+    client: bool = False,
 ) -> Timeline:
     """One step of a plan on a clock.
 
@@ -183,7 +187,11 @@ def simulate(
 
 
 def step_of(
-    plan: PlanData, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
+    plan: PlanData,
+    *,
+    contended: bool = True,
+    costs: Profile | str | os.PathLike[str] | None = None,
+    client: bool = False,
 ) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
     """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices.
 

@@ -19,7 +19,9 @@ from ..graph.core.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec
 from ..placer.cost.profile import Profile, as_profile
 
-_STAYS = frozenset({"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})  # of no interest to servers
+_STAYS = frozenset(
+    {"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"}
+)  # of no interest to servers
 
 if TYPE_CHECKING:
     from .observability.timeline import StepStats
@@ -282,7 +284,9 @@ class ConfigProto(Options):
         return config
 
 
-_OWN: Final = frozenset({"device_count", "cluster_def", "placement_costs", "kernel_backend", "kernel_check", "graph_rewrite", "keys"})
+_OWN: Final = frozenset(
+    {"device_count", "cluster_def", "placement_costs", "kernel_backend", "kernel_check", "graph_rewrite", "keys"}
+)
 """What a server says of itself, or a client has settled before it asks: no default of sessions."""
 
 

@@ -14,10 +14,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from .. import gfile
 from ..graph.core.dtypes import string
 from ..graph.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from ..graph.core.node import Tensor
+from ..io import files as gfile
 from ..io.records import compression_of
 from .given import At, Source, arrays_of
 from .kinds import Described, kind

@@ -1,6 +1,6 @@
 """Distribution strategies: one model, trained by several replicas (`dt.distribute`)."""
 
-from . import cluster_resolver, experimental
+from . import experimental
 from .context import get_replica_context, get_strategy, has_strategy, in_cross_replica_context
 from .coordinator import ClusterCoordinator, PerWorkerValues, RemoteValue
 from .extended import Extended as StrategyExtended
@@ -10,6 +10,7 @@ from .multi_worker import CollectiveAllReduceStrategy, CollectiveCommunication, 
 from .parameter_server import ParameterServerStrategy
 from .reduction import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext
+from .resolvers import cluster_resolver
 from .strategy import Strategy
 from .values import DistributedValues, DistributedVariable, PerReplica
 

@@ -10,7 +10,7 @@ from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.nest import flatten, map_structure
 from ..graph.ops.array.identity_and_placeholders import no_op
-from . import roles
+from .resolvers import roles
 
 if TYPE_CHECKING:
     from .strategy import Strategy

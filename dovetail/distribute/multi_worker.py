@@ -23,10 +23,10 @@ from ..graph.core.node import Tensor
 from ..graph.ops.state import collectives
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
-from . import roles
-from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators
 from .reduction import ReduceOp, all_reduced, buckets, parted, reduction_of, scaled
+from .resolvers import roles
+from .resolvers.cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .strategy import Strategy
 from .values import DistributedValues, PerReplica
 

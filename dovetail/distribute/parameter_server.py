@@ -15,10 +15,10 @@ from ..graph.core.default_graph import get_default_graph
 from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..placer.cluster.spec import ClusterSpec
 from ..placer.rules.replica_device_setter import replica_device_setter
-from . import roles
-from .cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .mirrored import accelerators
 from .multi_worker import TaskServer, _text
+from .resolvers import roles
+from .resolvers.cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .strategy import Strategy
 
 

@@ -1,5 +1,6 @@
 """Files, records, and what is in them (`dt.io`)."""
 
+from ..compat.tf1.queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from ..graph.ops.image.files import (
     decode_and_crop_jpeg,
     decode_bmp,
@@ -31,7 +32,6 @@ from ..graph.ops.io.sequence_parsing import (
 )
 from ..graph.ops.strings.csv import decode_csv
 from ..graph.ops.strings.strings import decode_base64, encode_base64
-from ..queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from . import gfile
 from .matching import match_filenames_once
 from .records import TFRecordCompressionType, TFRecordOptions, TFRecordWriter, tf_record_iterator

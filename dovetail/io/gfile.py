@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import gfile as _v1
-from ..gfile import FileStatistics, GFile
+from . import files as _v1
+from .files import FileStatistics, GFile
 
 copy = _v1.Copy
 exists = _v1.Exists

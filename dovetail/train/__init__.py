@@ -2,53 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..io.matching import match_filenames_once
-from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef
-from ..placer.rules.replica_device_setter import (
-    BalancedStrategy,
-    GreedyLoadBalancingStrategy,
-    RandomStrategy,
-    RoundRobinStrategy,
-    byte_size_load_fn,
-    replica_device_setter,
-)
-from ..summary.writer import summary_iterator
-from . import experimental
-from .adadelta import AdadeltaOptimizer
-from .adagrad import AdagradDAOptimizer, AdagradOptimizer
-from .adam import AdamOptimizer, AdamWOptimizer
-from .basic_session_run_hooks import (
-    FeedFnHook,
-    FinalOpsHook,
-    GlobalStepWaiterHook,
-    LoggingTensorHook,
-    NanLossDuringTrainingError,
-    NanTensorHook,
-    SecondOrStepTimer,
-    StepCounterHook,
-    StopAtStepHook,
-    SummarySaverHook,
-)
-from .checkpoint_hooks import CheckpointSaverHook, CheckpointSaverListener
-from .checkpoint_state import (
-    CheckpointReader,
-    CheckpointReader as NewCheckpointReader,
-    CheckpointState,
-    checkpoint_exists,
-    generate_checkpoint_state_proto,
-    get_checkpoint_mtimes,
-    get_checkpoint_state,
-    latest_checkpoint,
-    list_variables,
-    load_checkpoint,
-    load_variable,
-    remove_checkpoint,
-    update_checkpoint_state,
-)
-from .coordinator import Coordinator, LooperThread
-from .ftrl import FtrlOptimizer
-from .gradient_descent import GradientDescentOptimizer
-from .input import (
+from ..compat.tf1.queues.input import (
     batch,
     batch_join,
     input_producer,
@@ -63,8 +17,52 @@ from .input import (
     slice_input_producer,
     string_input_producer,
 )
-from .large_batch import LAMBOptimizer, LARSOptimizer
-from .learning_rate_decay import (
+from ..compat.tf1.sessions.supervisor import Supervisor, basic_train_loop
+from ..interop.tensorboard.writer import summary_iterator
+from ..io.matching import match_filenames_once
+from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef
+from ..placer.rules.replica_device_setter import (
+    BalancedStrategy,
+    GreedyLoadBalancingStrategy,
+    RandomStrategy,
+    RoundRobinStrategy,
+    byte_size_load_fn,
+    replica_device_setter,
+)
+from . import experimental
+from .distributed.pipeline_optimizer import PipelineOptimizer
+from .distributed.sync_replicas_optimizer import SyncReplicasOptimizer
+from .global_step import assert_global_step, create_global_step, get_global_step, get_or_create_global_step, global_step
+from .loops.basic_session_run_hooks import (
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    SecondOrStepTimer,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
+from .loops.checkpoint_hooks import CheckpointSaverHook, CheckpointSaverListener
+from .loops.coordinator import Coordinator, LooperThread
+from .loops.monitored_session import MonitoredSession, MonitoredTrainingSession, SingularMonitoredSession
+from .loops.profiler_hook import ProfilerHook
+from .loops import queue_runner as queue_runner
+from .loops.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
+from .loops.scaffold import Scaffold
+from .loops.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from .loops.session_manager import SessionManager
+from .loops.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from .optimizers import slot_creator as slot_creator
+from .optimizers.adadelta import AdadeltaOptimizer
+from .optimizers.adagrad import AdagradDAOptimizer, AdagradOptimizer
+from .optimizers.adam import AdamOptimizer, AdamWOptimizer
+from .optimizers.ftrl import FtrlOptimizer
+from .optimizers.gradient_descent import GradientDescentOptimizer
+from .optimizers.large_batch import LAMBOptimizer, LARSOptimizer
+from .optimizers.learning_rate_decay import (
     cosine_decay,
     cosine_decay_restarts,
     exponential_decay,
@@ -77,34 +75,32 @@ from .learning_rate_decay import (
     piecewise_constant as piecewise_constant_decay,
     polynomial_decay,
 )
-from .loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
-from .meta_graph import export_meta_graph, import_meta_graph, write_graph
-from .momentum import MomentumOptimizer
-from .monitored_session import MonitoredSession, MonitoredTrainingSession, SingularMonitoredSession
-from .moving_averages import ExponentialMovingAverage
-from .new_checkpoints import checkpoints_iterator
-from .optimizer import Optimizer
-from .pipeline_optimizer import PipelineOptimizer
-from .profiler_hook import ProfilerHook
-from .proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
-from .queue_runner import QueueRunner, add_queue_runner, start_queue_runners
-from .rmsprop import RMSPropOptimizer
-from .saver import Saver
-from .scaffold import Scaffold
-from .session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from .session_manager import SessionManager
-from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from .supervisor import Supervisor, basic_train_loop
-from .sync_replicas_optimizer import SyncReplicasOptimizer
-from .training_util import (
-    assert_global_step,
-    create_global_step,
-    get_global_step,
-    get_or_create_global_step,
-    global_step,
+from .optimizers.loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
+from .optimizers.momentum import MomentumOptimizer
+from .optimizers.moving_averages import ExponentialMovingAverage
+from .optimizers.optimizer import Optimizer
+from .optimizers.proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
+from .optimizers.rmsprop import RMSPropOptimizer
+from .saving.checkpoint_state import (
+    CheckpointReader,
+    CheckpointReader as NewCheckpointReader,
+    CheckpointState,
+    checkpoint_exists,
+    generate_checkpoint_state_proto,
+    get_checkpoint_mtimes,
+    get_checkpoint_state,
+    latest_checkpoint,
+    list_variables,
+    load_checkpoint,
+    load_variable,
+    remove_checkpoint,
+    update_checkpoint_state,
 )
-from .vocabularies import VocabInfo
-from .warm_starting import init_from_checkpoint, warm_start
+from .saving.meta_graph import export_meta_graph, import_meta_graph, write_graph
+from .saving.new_checkpoints import checkpoints_iterator
+from .saving.saver import Saver
+from .saving.vocabularies import VocabInfo
+from .saving.warm_starting import init_from_checkpoint, warm_start
 
 if TYPE_CHECKING:
     from ..runtime.server.server import Server

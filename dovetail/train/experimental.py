@@ -1,6 +1,10 @@
 """`dt.train.experimental`: loss scaling under the names that TensorFlow 1.15 has for it."""
 
-from .loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer as MixedPrecisionLossScaleOptimizer
+from .optimizers.loss_scale import (
+    DynamicLossScale,
+    FixedLossScale,
+    LossScaleOptimizer as MixedPrecisionLossScaleOptimizer,
+)
 
 LossScale = FixedLossScale
 

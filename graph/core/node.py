@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 # Python operator -> the function that builds its node: {"add": add, "getitem": ..., ...}. Rows come from graph/ops/.
 operators: dict[str, Callable[..., Tensor]] = {}
-assignments: list[Callable[[Tensor], Callable[..., Tensor]]] = []  # one: gives the method that sets a slice of a variable
+assignments: list[
+    Callable[[Tensor], Callable[..., Tensor]]
+] = []  # one: gives the method that sets a slice of a variable
 
 
 class Reference:

@@ -109,7 +109,9 @@ class Profile:
         """The same, with what was measured of a cluster's links (`dovetail devices --measure`) before what it knew of them."""
         return replace(self, links=cluster.links + self.links)
 
-    def applied(self, names: Sequence[str], devices: Sequence[str], analytic: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def applied(
+        self, names: Sequence[str], devices: Sequence[str], analytic: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
         """(D, n) seconds of nodes on devices, from what was measured and `analytic` (D, n) estimates.
 
         A device that is not among `devices` stands for the first of its type: a profile of one machine serves a plan for others.

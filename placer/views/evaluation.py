@@ -136,7 +136,11 @@ class Verdict:
 
 
 def judge(
-    plan: PlanData, costs: Profile | str | os.PathLike[str] | None = None, *, contended: bool = True, client: bool = False
+    plan: PlanData,
+    costs: Profile | str | os.PathLike[str] | None = None,
+    *,
+    contended: bool = True,
+    client: bool = False,
 ) -> Verdict:
     """What a plan is worth; the arguments are those of `simulate`."""
     from ..search.bounds import lower_bound

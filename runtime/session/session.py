@@ -373,7 +373,9 @@ class Session:
 
     def __enter__(self) -> Session:
         if self._contexts and not isinstance(self, InteractiveSession):
-            raise RuntimeError("Session context managers are not re-entrant. Use `session.as_default()` inside the block")
+            raise RuntimeError(
+                "Session context managers are not re-entrant. Use `session.as_default()` inside the block"
+            )
         for context in (self._graph.as_default(), self.as_default()):
             context.__enter__()
             self._contexts.append(context)

@@ -13,9 +13,7 @@ from dovetail.codegen.cpu.native import vm
 from dovetail.codegen.cpu.native.worker_pool import Crew, crew
 from dovetail.codegen.cpu.thread_pool import LINE
 
-pytestmark = pytest.mark.skipif(
-    not vm.is_possible(), reason="arrays do not look as native calls take them to be"
-)
+pytestmark = pytest.mark.skipif(not vm.is_possible(), reason="arrays do not look as native calls take them to be")
 
 PATIENT = 60.0  # seconds for what ends with an event
 MEMBERS = 2 * LINE

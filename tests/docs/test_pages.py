@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import dovetail
-from dovetail.cli import app
+from dovetail.tools.cli import app
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone

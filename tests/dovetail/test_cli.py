@@ -14,9 +14,9 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import dovetail as tf
-from dovetail.cli import app
-from dovetail.cli.watch import picture
 from dovetail.runtime.server.monitor import TaskView
+from dovetail.tools.cli import app
+from dovetail.tools.cli.watch import picture
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,7 @@ def test_help_names_the_commands() -> None:
 
 def test_the_command_line_itself_loads_nothing_heavy() -> None:
     heavy = ("zmq", "sklearn", "scipy", "networkx")
-    code = f"import dovetail.cli, sys; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import dovetail.tools.cli, sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

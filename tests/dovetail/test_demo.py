@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 import dovetail as tf
-from dovetail.demo.data import load_digits
-from dovetail.demo.display import LiveDisplay, PlainDisplay, Training, draw, sparkline
-from dovetail.demo.reports import Evaluated, Failed, Finished, Progress, Report, Said, from_line, to_line
+from dovetail.tools.demo.data import load_digits
+from dovetail.tools.demo.display import LiveDisplay, PlainDisplay, Training, draw, sparkline
+from dovetail.tools.demo.reports import Evaluated, Failed, Finished, Progress, Report, Said, from_line, to_line
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "DOVETAIL_TEST_MARK"
@@ -144,7 +144,7 @@ def test_the_saved_graph_is_the_one_that_was_trained(start: type[Demo], tmp_path
 @pytest.mark.parametrize(
     ("mode", "module", "named"),
     [
-        ([], "dovetail.demo.worker", "/job:worker/task:"),
+        ([], "dovetail.tools.demo.worker", "/job:worker/task:"),
         ([], "dovetail.runtime.server.process", "/job:ps/task:"),
         (["--in-graph"], "dovetail.runtime.server.process", "/job:"),
     ],

@@ -19,7 +19,15 @@ LOADED_WHEN_USED = ["triton", "numba", "cuda", "networkx", "scipy", "zmq", "rich
 
 
 # Parts of Dovetail that many programs never need, or that a client of a cluster does not.
-LARGE_PARTS = ["codegen.lower.lower", "codegen.passes.rewrite", "runtime.worker.worker", "contrib", "estimator", "feature_column", "keras"]
+LARGE_PARTS = [
+    "codegen.lower.lower",
+    "codegen.passes.rewrite",
+    "runtime.worker.worker",
+    "contrib",
+    "estimator",
+    "feature_column",
+    "keras",
+]
 
 
 def run_python(code: str, cwd: Path) -> str:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import dovetail as tf
-from dovetail.cli import app
+from dovetail.tools.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

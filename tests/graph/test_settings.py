@@ -28,7 +28,9 @@ def test_what_is_no_number_is_refused_with_what_the_setting_means(
 
 
 def test_a_misspelt_setting_is_told_once() -> None:
-    code = "from dovetail.graph.core.settings import setting; print(setting('DOVETAIL_CHECK'), setting('DOVETAIL_CHECK'))"
+    code = (
+        "from dovetail.graph.core.settings import setting; print(setting('DOVETAIL_CHECK'), setting('DOVETAIL_CHECK'))"
+    )
     environment = {**os.environ, "DOVETAIL_CHEK": "2", "DOVETAIL_SOMETHING_ELSE": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "0 0\n"

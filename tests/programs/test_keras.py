@@ -13,7 +13,7 @@ import pytest
 
 import dovetail as tf
 from dovetail import keras
-from dovetail.demo.data import load_digits
+from dovetail.tools.demo.data import load_digits
 
 SCRIPT = Path(__file__).parent / "scripts" / "keras_model.py"
 pytestmark = pytest.mark.timeout(240)  # several processes at once, on a machine that may be busy

@@ -32,10 +32,10 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # run as a script in a c
 from fault_schedules import ERRORS, Call  # noqa: E402
 
 import dovetail as tf  # noqa: E402
-from dovetail.demo.data import load_digits  # noqa: E402
-from dovetail.demo.replicas import InGraph  # noqa: E402
-from dovetail.demo.reports import Failed, Finished  # noqa: E402
 from dovetail.runtime.server.monitor import Observer  # noqa: E402
+from dovetail.tools.demo.data import load_digits  # noqa: E402
+from dovetail.tools.demo.replicas import InGraph  # noqa: E402
+from dovetail.tools.demo.reports import Failed, Finished  # noqa: E402
 
 HERE = "10.77.0.1"
 TASKS = {("ps", 0): "10.77.0.2", ("worker", 0): "10.77.0.3", ("worker", 1): "10.77.0.4"}

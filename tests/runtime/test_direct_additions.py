@@ -105,7 +105,9 @@ def test_what_is_added_wakes_who_waits(pair, monkeypatch):
 
 
 def test_who_was_not_told_looks_by_himself(pair, monkeypatch):
-    monkeypatch.setattr("dovetail.runtime.shared_memory.doorbell.Rope.ring", lambda self: None)  # as of a process that was killed before
+    monkeypatch.setattr(
+        "dovetail.runtime.shared_memory.doorbell.Rope.ring", lambda self: None
+    )  # as of a process that was killed before
     sums = Sums()
     with pair.session() as session:
         sums.give(session, 1.0)

@@ -21,7 +21,7 @@ import dovetail as dt
 from dovetail import distribute
 from dovetail.codegen.gpu.driver import nccl
 from dovetail.codegen.gpu.driver.nccl import NcclLink
-from dovetail.distribute.cluster_resolver import SimpleClusterResolver
+from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from dovetail.graph.collectives.device_link import Card
 from dovetail.graph.ops.state import collectives as ops
 

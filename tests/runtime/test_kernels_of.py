@@ -196,7 +196,7 @@ def test_the_predicted_peak_is_what_a_step_takes(backend: str) -> None:
 
 
 def test_command(graph: dt.Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dovetail.plan_command import MISUSED, PLACED, run
+    from dovetail.tools.cli.plan import MISUSED, PLACED, run
 
     dt.save_graph(graph, tmp_path / "graph")
     assert run(str(tmp_path / "graph"), None, fetches=["probabilities:0"], kernels="cpu:0") == PLACED

@@ -24,9 +24,7 @@ from dovetail.runtime.shared_memory.variable_reader import Lookouts, Owner, look
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
-    pytest.mark.skipif(
-        not (is_available() and can_post()), reason="no memory files, or another kind of machine"
-    ),
+    pytest.mark.skipif(not (is_available() and can_post()), reason="no memory files, or another kind of machine"),
 ]
 
 SESSION, CONTAINER = "session", "here"

@@ -315,7 +315,9 @@ def test_large_tensors_travel_between_tasks(cluster: tf.LocalCluster) -> None:
 
 def test_the_session_s_graph_can_be_taken_as_bytes(session: tf.Session) -> None:
     tf.constant(1.0)
-    assert [n.op for n in session.graph_def.node] == [n.type for n in session.graph.nodes] and session.graph is tf.get_default_graph()
+    assert [n.op for n in session.graph_def.node] == [
+        n.type for n in session.graph.nodes
+    ] and session.graph is tf.get_default_graph()
 
 
 def test_run_metadata_gets_the_partitions_that_ran(session: tf.Session) -> None:

@@ -24,9 +24,7 @@ from dovetail.runtime.shared_memory.variable_publisher import Posts
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
-    pytest.mark.skipif(
-        not (is_available() and can_open()), reason="no memory files, or another kind of machine"
-    ),
+    pytest.mark.skipif(not (is_available() and can_open()), reason="no memory files, or another kind of machine"),
 ]
 
 SESSION, CONTAINER, TASK = "session", "here", "/job:ps/task:0"

@@ -304,7 +304,9 @@ def test_a_step_over_three_processes_is_on_one_clock(cluster: tf.LocalCluster) -
     weights = [t for t in trace.transfers if t.bytes == 64 * 2048 * 4]
     assert len(weights) == 2 and all(t.source.startswith("/job:ps") for t in weights)
     assert all(0 <= t.start <= t.finish <= trace.seconds for t in trace.transfers)
-    assert {t.source.partition("/device")[0] for t in trace.transfers if not t.direct} == {p.task for p in trace.tasks[:2]}
+    assert {t.source.partition("/device")[0] for t in trace.transfers if not t.direct} == {
+        p.task for p in trace.tasks[:2]
+    }
     assert all(t.direct for t in weights) and "read directly" in str(trace)
 
 

@@ -42,7 +42,9 @@ def unit() -> Unit:
 def run(u: Unit) -> tuple[Any, list[tuple[str, int, Any]]]:
     pushed: list[tuple[str, int, Any]] = []
     worker = Worker(
-        TASK, local_devices(TASK), push=lambda task, step, values, carry: pushed.extend((task, *v) for v in values.items())
+        TASK,
+        local_devices(TASK),
+        push=lambda task, step, values, carry: pushed.extend((task, *v) for v in values.items()),
     )
     worker.register(Registration("p", "s", (u,), seed=1))
     outcomes: list[Any] = []

@@ -212,9 +212,7 @@ class Planner:
         counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
         if threads == 1:
             self.fill(counters, 0)
-        at = self._record(
-            vm.record(vm.address_of(function), [*before, *self.vector(counters), *behind, 0, units])
-        )
+        at = self._record(vm.record(vm.address_of(function), [*before, *self.vector(counters), *behind, 0, units]))
         where = at + vm.HEAD + len(before) + vm.ADDRESS
         self._parts.append(Part(at, len(self._words), (), units if threads > 1 else 0, threads, where))
 

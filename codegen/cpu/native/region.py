@@ -187,6 +187,8 @@ class NativeRun:
 
 def in_order(x: Any) -> Any:
     """An array as plans take it: contiguous, an array proper, of the type's one object."""
-    x = np.asarray(x, order="C") if type(x) is not np.ndarray or not x.flags.c_contiguous else x  # keeps scalars scalars
+    x = (
+        np.asarray(x, order="C") if type(x) is not np.ndarray or not x.flags.c_contiguous else x
+    )  # keeps scalars scalars
     dtype = _dtypes.setdefault(x.dtype, x.dtype)
     return x if x.dtype is dtype else x.view(dtype)

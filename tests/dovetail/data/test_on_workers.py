@@ -15,7 +15,7 @@ from dovetail.data.decoding import decode
 from dovetail.data.encoding import BoundError, encode
 from dovetail.data.given import At
 from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
-from dovetail.distribute.cluster_resolver import SimpleClusterResolver
+from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from dovetail.graph.resources.resource_manager import Resources
 
 Dataset = tf.data.Dataset

@@ -7,7 +7,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.distribute import ClusterCoordinator, MirroredStrategy, ParameterServerStrategy
-from dovetail.distribute.cluster_resolver import SimpleClusterResolver
+from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 
 pytestmark = pytest.mark.slow
 

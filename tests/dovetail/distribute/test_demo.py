@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.demo import strategies
-from dovetail.demo.watch import DemoError
+from dovetail.tools.demo import strategies
+from dovetail.tools.demo.watch import DemoError
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 
 import dovetail as dt
 from dovetail import distribute
-from dovetail.distribute.cluster_resolver import SimpleClusterResolver
 from dovetail.distribute.reduction import BUCKET_BYTES, buckets, reduction_of
+from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 
 
 @pytest.fixture

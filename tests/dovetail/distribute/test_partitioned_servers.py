@@ -9,8 +9,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
-from dovetail.distribute.cluster_resolver import SimpleClusterResolver
 from dovetail.distribute.experimental import partitioners
+from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 
 
 class Server:

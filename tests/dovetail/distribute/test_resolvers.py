@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dovetail.distribute import MultiWorkerMirroredStrategy, ParameterServerStrategy, roles
-from dovetail.distribute.cluster_resolver import (
+from dovetail.distribute import MultiWorkerMirroredStrategy, ParameterServerStrategy
+from dovetail.distribute.resolvers import roles
+from dovetail.distribute.resolvers.cluster_resolver import (
     KubernetesClusterResolver,
     SimpleClusterResolver,
     SlurmClusterResolver,

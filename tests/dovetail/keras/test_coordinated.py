@@ -10,7 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import keras
-from dovetail.distribute.cluster_resolver import SimpleClusterResolver
+from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from dovetail.keras.utils import experimental
 
 X = np.random.default_rng(0).normal(size=(256, 4)).astype(np.float32)

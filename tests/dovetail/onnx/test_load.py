@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import dovetail as dt
-from dovetail.cli import app
 from dovetail.onnx import package
 from dovetail.onnx.importers import recurrent
+from dovetail.tools.cli import app
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")

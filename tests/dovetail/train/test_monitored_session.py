@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.train.basic_session_run_hooks import SecondOrStepTimer
+from dovetail.train.loops.basic_session_run_hooks import SecondOrStepTimer
 
 
 @pytest.fixture(autouse=True)

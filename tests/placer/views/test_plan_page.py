@@ -18,7 +18,11 @@ from dovetail.placer.plan import Plan
 from dovetail.placer.views.page_data import NARROW, PACES, payload
 from dovetail.placer.views.plan_page import LIBRARY, SCRIPTS, render_html, write_html
 
-TIMELINE = {"timeline.html", "timeline.css", "timeline.js"}  # the page of render/timeline.py, tested in render/test_timeline.py
+TIMELINE = {
+    "timeline.html",
+    "timeline.css",
+    "timeline.js",
+}  # the page of render/timeline.py, tested in render/test_timeline.py
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 

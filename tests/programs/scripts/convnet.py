@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import dovetail as tf
-from dovetail.demo.data import load_digits
+from dovetail.tools.demo.data import load_digits
 
 steps, wanted = int(sys.argv[1]), float(sys.argv[2])
 LOOK_EVERY = 25

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import dovetail as tf
-from dovetail.demo.data import load_digits
+from dovetail.tools.demo.data import load_digits
 
 DIGITS = load_digits()
 
@@ -117,7 +117,9 @@ def main(folder, steps, kind):
         estimator = tf.estimator.Estimator(model_fn, config=config, params={"units": 64})
     hooks = [Report(), *([Hold(100, os.environ["HOLD"])] if "HOLD" in os.environ else [])]
     named = kind == "ready"
-    train = tf.estimator.TrainSpec(lambda input_context: train_inputs(input_context, named), max_steps=int(steps), hooks=hooks)
+    train = tf.estimator.TrainSpec(
+        lambda input_context: train_inputs(input_context, named), max_steps=int(steps), hooks=hooks
+    )
     evaluate = tf.estimator.EvalSpec(
         lambda: test_inputs(named), steps=None, hooks=[Report("accuracy/value:0")], start_delay_secs=0, throttle_secs=0
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 import dovetail as tf
 from dovetail import keras
-from dovetail.demo.data import load_digits
+from dovetail.tools.demo.data import load_digits
 
 strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
 digits = load_digits()

@@ -14,7 +14,7 @@ import numpy as np
 
 import dovetail as tf
 from dovetail import keras
-from dovetail.demo.data import load_digits
+from dovetail.tools.demo.data import load_digits
 
 
 def make_strategy(name: str) -> tf.distribute.Strategy:

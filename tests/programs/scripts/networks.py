@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import dovetail as tf
-from dovetail.demo.worker import build
 from dovetail.runtime.transport.keys import part_of, revoke, write_cluster, write_keys
 from dovetail.runtime.transport.zmq_auth import new_key_pair
+from dovetail.tools.demo.worker import build
 
 STEPS = 300
 CLIENT = "10.77.0.1"
@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
             inside = network(stack, number, address.partition(":")[0])
             place = {"cluster": CLUSTER, "task": {"type": job, "index": i}}
             command = (
-                [sys.executable, "-m", "dovetail.demo.worker", "--steps", str(STEPS)]
+                [sys.executable, "-m", "dovetail.tools.demo.worker", "--steps", str(STEPS)]
                 if job == "worker"
                 else [sys.executable, "-m", "dovetail", "server"]
             )

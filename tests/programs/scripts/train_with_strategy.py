@@ -12,7 +12,7 @@ import threading
 import numpy as np
 
 import dovetail as tf
-from dovetail.demo.data import load_digits
+from dovetail.tools.demo.data import load_digits
 
 
 def make_strategy(name: str) -> tf.distribute.Strategy:

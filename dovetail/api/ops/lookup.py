@@ -1,0 +1,483 @@
+"""`dt.lookup`: tables from keys to values, such as a vocabulary.
+
+A table is filled by its `initializer`, or with all others by `dt.tables_initializer()`, which monitored sessions run by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.build import apply, convert, make
+from ...graph.core.constant_value import static_value
+from ...graph.core.default_graph import GraphKeys, get_default_graph, name_scope
+from ...graph.core.dtypes import DType, as_dtype, int64, string
+from ...graph.core.node import Node, Tensor
+from ...graph.ops.array.identity_and_placeholders import no_op
+from ...graph.ops.math.arithmetic import add
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.compare import equal, where
+from ...graph.ops.math.static_operands import as_bytes
+from ...graph.ops.state import tables as _tables  # noqa: F401  (defines the ops)
+from ...graph.ops.strings.strings import as_string, string_to_hash_bucket_fast
+from ...graph.tensors.sparse_tensor import SparseTensor
+
+_LOGGER = logging.getLogger("dovetail")
+
+
+class TextFileIndex:
+    """Which part of a line is a key or a value."""
+
+    WHOLE_LINE, LINE_NUMBER = -2, -1
+
+
+class KeyValueTensorInitializer:
+    """What fills a table: keys and values.
+
+    Args:
+        keys, values: as many of one as of the other. key_dtype, value_dtype: their types; None: their own.
+    """
+
+    def __init__(
+        self, keys: Any, values: Any, key_dtype: Any = None, value_dtype: Any = None, name: str | None = None
+    ) -> None:
+        with get_default_graph().init_scope(), name_scope(name or "key_value_init"):
+            self.keys: Tensor = convert(keys, key_dtype, name="keys")
+            self.values: Tensor = convert(values, value_dtype, name="values")
+        self.key_dtype: DType = self.keys.dtype.base
+        self.value_dtype: DType = self.values.dtype.base
+        self._shared_name = ""
+
+    def initialize(self, table: Any) -> Node:
+        """The node that fills a table."""
+        return make("LookupTableImportV2", (table.resource_handle, self.keys, self.values), None, "table_init")
+
+
+class TextFileInitializer:
+    """What fills a table from a file, which the table's task reads when the table is filled.
+
+    Args:
+        filename: the file, a text or a tensor. key_dtype, value_dtype: int64 or string, or float32 for values.
+        key_index, value_index: what of each line: a column, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`, from 0.
+        vocab_size: only so many lines; None: all. delimiter: between columns.
+
+    Tables of the same parts of one file share their contents in a task, where the file is named by a text.
+
+    Raises:
+        ValueError: there is no name, or an index of a part that there is not. When it fills a table: NotFoundError: the file is not
+            there. InvalidArgumentError: a line has no such column, the file fewer lines, or what is there is no number.
+    """
+
+    def __init__(
+        self,
+        filename: Any,
+        key_dtype: Any,
+        key_index: int,
+        value_dtype: Any,
+        value_index: int,
+        vocab_size: int | None = None,
+        delimiter: str = "\t",
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(filename, Tensor) and not filename:
+            raise ValueError("Filename required for a table's initializer")
+        self.key_dtype: DType = as_dtype(key_dtype).base
+        self.value_dtype: DType = as_dtype(value_dtype).base
+        for index, dtype, what in ((key_index, self.key_dtype, "key"), (value_index, self.value_dtype, "value")):
+            if index < TextFileIndex.WHOLE_LINE:
+                raise ValueError(f"Invalid {what} index {index}.")
+            if index == TextFileIndex.LINE_NUMBER and dtype is not int64:
+                raise ValueError(
+                    f"Signature mismatch. {what} must be dtype int64, got {dtype.name}: it is a line's number"
+                )
+            if index == TextFileIndex.WHOLE_LINE and dtype not in (string, int64):
+                raise ValueError(
+                    f"Signature mismatch. {what} must be dtype string or int64, got {dtype.name}: it is a line"
+                )
+        if vocab_size is not None and vocab_size <= 0:
+            raise ValueError(f"Invalid vocab_size {vocab_size}.")
+        with get_default_graph().init_scope(), name_scope(name or "text_file_init"):
+            self._file = convert(str(filename) if isinstance(filename, PurePath) else filename, name="filename")
+            if self._file.dtype.base is not string:
+                raise TypeError(f"A file's name is text, not {self._file.dtype.name}")
+        self._attrs = {
+            "key_index": int(key_index), "value_index": int(value_index), "vocab_size": -1 if vocab_size is None else int(vocab_size),
+            "delimiter": delimiter,
+        }  # fmt: skip
+        size = "" if vocab_size is None else f"_{vocab_size}"
+        named = not isinstance(filename, Tensor)
+        self._shared_name = f"hash_table_{filename}{size}_{key_index}_{value_index}" if named else ""
+
+    def initialize(self, table: Any) -> Node:
+        """The node that fills a table."""
+        attrs = {**self._attrs, "key_dtype": self.key_dtype, "value_dtype": self.value_dtype}
+        found = make("InitializeTableFromTextFileV2", (table.resource_handle, self._file), attrs, "table_init")
+        if static_value(self._file) is not None:
+            get_default_graph().add_to_collection(GraphKeys.ASSET_FILEPATHS, self._file)
+        return found
+
+
+Initializer = KeyValueTensorInitializer | TextFileInitializer
+
+
+class StaticHashTable:
+    """A table that is filled once.
+
+    Args:
+        initializer: a `KeyValueTensorInitializer` or `TextFileInitializer`. default_value: what belongs to other keys.
+
+    Attributes:
+        initializer: the node that fills it. resource_handle: the handle. default_value: as given, a tensor.
+
+    >>> table = StaticHashTable(KeyValueTensorInitializer(["a", "b"], [1, 2]), default_value=-1)
+    >>> table.lookup(dt.constant(["b", "c"]))   # evaluates to [2, -1]
+    """
+
+    def __init__(
+        self,
+        initializer: Initializer,
+        default_value: Any,
+        shared_name: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._types = {"key_dtype": initializer.key_dtype, "value_dtype": initializer.value_dtype}
+        graph = get_default_graph()
+        with graph.init_scope(), name_scope(name or "hash_table") as scope:
+            self.default_value: Tensor = convert(default_value, initializer.value_dtype, name="default_value")
+            attrs = {**self._types, "shared_name": shared_name or initializer._shared_name}
+            self.resource_handle: Tensor = graph.create("HashTableV2", (), attrs, scope).outputs[0]
+            self.initializer: Node = initializer.initialize(self)
+        graph.add_to_collection(GraphKeys.TABLE_INITIALIZERS, self.initializer)
+
+    @property
+    def init(self) -> Node:
+        """The node that fills it."""
+        return self.initializer
+
+    @property
+    def name(self) -> str:
+        """Name of the node that makes it, without the blocks around it."""
+        return self.resource_handle.op.name.rpartition("/")[2]
+
+    @property
+    def key_dtype(self) -> DType:
+        """Type of the keys."""
+        return self._types["key_dtype"]
+
+    @property
+    def value_dtype(self) -> DType:
+        """Type of the values."""
+        return self._types["value_dtype"]
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many keys it has, int64."""
+        return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
+
+    def lookup(self, keys: Any, name: str | None = None) -> Any:
+        """The values of keys: a tensor of their shape, or a `SparseTensor` for one.
+
+        Raises:
+            TypeError: keys of another type. FailedPreconditionError, in a step: the table has not been filled.
+        """
+        if isinstance(keys, SparseTensor):
+            return keys._mapped(lambda values: self.lookup(values, name))
+        operands = self.resource_handle, convert(keys, self.key_dtype, name="keys"), self.default_value
+        return apply("LookupTableFindV2", operands, dict(self._types), name)
+
+    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
+        """(all keys, their values), in one order."""
+        node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
+        return node.outputs[0], node.outputs[1]
+
+
+HashTable = StaticHashTable
+
+
+class IdTableWithHashBuckets:
+    """Ids of words: those of a table, and behind these buckets for all other words.
+
+    Args:
+        table: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
+        key_dtype: type of the keys; None: the table's, or string. int32 and int64 go with tables of int64.
+
+    Raises:
+        ValueError: no buckets and no table. TypeError: ids that are not int64, or keys of another type.
+    """
+
+    def __init__(
+        self, table: Any, num_oov_buckets: int, hasher_spec: Any = None, name: str | None = None, key_dtype: Any = None
+    ) -> None:
+        if num_oov_buckets < 0 or (table is None and not num_oov_buckets):
+            raise ValueError("oov_buckets must be > 0 if no table is supplied.")
+        if table is not None and table.value_dtype is not int64:
+            raise TypeError(f"Invalid value dtype, expected int64 but got {table.value_dtype.name}.")
+        inner = string if table is None else table.key_dtype
+        self.key_dtype: DType = inner if key_dtype is None else as_dtype(key_dtype).base
+        if not (self.key_dtype.is_integer or self.key_dtype is string):
+            raise TypeError(f"Invalid key_dtype, expected integer or string but got {self.key_dtype.name}.")
+        if table is not None and inner is not self.key_dtype and not (inner.is_integer and self.key_dtype.is_integer):
+            raise TypeError(f"Invalid key_dtype {self.key_dtype.name} for a table of {inner.name}")
+        self._buckets, self._table = num_oov_buckets, table
+
+    @property
+    def initializer(self) -> Node:
+        """The node that fills it; one that does nothing where there is nothing to fill."""
+        found: Node = no_op() if self._table is None else self._table.initializer
+        return found
+
+    @property
+    def init(self) -> Node:
+        """The node that fills it."""
+        return self.initializer
+
+    @property
+    def resource_handle(self) -> Tensor | None:
+        """The table's handle; None: there is no table."""
+        return None if self._table is None else self._table.resource_handle
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many ids there are, int64."""
+        known = convert(0, int64) if self._table is None else self._table.size()
+        return add(known, convert(self._buckets, int64), name=name)
+
+    def lookup(self, keys: Any, name: str | None = None) -> Any:
+        """The ids of keys, int64, of their shape; of a `SparseTensor` a `SparseTensor`."""
+        if isinstance(keys, SparseTensor):
+            return keys._mapped(lambda values: self.lookup(values, name))
+        with name_scope(name or "lookup"):
+            words = convert(keys, self.key_dtype, name="keys")
+            if self.key_dtype is not string:
+                words = cast(words, int64)
+            if not self._buckets:
+                return self._table.lookup(words)
+            bucket = string_to_hash_bucket_fast(
+                words if words.dtype.base is string else as_string(words), self._buckets
+            )
+            if self._table is None:
+                return bucket
+            found = self._table.lookup(words)
+            missing = equal(found, self._table.default_value)
+            return where(missing, add(bucket, cast(self._table.size(), int64)), found)
+
+
+class StaticVocabularyTable(IdTableWithHashBuckets):
+    """Ids of words: those of a vocabulary, and behind these buckets for all other words.
+
+    Args:
+        initializer: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
+        lookup_key_dtype: type of the keys; None: the vocabulary's, or string.
+
+    Raises:
+        ValueError: no buckets. TypeError: ids that are not int64.
+    """
+
+    def __init__(
+        self,
+        initializer: Initializer | None,
+        num_oov_buckets: int,
+        lookup_key_dtype: Any = None,
+        name: str | None = None,
+    ) -> None:
+        if num_oov_buckets <= 0:
+            raise ValueError("oov_buckets must be > 0.")
+        if initializer is not None and initializer.value_dtype is not int64:
+            raise TypeError(f"Invalid value dtype, expected int64 but got {initializer.value_dtype.name}.")
+        table = None if initializer is None else StaticHashTable(initializer, -1, name=name or "string_to_index")
+        super().__init__(table, num_oov_buckets, name=name, key_dtype=lookup_key_dtype)
+
+
+class DenseHashTable:
+    """A table that may be changed while it is used, of tensors of one shape.
+
+    Args:
+        key_dtype, value_dtype: their types. default_value: what belongs to other keys; its shape is that of all values.
+        empty_key, deleted_key: two keys of one shape, which no key of the table may equal. checkpoint: accepted, with a
+            warning: savers do not save tables.
+        initial_num_buckets: accepted.
+
+    >>> table = DenseHashTable(dt.int64, dt.float32, 0.0, empty_key=-1, deleted_key=-2)
+    >>> session.run(table.insert([7], [0.5]))
+    """
+
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        empty_key: Any,
+        deleted_key: Any,
+        initial_num_buckets: int | None = None,
+        name: str = "MutableDenseHashTable",
+        checkpoint: bool = True,
+        shared_name: str | None = None,
+    ) -> None:
+        self.key_dtype: DType = as_dtype(key_dtype).base
+        self.value_dtype: DType = as_dtype(value_dtype).base
+        graph = get_default_graph()
+        with graph.init_scope(), name_scope(name) as scope:
+            self.default_value: Tensor = convert(default_value, self.value_dtype, name="default_value")
+            kept = [convert(key, self.key_dtype, name=n) for key, n in ((empty_key, "empty"), (deleted_key, "deleted"))]
+            self._types = {
+                "key_dtype": self.key_dtype, "value_dtype": self.value_dtype, "key_shape": kept[0].dims,
+                "value_shape": self.default_value.dims,
+            }  # fmt: skip
+            attrs = {**self._types, "shared_name": shared_name or ""}
+            if checkpoint:
+                _LOGGER.warning("Savers do not save the table %s: export it, and save what comes out", scope)
+            self.resource_handle: Tensor = graph.create("MutableDenseHashTableV2", kept, attrs, scope).outputs[0]
+
+    @property
+    def name(self) -> str:
+        """Name of the node that makes it, without the blocks around it."""
+        return self.resource_handle.op.name.rpartition("/")[2]
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many keys it has, int64."""
+        return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
+
+    def lookup(self, keys: Any, name: str | None = None) -> Tensor:
+        """The values of keys, of their shape and then a value's."""
+        operands = self.resource_handle, convert(keys, self.key_dtype, name="keys"), self.default_value
+        return apply("LookupTableFindV2", operands, dict(self._types), name)
+
+    def insert(self, keys: Any, values: Any, name: str | None = None) -> Node:
+        """A node that puts in keys with values, or new values of keys. InvalidArgumentError, in a step: a key that none may equal."""
+        operands = convert(keys, self.key_dtype, name="keys"), convert(values, self.value_dtype, name="values")
+        return make("LookupTableInsertV2", (self.resource_handle, *operands), None, name)
+
+    insert_or_assign = insert
+
+    def remove(self, keys: Any, name: str | None = None) -> Node:
+        """A node that takes out keys; those that are not there are passed over."""
+        return make(
+            "LookupTableRemoveV2", (self.resource_handle, convert(keys, self.key_dtype, name="keys")), None, name
+        )
+
+    erase = remove
+
+    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
+        """(all keys, their values), in one order."""
+        node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
+        return node.outputs[0], node.outputs[1]
+
+
+def _ids(
+    fill: Initializer, num_oov_buckets: int, default_value: Any, key_dtype: DType, name: str | None
+) -> StaticHashTable | IdTableWithHashBuckets:
+    table = StaticHashTable(fill, default_value, name=name or "string_to_index")
+    return IdTableWithHashBuckets(table, num_oov_buckets, key_dtype=key_dtype) if num_oov_buckets > 0 else table
+
+
+def index_table_from_tensor(
+    vocabulary_list: Any,
+    num_oov_buckets: int = 0,
+    default_value: int = -1,
+    hasher_spec: Any = None,
+    dtype: Any = string,
+    name: str | None = None,
+) -> StaticHashTable | IdTableWithHashBuckets:
+    """Ids of the words of a list: their places in it; others get the default, or one of the buckets behind (`tf.contrib.lookup`)."""
+    if vocabulary_list is None:
+        raise ValueError("vocabulary_list must be specified.")
+    if num_oov_buckets < 0:
+        raise ValueError(f"num_oov_buckets must be greater or equal than 0, got {num_oov_buckets}.")
+    words = convert(vocabulary_list, as_dtype(dtype).base)
+    count = words.shape.num_elements()
+    if not count:
+        raise ValueError("vocabulary_list must not be empty, and its size must be known")
+    keys = cast(words, int64) if words.dtype.base.is_integer else words
+    return _ids(
+        KeyValueTensorInitializer(keys, np.arange(count)), num_oov_buckets, default_value, words.dtype.base, name
+    )
+
+
+def index_to_string_table_from_tensor(
+    vocabulary_list: Sequence[Any], default_value: str = "UNK", name: str | None = None
+) -> StaticHashTable:
+    """Words by their places in a list (`tf.contrib.lookup`)."""
+    if vocabulary_list is None:
+        raise ValueError("vocabulary_list must be specified.")
+    words = convert(vocabulary_list, string)
+    ids = np.arange(words.shape.num_elements() or 0)
+    return StaticHashTable(KeyValueTensorInitializer(ids, words), default_value, name=name or "index_to_string")
+
+
+def _check_file(vocabulary_file: Any, vocab_size: int | None) -> None:
+    if not isinstance(vocabulary_file, Tensor) and not vocabulary_file:
+        raise ValueError("vocabulary_file must be specified and must not be empty.")
+    if vocab_size is not None and vocab_size < 1:
+        known = static_value(vocabulary_file) if isinstance(vocabulary_file, Tensor) else None
+        file = vocabulary_file if known is None else as_bytes(known.item()).decode()
+        raise ValueError(f"vocab_size must be greater than 0, got {vocab_size}. vocabulary_file: {file}")
+
+
+def index_table_from_file(
+    vocabulary_file: Any = None,
+    num_oov_buckets: int = 0,
+    vocab_size: int | None = None,
+    default_value: int = -1,
+    hasher_spec: Any = None,
+    key_dtype: Any = string,
+    name: str | None = None,
+    key_column_index: int = TextFileIndex.WHOLE_LINE,
+    value_column_index: int = TextFileIndex.LINE_NUMBER,
+    delimiter: str = "\t",
+) -> StaticHashTable | IdTableWithHashBuckets:
+    """Ids of the words of a file, one a line: the numbers of their lines, from 0, or a column of numbers (`tf.contrib.lookup`)."""
+    _check_file(vocabulary_file, vocab_size)
+    if num_oov_buckets < 0:
+        raise ValueError(f"num_oov_buckets must be greater or equal than 0, got {num_oov_buckets}.")
+    kind = as_dtype(key_dtype).base
+    if not (kind.is_integer or kind is string):
+        raise TypeError("Only integer and string keys are supported.")
+    inner = int64 if kind.is_integer else string
+    fill = TextFileInitializer(
+        vocabulary_file, inner, key_column_index, int64, value_column_index, vocab_size, delimiter
+    )
+    return _ids(fill, num_oov_buckets, default_value, kind, name)
+
+
+def index_to_string_table_from_file(
+    vocabulary_file: Any,
+    vocab_size: int | None = None,
+    default_value: str = "UNK",
+    name: str | None = None,
+    key_column_index: int = TextFileIndex.LINE_NUMBER,
+    value_column_index: int = TextFileIndex.WHOLE_LINE,
+    delimiter: str = "\t",
+) -> StaticHashTable:
+    """Words by the numbers of their lines in a file, from 0, or by a column of numbers (`tf.contrib.lookup`)."""
+    _check_file(vocabulary_file, vocab_size)
+    fill = TextFileInitializer(
+        vocabulary_file, int64, key_column_index, string, value_column_index, vocab_size, delimiter
+    )
+    return StaticHashTable(fill, default_value, name=name or "index_to_string")
+
+
+class _Experimental:
+    """`dt.lookup.experimental`."""
+
+    DenseHashTable = DenseHashTable
+
+
+experimental = _Experimental()
+
+__all__ = [
+    "DenseHashTable",
+    "HashTable",
+    "IdTableWithHashBuckets",
+    "KeyValueTensorInitializer",
+    "StaticHashTable",
+    "StaticVocabularyTable",
+    "TextFileIndex",
+    "TextFileInitializer",
+    "experimental",
+    "index_table_from_file",
+    "index_table_from_tensor",
+    "index_to_string_table_from_file",
+    "index_to_string_table_from_tensor",
+]

@@ -1,0 +1,46 @@
+"""What TensorFlow 1's programs take from `tf.contrib`, as far as it is there; it lives elsewhere."""
+
+from typing import Any
+
+from ..importing.names import substitute
+from . import (
+    cluster_resolver,
+    data,
+    distribute,
+    framework,
+    layers,
+    legacy_seq2seq,
+    lookup,
+    losses,
+    metrics,
+    opt,
+    rnn,
+    seq2seq,
+    slim,
+    training,
+    util,
+)
+
+
+def __getattr__(name: str) -> Any:
+    said = substitute(f"contrib.{name}")
+    raise AttributeError(f"module 'dovetail.contrib' has no attribute {name!r}{said and f': {said}'}")
+
+
+__all__ = [
+    "cluster_resolver",
+    "data",
+    "distribute",
+    "framework",
+    "layers",
+    "legacy_seq2seq",
+    "lookup",
+    "losses",
+    "metrics",
+    "opt",
+    "rnn",
+    "seq2seq",
+    "slim",
+    "training",
+    "util",
+]

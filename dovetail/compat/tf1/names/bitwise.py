@@ -1,0 +1,12 @@
+"""`dt.bitwise`: operations on the bits of integers."""
+
+from ....graph.ops.math.logic import bitwise_and, bitwise_or, bitwise_xor, invert, left_shift, right_shift
+
+__all__ = [
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "invert",
+    "left_shift",
+    "right_shift",
+]

@@ -1,0 +1,69 @@
+"""Small functions of TensorFlow 1's top level that have no better place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.build import convert
+from ....graph.core.constant_value import static_value
+from ....graph.core.default_graph import GraphKeys, get_default_graph
+from ....graph.core.node import Tensor
+from ....graph.ops.array.identity_and_placeholders import group, no_op
+from ....graph.tensors.indexed_slices import IndexedSlices
+from ....graph.variables.variable import Variable
+
+
+class AggregationMethod:
+    """How gradients of several uses are added up: here in one way, whatever is asked for."""
+
+    ADD_N = DEFAULT = EXPERIMENTAL_TREE = EXPERIMENTAL_ACCUMULATE_N = 0
+
+
+def init_scope() -> AbstractContextManager[None]:
+    """`Graph.init_scope` on the default graph: a block for what outlives a step."""
+    return get_default_graph().init_scope()
+
+
+def add_to_collections(names: Iterable[str] | str, value: Any) -> None:
+    """`Graph.add_to_collections` on the default graph."""
+    get_default_graph().add_to_collections(names, value)
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether it is a tensor, a variable, or `IndexedSlices`."""
+    return isinstance(x, (Tensor, Variable, IndexedSlices))
+
+
+def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray[Any, Any] | None:
+    """A tensor's value where it is known before anything runs, else None."""
+    return static_value(convert(tensor))
+
+
+def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """A tensor for anything that stands for one; `IndexedSlices` as they are."""
+    return value if isinstance(value, IndexedSlices) else convert(value, dtype, name)
+
+
+def tables_initializer(name: str = "init_all_tables") -> Any:
+    """A node that initializes what stands in the collection of tables."""
+    found = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
+    return group(*found, name=name) if found else no_op(name=name)
+
+
+initialize_all_tables = tables_initializer
+
+
+__all__ = [
+    "AggregationMethod",
+    "add_to_collections",
+    "convert_to_tensor_or_indexed_slices",
+    "get_static_value",
+    "init_scope",
+    "initialize_all_tables",
+    "is_tensor",
+    "tables_initializer",
+]

@@ -1,0 +1,99 @@
+"""Who is what in a cluster: chief, worker, parameter server, evaluator.
+
+The chief is the task that initializes, saves and writes summaries: `chief:0`, or `worker:0` where no chief is named. The
+evaluator follows the others from outside: it is not part of their cluster, and its own chief.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...placer.cluster.spec import ClusterDef, ClusterSpec
+
+EVALUATOR = "evaluator"
+
+
+def as_cluster_spec(cluster: Any) -> ClusterSpec:
+    """A `ClusterSpec` from one, or from what makes one; None is the empty one.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if cluster is None:
+        return ClusterSpec({})
+    if isinstance(cluster, (ClusterSpec, ClusterDef, Mapping)):
+        return ClusterSpec(cluster)
+    raise ValueError(f"`cluster_spec` should be a dict, a ClusterDef or a ClusterSpec, not {cluster!r}")
+
+
+def check_role(cluster: Any, task_type: str, task_id: int) -> ClusterSpec:
+    """Check that there is such a task; gives the cluster.
+
+    Raises:
+        ValueError: more than one chief, an unknown type, or an index that is too large.
+    """
+    spec = as_cluster_spec(cluster)
+    if task_type not in ("chief", "worker", "ps", EVALUATOR):
+        raise ValueError(f"Unrecognized task_type: {task_type!r}; valid types are: chief, worker, ps, evaluator")
+    if task_type not in spec.jobs and task_type != EVALUATOR:
+        raise ValueError(
+            f"`task_type` {task_type!r} not found in cluster_spec; its jobs: {', '.join(spec.jobs) or 'none'}"
+        )
+    if _count(spec, "chief") > 1:
+        raise ValueError("There must be at most one 'chief' job.")
+    if _count(spec, EVALUATOR) > 1:
+        raise ValueError("There must be at most one 'evaluator' job.")
+    if task_type in spec.jobs and task_id >= _count(spec, task_type):
+        raise ValueError(
+            f"The `task_id` {task_id} exceeds the maximum id of {task_type}: there are {_count(spec, task_type)}"
+        )
+    return spec
+
+
+def is_chief(cluster: Any = None, task_type: str | None = None, task_id: int | None = None) -> bool:
+    """Whether the task is the chief of its cluster. Without a cluster, everybody is."""
+    spec = as_cluster_spec(cluster)
+    if not spec or task_type is None:
+        return True
+    index = int(task_id or 0)
+    check_role(spec, task_type, index)
+    if task_type in ("chief", EVALUATOR):
+        return True
+    return "chief" not in spec.jobs and task_type == "worker" and index == 0
+
+
+def worker_count(cluster: Any, task_type: str) -> int:
+    """How many tasks compute together with this one: chiefs and workers, or evaluators. ValueError for a ps."""
+    spec = check_role(cluster, task_type, 0)
+    if task_type == EVALUATOR:
+        return _count(spec, EVALUATOR)
+    if task_type == "ps":
+        raise ValueError(f"Unexpected `task_type` {task_type!r}: parameter servers are no workers")
+    return _count(spec, "chief") + _count(spec, "worker")
+
+
+def id_in_cluster(cluster: Any, task_type: str, task_id: int) -> int:
+    """The task's number among those that compute together: the chief is 0, workers follow."""
+    spec = check_role(cluster, task_type, task_id)
+    if task_type == "worker":
+        return task_id + _count(spec, "chief")
+    if task_type in ("chief", EVALUATOR):
+        return task_id
+    raise ValueError(f"There is no id for task_type {task_type!r}")
+
+
+def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
+    """The device name prefix of the task that leads the workers' group; '' for an evaluator and without a cluster."""
+    spec = as_cluster_spec(cluster)
+    if not spec or task_type in (None, EVALUATOR):
+        return ""
+    check_role(spec, task_type, int(task_id or 0))
+    return "/job:chief/replica:0/task:0" if "chief" in spec.jobs else "/job:worker/replica:0/task:0"
+
+
+def _count(spec: ClusterSpec, job: str) -> int:
+    return spec.num_tasks(job) if job in spec.jobs else 0
+
+
+__all__ = ["check_role", "collective_leader", "id_in_cluster", "is_chief", "worker_count"]

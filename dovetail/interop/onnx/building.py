@@ -1,0 +1,315 @@
+"""A model's nodes made into a graph's.
+
+A model is built twice. The first time into a graph of its own that is thrown away: whatever cannot be imported is found there,
+all of it, before anything is added to the user's graph. The second time into the default graph, under the blocks that are open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ...graph.core.build import constant, placeholder
+from ...graph.core.constant_value import static_value
+from ...graph.core.default_graph import name_scope
+from ...graph.core.dtypes import DType, as_dtype
+from ...graph.core.graph import Graph
+from ...graph.core.node import Tensor
+from ...graph.core.shape import Dims
+from ...graph.variables.variable import Variable
+from .importers import all as _all  # noqa: F401  (registers the importers)
+from .messages import array_of, attributes, opset_of, type_message
+from .package import onnx
+from .registry import IMPORTERS, STATIC, Call, UnsupportedError
+
+Around: TypeAlias = Mapping[str, Any] | None
+"""The attributes, as messages, of the function in which nodes stand."""
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.\-/]+")
+
+
+def fit(name: str) -> str:
+    """A name of the model as a scope of the graph may be called."""
+    fitting = re.sub(r"/+", "/", _UNFIT.sub("_", name)).strip("/_")
+    return fitting if fitting and re.match(r"[A-Za-z0-9.]", fitting) else f"n{fitting}"
+
+
+class MissingError(Exception):
+    """A value that is not there, since the node that makes it cannot be imported."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """The values that have a name at one level of a model: the whole, a branch, a function."""
+
+    values: dict[str, Tensor | None]
+    outer: Scope | None = None
+
+    def get(self, name: str) -> Tensor:
+        """The value of this name, here or further out.
+
+        Raises:
+            MissingError: its node could not be imported.
+        """
+        if name in self.values:
+            found = self.values[name]
+            if found is not None:
+                return found
+        elif self.outer is not None:
+            return self.outer.get(name)
+        raise MissingError(name)
+
+
+class _Shadow(Scope):
+    """The values around a body that is built in a graph of its own: constants or placeholders of the same types."""
+
+    __slots__ = ("real",)
+
+    def __init__(self, real: Scope) -> None:
+        super().__init__({})
+        self.real = real
+
+    def get(self, name: str) -> Tensor:
+        """A stand-in for the value of this name."""
+        found = self.values.get(name)
+        if found is None:
+            found = self.values[name] = stand_in(self.real.get(name))
+        return found
+
+
+def stand_in(tensor: Tensor) -> Tensor:
+    """A tensor of the default graph that is known as well as one of another graph."""
+    value = static_value(tensor)
+    if value is not None:
+        return constant(value, tensor.dtype.base)
+    return placeholder(tensor.dtype.base, tensor.dims)
+
+
+@dataclass(slots=True)
+class Weights:
+    """How a model's initializers come into the graph.
+
+    Attributes:
+        arrays: their values by name. variables: names of those that become variables; the others are constants.
+        trainable: names of those among them that are trained.
+        checking: whether the graph is thrown away: a placeholder is as good as a variable then, and needs no copy.
+        made: the variables.
+    """
+
+    arrays: Mapping[str, Any]
+    variables: frozenset[str]
+    trainable: frozenset[str]
+    checking: bool = False
+    made: dict[str, Variable] = field(default_factory=dict)
+
+    def make(self, name: str) -> Tensor:
+        """The value of an initializer."""
+        if name not in self.variables:
+            return constant(self.arrays[name], name=fit(name))
+        if self.checking:
+            return placeholder(as_dtype(self.arrays[name].dtype), self.arrays[name].shape)
+        self.made[name] = Variable(self.arrays[name], trainable=name in self.trainable, name=fit(name))
+        value: Tensor = self.made[name].value()
+        return value
+
+
+@dataclass(slots=True)
+class Builder:
+    """Makes nodes of a model. `problems` collects what cannot be imported, by node; None: the first one is raised."""
+
+    opset: int
+    problems: dict[str, str] | None = None
+
+    def nodes(self, nodes: Sequence[Any], scope: Scope, wanted: set[str], around: Around = None) -> None:
+        """Build nodes, in their order, and put what they make into the scope."""
+        used = wanted.union(*(taken_by(n) for n in nodes)) if nodes else wanted
+        for node in (resolved(n, around) for n in nodes):
+            made: Sequence[Tensor | None]
+            try:
+                inputs = [scope.get(i) if i else None for i in node.input]
+                with name_scope(fit(node.name or node.op_type)):
+                    made = self._node(node, inputs, scope, [bool(o) and o in used for o in node.output], around)
+            except MissingError:
+                if self.problems is None:
+                    raise
+                made = ()
+            except (UnsupportedError, TypeError, ValueError) as e:
+                if self.problems is None:
+                    raise
+                self.problems.setdefault(described(node), str(e).strip().split("\n", 1)[0])
+                made = ()
+            for i, output in enumerate(node.output):
+                if output:
+                    scope.values[output] = made[i] if i < len(made) else None
+
+    def _node(
+        self, node: Any, inputs: list[Tensor | None], scope: Scope, wanted: list[bool], around: Around
+    ) -> Sequence[Tensor | None]:
+        attrs = {
+            name: Body(value, self, scope, around) if type(value).__name__ == "GraphProto" else value
+            for name, value in attributes(node).items()
+        }
+        importer = IMPORTERS.get(node.op_type)
+        if importer is None:
+            return self._function(node, inputs, wanted)
+        made = importer(Call(node.op_type, node.name, self.opset, attrs, inputs, wanted), *inputs)
+        return (made,) if isinstance(made, Tensor) else made
+
+    def _function(self, node: Any, inputs: list[Tensor | None], wanted: list[bool]) -> list[Tensor | None]:
+        """An op that the standard defines by others."""
+        function = function_of(node, self.opset, inputs)
+        if function is None:
+            raise UnsupportedError(f"the op {node.op_type} cannot be imported")
+        schema = onnx("defs").get_schema(node.op_type, self.opset, "")
+        given = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+        given.update((a.name, a) for a in node.attribute)
+        inner = Scope({name: inputs[i] if i < len(inputs) else None for i, name in enumerate(function.input)})
+        left_out = {n for n, t in inner.values.items() if t is None}
+        nodes = [without(n, left_out) for n in function.node]
+        version = opset_of(function.opset_import) if function.opset_import else self.opset
+        Builder(version).nodes(nodes, inner, set(function.output), given)
+        return [inner.get(o) if w else None for o, w in zip(function.output, wanted, strict=False)]
+
+
+class Body:
+    """A graph inside a node, with the values around it."""
+
+    def __init__(self, graph: Any, builder: Builder, scope: Scope, around: Around) -> None:
+        self._graph, self._builder, self._scope, self._around = graph, builder, scope, around
+        self.inputs, self.outputs = graph.input, graph.output
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """Build it on these inputs."""
+        return self._build(self._builder, self._scope, inputs)
+
+    def result_types(self, inputs: Sequence[tuple[DType, Dims]]) -> list[tuple[DType, Dims]]:
+        """Types and shapes of its outputs for inputs of these types and shapes; the graph stays as it is."""
+        with Graph().as_default():
+            made = self._build(
+                Builder(self._builder.opset), _Shadow(self._scope), [placeholder(t, d) for t, d in inputs]
+            )
+            return [(t.dtype.base, t.dims) for t in made]
+
+    def _build(self, builder: Builder, around: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
+        scope = Scope({i.name: t for i, t in zip(self._graph.input, inputs, strict=True)}, around)
+        for tensor in self._graph.initializer:
+            scope.values[tensor.name] = constant(array_of(tensor), name=fit(tensor.name))
+        wanted = {o.name for o in self._graph.output}
+        Builder(builder.opset).nodes(self._graph.node, scope, wanted, self._around)
+        return [scope.get(o.name) for o in self._graph.output]
+
+
+def described(node: Any) -> str:
+    """A node as errors name it."""
+    return f"'{node.name}' ({node.op_type})" if node.name else f"{node.op_type}, which makes '{node.output[0]}'"
+
+
+def resolved(node: Any, around: Around) -> Any:
+    """A node of a function with the attributes that it has from the function's call."""
+    if not any(a.ref_attr_name for a in node.attribute):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for a in node.attribute:
+        if not a.ref_attr_name:
+            copy.attribute.append(a)
+        elif around and a.ref_attr_name in around:
+            copy.attribute.add().ParseFromString(around[a.ref_attr_name].SerializeToString())
+            copy.attribute[-1].name = a.name
+    return copy
+
+
+def without(node: Any, names: set[str]) -> Any:
+    """A node of a function that leaves out inputs that its call leaves out."""
+    if not names.intersection(node.input):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    for i, name in enumerate(copy.input):
+        if name in names:
+            copy.input[i] = ""
+    return copy
+
+
+def has_function(node: Any, opset: int) -> bool:
+    """Whether the standard defines an op by others."""
+    definitions = onnx("defs")
+    try:
+        schema = definitions.get_schema(node.op_type, opset, "")
+    except definitions.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def function_of(node: Any, opset: int, inputs: Sequence[Tensor | None]) -> Any | None:
+    """How the standard defines an op by others; None when it does not, or not for such inputs."""
+    package = onnx()
+    if not has_function(node, opset):
+        return None
+    schema = onnx("defs").get_schema(node.op_type, opset, "")
+    message = package.FunctionProto()
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        version = max(versions, default=min(schema.context_dependent_function_opset_versions))
+        about = [type_message(t).SerializeToString() for t in inputs]
+        body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), about)
+        if not body:
+            return None
+        message.ParseFromString(body)
+    else:
+        versions = [v for v in schema.function_opset_versions if v <= opset]
+        body = schema.get_function_with_opset_version(max(versions, default=min(schema.function_opset_versions)))
+        message.ParseFromString(body)
+    return message
+
+
+def bodies_of(node: Any) -> Iterator[Any]:
+    """The graphs inside a node."""
+    for a in node.attribute:
+        if a.HasField("g"):
+            yield a.g
+        yield from a.graphs
+
+
+def all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
+    """These nodes, and those of the graphs inside them."""
+    for node in nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from all_nodes(body.node)
+
+
+def taken_by(node: Any) -> set[str]:
+    """Names of the values that a node takes, and the nodes of graphs inside it."""
+    taken = set(node.input)
+    for body in bodies_of(node):
+        taken |= {o.name for o in body.output}
+        for inner in body.node:
+            taken |= taken_by(inner)
+    return taken
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """A graph that is thrown away, as the default one."""
+    with Graph().as_default():
+        yield
+
+
+def needed(nodes: Sequence[Any], outputs: set[str]) -> list[Any]:
+    """Those nodes that these values depend on, in their order."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted |= taken_by(node)
+    return kept[::-1]
+
+
+def static_uses(nodes: Sequence[Any]) -> set[str]:
+    """Names of values that some node must know when the graph is built."""
+    return {n.input[i] for n in all_nodes(nodes) for i in STATIC.get(n.op_type, ()) if i < len(n.input)}

@@ -1,0 +1,178 @@
+"""Ops that move elements, and values that are made."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graph.core.dtypes import int64
+from ....graph.core.node import Node, Tensor
+from ....graph.core.shape import is_static
+from ..registry import UnsupportedError
+from ..writing import Names, Writer, exports
+
+
+@exports("Reshape")
+def reshape(w: Writer, node: Node) -> Names:
+    """A 0 means a size of 0 here."""
+    return w.emit("Reshape", w.input(node, 0), w.sizes(node.inputs[1]), allowzero=1 if _has_zero(w, node) else 0)
+
+
+def _has_zero(w: Writer, node: Node) -> bool:
+    """Whether a size may be 0, which then is meant. The standard refuses 0 beside -1."""
+    value = w.value(node.inputs[1])
+    return value is None and not _may_infer(node.inputs[1]) or value is not None and bool((value == 0).any())
+
+
+def _may_infer(sizes: Tensor) -> bool:
+    """Whether a -1 may be among sizes that are computed: where they are put together from numbers and sizes."""
+    return any(t.op.type == "Const" and (t.op.attrs["value"] < 0).any() for t in sizes.op.inputs)
+
+
+@exports("Transpose")
+def transpose(w: Writer, node: Node) -> Names:
+    """The order of the axes must be known."""
+    order = w.numbers(node, 1, "the order of the axes")
+    return w.emit("Transpose", w.input(node, 0), perm=order) if order else w.emit("Identity", w.input(node, 0))
+
+
+@exports("ExpandDims")
+def expand_dims(w: Writer, node: Node) -> Names:
+    """A new axis."""
+    return w.emit("Unsqueeze", w.input(node, 0), w.int64s(w.numbers(node, 1, "the axis")))
+
+
+@exports("Squeeze")
+def squeeze(w: Writer, node: Node) -> Names:
+    """Axes of size 1 go."""
+    axes = node.attrs["squeeze_dims"]
+    return w.emit("Squeeze", w.input(node, 0), *([w.int64s(axes)] if axes else []))
+
+
+@exports("ConcatV2")
+def concat(w: Writer, node: Node) -> Names:
+    """Along an axis."""
+    (axis,) = w.numbers(node, len(node.inputs) - 1, "the axis")
+    return w.emit("Concat", *(w.name(t) for t in node.inputs[:-1]), axis=axis)
+
+
+@exports("Pack")
+def pack(w: Writer, node: Node) -> Names:
+    """Joined along a new axis."""
+    rank = w.rank(node.outputs[0])
+    axis = w.int64s([node.attrs["axis"] % rank])
+    return w.emit(
+        "Concat", *(w.emit("Unsqueeze", w.name(t), axis) for t in node.inputs), axis=node.attrs["axis"] % rank
+    )
+
+
+@exports("Unpack")
+def unpack(w: Writer, node: Node) -> Names:
+    """Taken apart along an axis, which goes."""
+    axis = node.attrs["axis"]
+    return [
+        w.emit("Gather", w.input(node, 0), w.array(np.int64(i)), axis=axis % w.rank(node.inputs[0]))
+        for i in range(len(node.outputs))
+    ]
+
+
+@exports("Split", "SplitV")
+def split(w: Writer, node: Node) -> Names:
+    """Into parts along an axis."""
+    x = node.inputs[1 if node.type == "Split" else 0]
+    (axis,) = w.numbers(node, 0 if node.type == "Split" else 2, "the axis")
+    count = len(node.outputs)
+    if count == 1:
+        return w.emit("Identity", w.name(x))
+    if node.type == "Split":
+        return w.emit_many(count, "Split", w.name(x), axis=axis, num_outputs=count)
+    sizes = [t.dims[axis] if t.dims is not None else None for t in node.outputs]
+    if None in sizes:
+        sizes = [int(n) for n in w.known(node.inputs[1], "the parts' sizes")]
+        if -1 in sizes:
+            raise UnsupportedError("the size of a part is known only when the graph runs")
+    return w.emit_many(count, "Split", w.name(x), w.int64s(sizes), axis=axis)
+
+
+@exports("Pad", "PadV2", "MirrorPad")
+def pad(w: Writer, node: Node) -> Names:
+    """With a number, or mirrored without the edge."""
+    around = w.known(node.inputs[1], "the padding")
+    pads = w.int64s(around.T.ravel())
+    if node.type != "MirrorPad":
+        return w.emit("Pad", w.input(node, 0), pads, *([w.input(node, 2)] if node.type == "PadV2" else []))
+    if node.attrs["mode"] != "REFLECT":
+        raise UnsupportedError(f"mode {node.attrs['mode']}; ONNX has REFLECT")
+    return w.emit("Pad", w.input(node, 0), pads, mode="reflect")
+
+
+@exports("Tile")
+def tile(w: Writer, node: Node) -> Names:
+    """Repeated."""
+    return w.emit("Tile", w.input(node, 0), w.sizes(node.inputs[1]))
+
+
+@exports("BroadcastTo")
+def broadcast_to(w: Writer, node: Node) -> Names:
+    """To a larger shape."""
+    return w.emit("Expand", w.input(node, 0), w.sizes(node.inputs[1]))
+
+
+@exports("Fill")
+def fill(w: Writer, node: Node) -> Names:
+    """One number in each place."""
+    return w.emit("Expand", w.input(node, 1), w.sizes(node.inputs[0]))
+
+
+@exports("ZerosLike", "OnesLike")
+def filled_like(w: Writer, node: Node) -> Names:
+    """The same number in each place of a shape."""
+    number = w.like(0 if node.type == "ZerosLike" else 1, node.outputs[0])
+    return w.emit("Expand", number, w.emit("Shape", w.input(node, 0)))
+
+
+@exports("Shape")
+def shape(w: Writer, node: Node) -> Names:
+    """As int64, or as what the graph has."""
+    x, dtype = node.inputs[0], node.outputs[0].dtype.base
+    if is_static(x.dims):
+        return w.array(np.array(x.dims, dtype.np))
+    found = w.emit("Shape", w.name(x))
+    return found if dtype is int64 else w.cast(found, dtype)
+
+
+@exports("Size")
+def size(w: Writer, node: Node) -> Names:
+    """The number of elements."""
+    found, dtype = w.emit("Size", w.input(node, 0)), node.outputs[0].dtype.base
+    return found if dtype is int64 else w.cast(found, dtype)
+
+
+@exports("Rank")
+def rank(w: Writer, node: Node) -> Names:
+    """A number that is known."""
+    return w.array(np.int32(w.rank(node.inputs[0])))
+
+
+@exports("Range")
+def range_(w: Writer, node: Node) -> Names:
+    """Numbers from a start up to a limit."""
+    return w.emit("Range", *(w.name(t) for t in node.inputs))
+
+
+@exports("ReverseV2")
+def reverse(w: Writer, node: Node) -> Names:
+    """Along some axes, by slices that run backwards."""
+    axes = w.numbers(node, 1, "the axes")
+    n = len(axes)
+    ends = [-1] * n, [np.iinfo(np.int64).min] * n, axes, [-1] * n
+    return w.emit("Slice", w.input(node, 0), *map(w.int64s, ends))
+
+
+@exports("MatrixBandPart")
+def band_part(w: Writer, node: Node) -> Names:
+    """One triangle, or both cut to a band."""
+    (below,), (above,) = w.numbers(node, 1, "the band"), w.numbers(node, 2, "the band")
+    made = w.input(node, 0)
+    if above >= 0:
+        made = w.emit("Trilu", made, w.array(np.int64(above)), upper=0)
+    return w.emit("Trilu", made, w.array(np.int64(-below)), upper=1) if below >= 0 else made

@@ -1,0 +1,85 @@
+"""Sums, extremes, running sums; products of matrices; softmax."""
+
+from __future__ import annotations
+
+from ....graph.core.dtypes import bool_, int32, int64
+from ....graph.core.node import Node
+from ..registry import UnsupportedError
+from ..writing import Names, Writer, exports
+
+_REDUCTIONS = {"Sum": "ReduceSum", "Mean": "ReduceMean", "Max": "ReduceMax", "Min": "ReduceMin", "Prod": "ReduceProd"}
+
+
+@exports(*_REDUCTIONS)
+def reduction(w: Writer, node: Node) -> Names:
+    """Along some axes; along none, x as it is."""
+    axes = w.int64s(w.numbers(node, 1, "the axes"))
+    return w.emit(
+        _REDUCTIONS[node.type], w.input(node, 0), axes, keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1
+    )
+
+
+@exports("All", "Any")
+def logic(w: Writer, node: Node) -> Names:
+    """By the extremes of 0 and 1."""
+    numbers = w.cast(w.input(node, 0), int32)
+    op = "ReduceMin" if node.type == "All" else "ReduceMax"
+    axes = w.int64s(w.numbers(node, 1, "the axes"))
+    return w.cast(w.emit(op, numbers, axes, keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1), bool_)
+
+
+@exports("ArgMax", "ArgMin")
+def arg_extreme(w: Writer, node: Node) -> Names:
+    """The place of the first extreme."""
+    (axis,) = w.numbers(node, 1, "the axis")
+    found = w.emit(node.type, w.input(node, 0), axis=axis, keepdims=0)
+    return found if node.outputs[0].dtype.base is int64 else w.cast(found, node.outputs[0].dtype.base)
+
+
+@exports("Cumsum")
+def cumsum(w: Writer, node: Node) -> Names:
+    """Running sums."""
+    how = {name: int(node.attrs[name]) for name in ("exclusive", "reverse")}
+    return w.emit("CumSum", w.input(node, 0), w.sizes(node.inputs[1]), **how)
+
+
+@exports("TopKV2")
+def top_k(w: Writer, node: Node) -> Names:
+    """The largest, and their places."""
+    k = w.emit("Reshape", w.sizes(node.inputs[1]), w.int64s([1]))
+    values, places = w.emit_many(2, "TopK", w.input(node, 0), k)
+    return [values, w.cast(places, node.outputs[1].dtype.base)]
+
+
+@exports("Softmax", "LogSoftmax")
+def softmax(w: Writer, node: Node) -> Names:
+    """Along the last axis."""
+    return w.emit(node.type, w.input(node, 0), axis=-1)
+
+
+@exports("MatMul")
+def matmul(w: Writer, node: Node) -> Names:
+    """Of matrices, which may be transposed."""
+    a, b = bool(node.attrs["transpose_a"]), bool(node.attrs["transpose_b"])
+    left, right = (w.moved(t, [1, 0]) if turn else w.name(t) for t, turn in zip(node.inputs, (a, b), strict=True))
+    return w.emit("MatMul", left, right)
+
+
+@exports("BatchMatMulV2")
+def batch_matmul(w: Writer, node: Node) -> Names:
+    """Of stacks of matrices, which may be transposed."""
+    turned = []
+    for t, attr in zip(node.inputs, ("adj_x", "adj_y"), strict=True):
+        rank = w.rank(t)
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        turned.append(w.moved(t, order) if node.attrs[attr] else w.name(t))
+    return w.emit("MatMul", *turned)
+
+
+@exports("Einsum")
+def einsum(w: Writer, node: Node) -> Names:
+    """By letters."""
+    inputs, _, result = node.attrs["equation"].partition("->")
+    if "..." in inputs or len(set(result)) < len(result):
+        raise UnsupportedError(f"the equation {node.attrs['equation']}")
+    return w.emit("Einsum", *(w.name(t) for t in node.inputs), equation=node.attrs["equation"])

@@ -1,0 +1,194 @@
+"""Ops that pick elements or change picked ones: slices, gathers, scatters, conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.build import constant
+from ....graph.core.constant_value import static_value
+from ....graph.core.dtypes import bool_, int32, int64
+from ....graph.core.node import Tensor
+from ....graph.ops.array.concat_stack import concat, stack
+from ....graph.ops.array.creation import range as range_
+from ....graph.ops.array.gather import gather, gather_nd, one_hot
+from ....graph.ops.array.scatter import (
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_update,
+)
+from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
+from ....graph.ops.math.arithmetic import add
+from ....graph.ops.math.cast import cast
+from ....graph.ops.math.compare import less, where, where_v2
+from ..registry import Call, UnsupportedError, imports, positive
+
+
+def from_front(x: Tensor, places: Tensor, axis: int) -> Tensor:
+    """Places along an axis, those counted from the end counted from the front."""
+    known = static_value(places)
+    if known is not None and (known >= 0).all():
+        return places
+    size = x.dims[axis] if x.dims is not None else None
+    if known is not None and size is not None:
+        return constant(np.where(known < 0, known + size, known).astype(known.dtype))
+    whole = cast(shape(x)[axis], places.dtype.base) if size is None else size
+    return where_v2(less(places, 0), add(places, whole), places)
+
+
+@imports("Slice", static=(1, 2, 3, 4))
+def slice_(
+    call: Call, x: Tensor, starts: Tensor | None = None, ends: Tensor | None = None, axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Python's slices along some axes; the limits may be known only when the graph runs."""
+    rank = len(call.dims(x))
+    along = call.numbers("axes", axes)
+    count = starts.dims[0] if starts is not None and starts.dims else len(call.attr("starts", ()))
+    if along is None:
+        if count is None:
+            raise UnsupportedError("the number of slices is known only when the graph runs")
+        along = list(range(count))
+    strides = call.numbers("steps", steps) or [1] * len(along)
+    key: list[Any] = [slice(None)] * rank
+    for i, (axis, step) in enumerate(zip(along, strides, strict=True)):
+        first, behind = _limit(call, "starts", starts, i), _limit(call, "ends", ends, i)
+        size = x.dims[positive(axis, rank)] if x.dims else None
+        key[positive(axis, rank)] = slice(_clamped(first, size), _end(behind, size, step), step)
+    return x[tuple(key)]
+
+
+_FAR = 2**31 - 1  # a slice's limits are int32; the standard writes the largest int64 for "to the end"
+
+
+def _limit(call: Call, name: str, tensor: Tensor | None, i: int) -> Any:
+    """One limit of a slice: a number, or a tensor."""
+    if tensor is None:
+        return int(call.attr(name)[i])
+    value = static_value(tensor)
+    return int(value.ravel()[i]) if value is not None else tensor[i]
+
+
+def _clamped(limit: Any, size: int | None) -> Any:
+    if isinstance(limit, Tensor):
+        return limit
+    return max(-_FAR, min(_FAR, limit))
+
+
+def _end(limit: Any, size: int | None, step: int) -> Any:
+    """An end before the first element means that it belongs to a slice that runs backwards."""
+    if isinstance(limit, Tensor):
+        return limit
+    if step < 0 and (limit <= -_FAR or (size is not None and limit < -size)):
+        return None
+    return max(-_FAR, min(_FAR, limit))
+
+
+@imports("Gather")
+def gather_(call: Call, x: Tensor, places: Tensor) -> Tensor:
+    """Slices along an axis; places may be counted from the end."""
+    axis = positive(call.attr("axis", 0), len(call.dims(x)))
+    return gather(x, from_front(x, places, axis), axis=axis)
+
+
+@imports("GatherND")
+def gather_nd_(call: Call, x: Tensor, places: Tensor) -> Tensor:
+    """Elements or slices by coordinates."""
+    batch = call.attr("batch_dims", 0)
+    return gather_nd(x, _coordinates_from_front(call, x, places, batch), batch_dims=batch)
+
+
+def _coordinates_from_front(call: Call, x: Tensor, places: Tensor, batch: int = 0) -> Tensor:
+    known = static_value(places)
+    if known is not None and (known >= 0).all():
+        return places
+    known_depth = call.dims(places)[-1]
+    depth: Any = known_depth if known_depth is not None else shape(places)[-1]
+    sizes = shape(x, out_type=int64)[batch : batch + depth]
+    return where_v2(less(places, 0), add(places, sizes), places)
+
+
+def _elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
+    """Coordinates of the elements that `places` names along one axis: one for each of its own elements."""
+    rank = len(call.dims(x))
+    axis = positive(call.attr("axis", 0), rank)
+    sizes = shape(places)
+    own = from_front(x, places, axis)
+    grid: list[Tensor] = []
+    for i in range(rank):
+        if i == axis:
+            grid.append(cast(own, int64))
+            continue
+        line = reshape(cast(range_(sizes[i]), int64), [-1 if j == i else 1 for j in range(rank)])
+        grid.append(broadcast_to(line, sizes))
+    return stack(grid, axis=rank)
+
+
+@imports("GatherElements")
+def gather_elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
+    """One element for each place."""
+    made = gather_nd(x, _elements(call, x, places))
+    made.set_shape(places.dims)
+    return made
+
+
+_SCATTERS: dict[str, Any] = {
+    "none": tensor_scatter_nd_update,
+    "add": tensor_scatter_nd_add,
+    "max": tensor_scatter_nd_max,
+    "min": tensor_scatter_nd_min,
+}
+
+
+def _scatter(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
+    made: Tensor = _SCATTERS[call.only("reduction", *_SCATTERS)](x, places, updates)
+    return made
+
+
+@imports("Scatter", "ScatterElements")
+def scatter_elements(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
+    """One element changed for each place."""
+    return _scatter(call, x, _elements(call, x, places), updates)
+
+
+@imports("ScatterND")
+def scatter_nd(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
+    """Elements or slices changed, by coordinates."""
+    return _scatter(call, x, _coordinates_from_front(call, x, places), updates)
+
+
+@imports("OneHot")
+def one_hot_(call: Call, places: Tensor, depth: Tensor, values: Tensor) -> Tensor:
+    """`values` holds the one that is off, and the one that is on; negative places count from the end."""
+    many = cast(reshape(depth, []), int32)
+    whole = cast(many, int64)
+    at = cast(places, int64)
+    at = where_v2(less(at, 0), add(at, whole), at)
+    return one_hot(at, many, values[1], values[0], axis=call.attr("axis", -1))
+
+
+@imports("NonZero")
+def non_zero(call: Call, x: Tensor) -> Tensor:
+    """Coordinates of what is not 0, one in each column."""
+    if call.dims(x) == ():
+        x = expand_dims(x, 0)
+        return transpose(where(cast(x, bool_)))[:0]
+    return transpose(where(cast(x, bool_)))
+
+
+@imports("Compress")
+def compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
+    """Slices where a condition holds; it may be shorter than the axis."""
+    axis = call.attr("axis")
+    places = squeeze(where(condition), [1])
+    return (
+        gather(reshape(x, [-1]), places) if axis is None else gather(x, places, axis=positive(axis, len(call.dims(x))))
+    )
+
+
+def along(values: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors joined; one alone as it is."""
+    return values[0] if len(values) == 1 else concat(list(values), axis)

@@ -1,0 +1,120 @@
+"""Ops that make one number of many: sums, extremes, places of extremes, running sums; and softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....graph.core.dtypes import int32, int64
+from ....graph.core.node import Tensor
+from ....graph.ops.array.gather import gather, one_hot, reverse
+from ....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ....graph.ops.array.sorting import argsort, top_k
+from ....graph.ops.math.arithmetic import absolute, sqrt, square, subtract
+from ....graph.ops.math.cast import cast
+from ....graph.ops.math.elementwise import log
+from ....graph.ops.math.reduce import (
+    reduce_all,
+    reduce_any,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
+from ....graph.ops.math.scan import argmax, argmin, cumprod, cumsum
+from ....graph.ops.math.statistics import reduce_logsumexp
+from ....graph.ops.nn.softmax import log_softmax, softmax
+from ..registry import Call, UnsupportedError, imports, positive
+from .arranging import flat
+
+_REDUCTIONS: dict[str, Any] = {
+    "ReduceSum": reduce_sum,
+    "ReduceMean": reduce_mean,
+    "ReduceProd": reduce_prod,
+    "ReduceL1": lambda x, axes, keep: reduce_sum(absolute(x), axes, keep),
+    "ReduceL2": lambda x, axes, keep: _root(reduce_sum(square(x), axes, keep)),
+    "ReduceLogSum": lambda x, axes, keep: log(reduce_sum(x, axes, keep)),
+    "ReduceLogSumExp": reduce_logsumexp,
+    "ReduceSumSquare": lambda x, axes, keep: reduce_sum(square(x), axes, keep),
+    "ReduceMax": lambda x, axes, keep: (reduce_any if x.dtype.base.is_bool else reduce_max)(x, axes, keep),
+    "ReduceMin": lambda x, axes, keep: (reduce_all if x.dtype.base.is_bool else reduce_min)(x, axes, keep),
+}
+
+
+def _root(x: Tensor) -> Tensor:
+    if x.dtype.base.is_floating:
+        return sqrt(x)
+    rooted: Tensor = cast(sqrt(cast(x, "float64")), x.dtype.base)
+    return rooted
+
+
+@imports(*_REDUCTIONS, static=(1,))
+def reduction(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    """Along axes that are an attribute or, in newer models, an input; without any, along all."""
+    along = call.numbers("axes", axes)
+    keep = bool(call.attr("keepdims", 1))
+    if not along:
+        none: list[int] = []
+        along = none if call.attr("noop_with_empty_axes", 0) else None
+    made: Tensor = _REDUCTIONS[call.op](x, along, keep)
+    return made
+
+
+@imports("ArgMax", "ArgMin")
+def arg_extreme(call: Call, x: Tensor) -> Tensor:
+    """The place of the first extreme, or of the last one."""
+    axis = positive(call.attr("axis", 0), len(call.dims(x)))
+    function = argmax if call.op == "ArgMax" else argmin
+    if call.attr("select_last_index", 0):
+        found = function(reverse(x, [axis]), axis, output_type=int64)
+        found = subtract(cast(shape(x)[axis] - 1, int64), found)
+    else:
+        found = function(x, axis, output_type=int64)
+    return expand_dims(found, axis) if call.attr("keepdims", 1) else found
+
+
+@imports("TopK")
+def topk(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The largest or the smallest along an axis, and their places."""
+    rank = len(call.dims(x))
+    axis = positive(call.attr("axis", -1), rank)
+    count: Any = int(call.attr("k")) if k is None else cast(reshape(k, []), int32)
+    swap = [*(i for i in range(rank) if i != axis), axis]
+    back = [swap.index(i) for i in range(rank)]
+    last = x if axis == rank - 1 else transpose(x, swap)
+    if call.attr("largest", 1):
+        values, places = top_k(last, count)
+    else:
+        places = argsort(last, stable=True)[..., :count]
+        values = gather(last, places, axis=rank - 1, batch_dims=rank - 1)
+    made = [values, cast(places, int64)]
+    first, second = made if axis == rank - 1 else [transpose(m, back) for m in made]
+    return first, second
+
+
+@imports("CumSum", "CumProd")
+def cumulated(call: Call, x: Tensor, axis: Tensor) -> Tensor:
+    """Running sums or products."""
+    function = cumsum if call.op == "CumSum" else cumprod
+    return function(x, reshape(axis, []), bool(call.attr("exclusive", 0)), bool(call.attr("reverse", 0)))
+
+
+@imports("Softmax", "LogSoftmax", "Hardmax")
+def softmax_(call: Call, x: Tensor) -> Tensor:
+    """Along one axis; before opset 13 along all from the axis on."""
+    function: Any = {"Softmax": softmax, "LogSoftmax": log_softmax, "Hardmax": _hardmax}[call.op]
+    if call.opset >= 13:
+        return function(x, call.attr("axis", -1))  # type: ignore[no-any-return]
+    rank = len(call.dims(x))
+    axis = positive(call.attr("axis", 1), rank) if rank else 0
+    if axis == rank - 1:
+        return function(x, -1)  # type: ignore[no-any-return]
+    return reshape(function(flat(x, axis), -1), shape(x))
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    if x.dims is None:
+        raise UnsupportedError("the rank of the input is not known")
+    axis = positive(axis, len(x.dims))
+    depth = x.dims[axis] if x.dims[axis] is not None else shape(x)[axis]
+    return one_hot(argmax(x, axis), depth, axis=axis, dtype=x.dtype.base)

@@ -1,0 +1,181 @@
+"""`dt.onnx.load`: a model from elsewhere as nodes of the default graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.core.build import TensorLike, convert, placeholder
+from ...graph.core.default_graph import name_scope
+from ...graph.core.dtypes import as_dtype
+from ...graph.core.errors import UnimplementedError
+from ...graph.core.node import Tensor
+from ...graph.core.shape import compatible, text
+from ...graph.variables.variable import Variable
+from .building import (
+    Builder,
+    Scope,
+    Weights,
+    all_nodes,
+    aside,
+    described,
+    fit,
+    has_function,
+    needed,
+    stand_in,
+    static_uses,
+    taken_by,
+)
+from .messages import array_of, opset_of, read_model, type_of
+from .registry import IMPORTERS, UnsupportedError
+
+# Inputs of ops that are running statistics: state that a model has, but does not learn by gradients.
+_STATISTICS = {"BatchNormalization": (3, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model in the graph.
+
+    Attributes:
+        inputs: the tensors that it takes, by their names in the model: those given to `load`, or placeholders.
+        outputs: the tensors that it makes, by their names in the model.
+        variables: the variables that hold its weights, by their names in the model.
+    """
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    variables: Mapping[str, Variable]
+
+
+def load(
+    model: str | os.PathLike[str] | Any,
+    inputs: Mapping[str, TensorLike] | None = None,
+    *,
+    outputs: Sequence[str] | None = None,
+    weights: str = "variables",
+    trainable: bool | Callable[[str], bool] = True,
+    name: str | None = None,
+) -> Model:
+    """Add an ONNX model to the default graph.
+
+    Device blocks around the call apply to its nodes, as to any others; so the model can be placed, split over devices, run by a
+    cluster, and trained further.
+
+    Args:
+        model: a file, or a `ModelProto`.
+        inputs: tensors or values for the model's inputs, by name. Inputs that are left out become placeholders.
+        outputs: names of the values that are wanted, those between nodes too; only what they need is built. None: the
+            model's outputs.
+        weights: "variables": its floating-point arrays become variables (but for scalars, and for what must be known when the
+            graph is built, such as the factors of Resize). "constants": all stay constants.
+        trainable: whether the variables are trained; or a function that tells it by a weight's name. Running means and
+            variances of batch normalisation never are.
+        name: the name scope of its nodes; None: the name of the model's graph.
+
+    Returns:
+        A `Model`: its `inputs`, `outputs` and `variables`, each by the names that they have in the model.
+
+    Raises:
+        UnimplementedError: the package onnx is not installed; or the model asks for what cannot be imported: the text names all ops
+            and nodes. InvalidArgumentError: it is no valid model, or of another version. ValueError, TypeError: an input or output
+            has no such name, type or shape. The graph has not changed then.
+
+    >>> model = dt.onnx.load("model.onnx", {"x": images})
+    >>> loss = dt.reduce_mean(dt.square(model.outputs["y"] - wanted))
+    """
+    if weights not in ("variables", "constants"):
+        raise ValueError(f"weights must be 'variables' or 'constants', not {weights!r}")
+    message, called = read_model(model)
+    graph = message.graph
+    wanted = list(dict.fromkeys(outputs if outputs is not None else [o.name for o in graph.output]))
+    nodes = needed(graph.node, set(wanted))
+    _check_names(called, graph, inputs or {}, wanted)
+    opset = opset_of(message.opset_import)
+    _check_ops(called, nodes, opset)
+    try:
+        arrays = {t.name: array_of(t) for t in graph.initializer}
+        types = {i.name: type_of(i) for i in graph.input if i.name not in arrays}
+    except UnsupportedError as e:
+        raise UnimplementedError(None, None, f"{called} cannot be imported: {e}") from None
+    given = {key: _checked(called, key, value, types[key]) for key, value in (inputs or {}).items()}
+
+    def build(problems: dict[str, str] | None, feeds: Mapping[str, Tensor], found: Weights) -> Model:
+        with name_scope(fit(name or graph.name or "onnx")):
+            made = {key: feeds[key] if key in feeds else placeholder(*types[key], name=fit(key)) for key in types}
+            used = {i for n in nodes for i in taken_by(n)} | set(wanted)
+            scope = Scope({**made, **{key: found.make(key) for key in arrays if key in used}})
+            Builder(opset, problems).nodes(nodes, scope, set(wanted))
+            ends = {o: found_at for o in wanted if (found_at := scope.values.get(o)) is not None}
+            return Model(made, ends, found.made)
+
+    choice = _weights(nodes, arrays, weights == "variables", trainable)
+    problems: dict[str, str] = {}
+    with aside():
+        build(problems, {key: stand_in(t) for key, t in given.items()}, Weights(arrays, *choice, checking=True))
+    if problems:
+        listed = "".join(f"\n  {node}: {why}" for node, why in problems.items())
+        raise UnimplementedError(
+            None, None, f"{called} cannot be imported, and nothing was added to the graph:{listed}"
+        )
+    return build(None, given, Weights(arrays, *choice))
+
+
+def _weights(
+    nodes: Sequence[Any], arrays: Mapping[str, Any], wanted: bool, trainable: bool | Callable[[str], bool]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of the initializers that become variables, and of those that are trained."""
+    fixed = static_uses(nodes)
+    variables = frozenset(
+        key for key, a in arrays.items() if wanted and a.ndim and key not in fixed and as_dtype(a.dtype).is_floating
+    )
+    kept = {n.input[i] for n in all_nodes(nodes) for i in _STATISTICS.get(n.op_type, ()) if i < len(n.input)}
+    learn = trainable if callable(trainable) else lambda key: bool(trainable)
+    return variables, frozenset(key for key in variables if key not in kept and learn(key))
+
+
+def _check_names(called: str, graph: Any, inputs: Mapping[str, TensorLike], outputs: Sequence[str]) -> None:
+    """ValueError for inputs and outputs that the model does not have."""
+    weights = {t.name for t in graph.initializer}
+    there = [i.name for i in graph.input if i.name not in weights]
+    for key in inputs:
+        if key not in there:
+            raise ValueError(f"{called} has no input '{key}'; it has {', '.join(map(repr, there)) or 'none'}")
+    made = {o for n in graph.node for o in n.output if o} | weights | set(there)
+    for key in outputs:
+        if key not in made:
+            raise ValueError(
+                f"{called} has no value '{key}'; its outputs are {', '.join(repr(o.name) for o in graph.output)}"
+            )
+
+
+def _check_ops(called: str, nodes: Sequence[Any], opset: int) -> None:
+    """UnimplementedError that names all ops that cannot be imported, with their nodes."""
+    missing: dict[str, list[str]] = {}
+    for node in all_nodes(nodes):
+        standard = node.domain in ("", "ai.onnx")
+        if not (standard and (node.op_type in IMPORTERS or has_function(node, opset))):
+            op = node.op_type if standard else f"{node.domain}.{node.op_type}"
+            missing.setdefault(op, []).append(described(node))
+    if missing:
+        listed = "".join(f"\n  {op}: {', '.join(where)}" for op, where in missing.items())
+        raise UnimplementedError(
+            None,
+            None,
+            f"{called} asks for ops that cannot be imported, so nothing was added to the graph:{listed}",
+        )
+
+
+def _checked(called: str, key: str, value: TensorLike, declared: Any) -> Tensor:
+    """A tensor for an input, which must be of the model's type and shape."""
+    dtype, dims = declared
+    tensor = convert(value, None if isinstance(value, Tensor) else dtype, name=fit(key))
+    if tensor.dtype.base is not dtype:
+        raise TypeError(
+            f"Input '{key}' of {called} is {dtype.name}, not {tensor.dtype.base.name}: {tensor!r}; use dt.cast"
+        )
+    if not compatible(tensor.dims, dims):
+        raise ValueError(f"Input '{key}' of {called} has shape {text(dims)}, not {text(tensor.dims)}: {tensor!r}")
+    return tensor

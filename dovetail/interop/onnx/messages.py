@@ -1,0 +1,146 @@
+"""ONNX's messages read: models, the types and shapes of values, the attributes of nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.dtypes import DType, as_dtype, string
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.node import Tensor
+from ...graph.core.shape import Dims
+from .package import onnx
+from .registry import Array, UnsupportedError
+
+OPSETS = (7, 28)
+"""Versions of the standard whose models are read; before 7, shapes were broadcast by attributes."""
+
+
+def read_model(model: Any) -> tuple[Any, str]:
+    """A model from a file or a message, checked, its own functions put in where they are called; and what to call it.
+
+    Raises:
+        InvalidArgumentError: it is no valid model, or of another version than those of OPSETS. OSError: it cannot be read.
+    """
+    package = onnx()
+    name = "the model"
+    if isinstance(model, (str, os.PathLike)):
+        name = repr(str(model))
+        if not Path(model).is_file():
+            raise FileNotFoundError(f"There is no file {name}")
+        try:
+            message = package.load(os.fspath(model))
+            package.checker.check_model(os.fspath(model))
+        except Exception as e:  # protobuf's and the checker's errors are of many kinds
+            raise InvalidArgumentError(None, None, f"{name} is no valid ONNX model: {e}") from None
+    else:
+        message = model
+        try:
+            package.checker.check_model(message)
+        except Exception as e:
+            raise InvalidArgumentError(None, None, f"This is no valid ONNX model: {e}") from None
+    version = opset_of(message.opset_import)
+    if not OPSETS[0] <= version <= OPSETS[1]:
+        raise InvalidArgumentError(
+            None, None, f"{name} is written in opset {version}; {OPSETS[0]} to {OPSETS[1]} are read. "
+            "onnx.version_converter can rewrite it",
+        )  # fmt: skip
+    return (onnx("inliner").inline_local_functions(message) if message.functions else message), name
+
+
+def opset_of(imported: Any) -> int:
+    """The version of the standard's own ops."""
+    return max((int(o.version) for o in imported if o.domain in ("", "ai.onnx")), default=OPSETS[1])
+
+
+def element_type(number: int) -> DType:
+    """The element type that has this number in ONNX.
+
+    Raises:
+        UnsupportedError: the graph has no such type.
+    """
+    messages = onnx()
+    if number == messages.TensorProto.STRING:
+        return string
+    try:
+        return as_dtype(messages.helper.tensor_dtype_to_np_dtype(number)).base
+    except (TypeError, KeyError, ValueError):
+        known = {v: k for k, v in messages.TensorProto.DataType.items()}
+        raise UnsupportedError(f"element type {known.get(number, number)}") from None
+
+
+def element_number(dtype: DType) -> int:
+    """The number that an element type has in ONNX."""
+    messages = onnx()
+    if dtype.base is string:
+        return int(messages.TensorProto.STRING)
+    return int(messages.helper.np_dtype_to_tensor_dtype(dtype.base.np))
+
+
+def type_of(value: Any) -> tuple[DType, Dims]:
+    """Type and shape of a value; sizes that only have a name are unknown.
+
+    Raises:
+        UnsupportedError: it is no tensor.
+    """
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise UnsupportedError(f"'{value.name}' is no tensor but a {str(kind).removesuffix('_type')}")
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return element_type(tensor.elem_type), None
+    dims = tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    return element_type(tensor.elem_type), dims
+
+
+def type_message(tensor: Tensor | None, names: Sequence[str | None] = ()) -> Any:
+    """A tensor's type and shape as a message; an empty one for none. `names` are those of sizes that are not known."""
+    made = onnx().TypeProto()
+    if tensor is None:
+        return made
+    made.tensor_type.elem_type = element_number(tensor.dtype)
+    if tensor.dims is not None:
+        made.tensor_type.shape.SetInParent()
+        for i, n in enumerate(tensor.dims):
+            dim = made.tensor_type.shape.dim.add()
+            if n is not None:
+                dim.dim_value = n
+            elif i < len(names) and names[i]:
+                dim.dim_param = names[i]
+    return made
+
+
+def array_of(tensor: Any) -> Array:
+    """The values of a tensor in a message; text as bytes."""
+    element_type(tensor.data_type)
+    array: Array = onnx("numpy_helper").to_array(tensor)
+    if array.dtype.kind in "USO":
+        encoded = [v.encode() if isinstance(v, str) else v for v in array.ravel().tolist()]
+        out = np.empty(len(encoded), object)
+        out[:] = encoded
+        return out.reshape(array.shape)
+    return array
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """A node's attributes as Python values; graphs stay messages."""
+    types = onnx().AttributeProto
+    found: dict[str, Any] = {}
+    for a in node.attribute:
+        if a.type == types.SPARSE_TENSOR:
+            raise UnsupportedError("a sparse constant")
+        value = onnx("helper").get_attribute_value(a)
+        if a.type == types.STRING:
+            value = value.decode()
+        elif a.type == types.STRINGS:
+            value = [v.decode() for v in value]
+        elif a.type == types.TENSOR:
+            value = array_of(value)
+        elif a.type in (types.INTS, types.FLOATS):
+            value = list(value)
+        found[a.name] = value
+    return found

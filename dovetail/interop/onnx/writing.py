@@ -1,0 +1,199 @@
+"""How nodes of a graph become nodes of an ONNX model: one function per op.
+
+An exporter gets a `Writer` and a node, emits nodes of the standard, and says what the node's outputs are called in the model.
+
+    @exports("Square")
+    def square(w: Writer, node: Node) -> Names:
+        return w.emit("Mul", w.input(node, 0), w.input(node, 0))
+
+An array whose value is known when the model is written, a constant or a variable's, can be taken as such: a filter is
+laid out anew once, not by a node of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...graph.core.constant_value import static_value
+from ...graph.core.dtypes import DType, int64
+from ...graph.core.node import Node, Tensor
+from .messages import element_number
+from .package import onnx
+from .registry import Array, UnsupportedError
+
+Names: TypeAlias = str | Sequence[str]
+Exporter: TypeAlias = Callable[["Writer", Node], Names]
+
+EXPORTERS: dict[str, Exporter] = {}
+
+
+def exports(*ops: str) -> Callable[[Exporter], Exporter]:
+    """Say that a function exports these ops."""
+
+    def register(function: Exporter) -> Exporter:
+        for op in ops:
+            EXPORTERS[op] = function
+        return function
+
+    return register
+
+
+def exports_as(**ops: str) -> None:
+    """Say that an op of the graph is one of the standard with the same inputs."""
+    for mine, theirs in ops.items():
+        exports(mine)(_same(theirs))
+
+
+def _same(op: str) -> Exporter:
+    return lambda w, node: w.emit(op, *(w.name(t) for t in node.inputs))
+
+
+def _message(name: str, value: Any) -> Any:
+    """An array as a message."""
+    found = np.asarray(value)
+    if found.dtype == object:
+        text = [v if isinstance(v, bytes) else str(v).encode() for v in found.ravel()]
+        return onnx("helper").make_tensor(name, onnx().TensorProto.STRING, found.shape, text)
+    return onnx("numpy_helper").from_array(np.ascontiguousarray(found).reshape(found.shape), name)
+
+
+@dataclass(slots=True)
+class Writer:
+    """The model while it is written.
+
+    Attributes:
+        names: what tensors are called. values: arrays of tensors that are known: constants, and variables as they stand.
+        nodes, arrays: what the model has so far. makers: for each of its nodes, the name of the graph's own.
+        scope: the name of the node that is written. taken: names that something has.
+    """
+
+    names: dict[Tensor, str] = field(default_factory=dict)
+    values: dict[Tensor, Array] = field(default_factory=dict)
+    nodes: list[Any] = field(default_factory=list)
+    makers: list[str] = field(default_factory=list)
+    arrays: dict[str, Any] = field(default_factory=dict)
+    scope: str = ""
+    taken: set[str] = field(default_factory=set)
+
+    # --- what a node takes ---------------------------------------------------------------------------------------
+
+    def name(self, tensor: Tensor) -> str:
+        """What a tensor is called; one whose value is known becomes an array of the model when it is first asked for."""
+        if tensor not in self.names:
+            if tensor not in self.values:
+                raise UnsupportedError(f"'{tensor.name}' is an output of {tensor.op.type} that ONNX does not have")
+            self.names[tensor] = self._array_of(tensor, self.values[tensor], self._title(tensor))
+        return self.names[tensor]
+
+    def input(self, node: Node, index: int) -> str:
+        """What an input of a node is called."""
+        return self.name(node.inputs[index])
+
+    def known(self, tensor: Tensor, what: str) -> Array:
+        """A value that the model must hold as a number.
+
+        Raises:
+            UnsupportedError: it is known only when the graph runs.
+        """
+        value = self.value(tensor)
+        if value is None:
+            raise UnsupportedError(f"{what} is known only when the graph runs")
+        return value
+
+    def value(self, tensor: Tensor) -> Array | None:
+        """A tensor's value where it is known."""
+        return self.values[tensor] if tensor in self.values else static_value(tensor)
+
+    def numbers(self, node: Node, index: int, what: str) -> list[int]:
+        """An input as whole numbers; UnsupportedError where they are known only when the graph runs."""
+        return [int(v) for v in self.known(node.inputs[index], what).ravel()]
+
+    def rank(self, tensor: Tensor) -> int:
+        """A tensor's rank; UnsupportedError where it is not known."""
+        if tensor.dims is None:
+            raise UnsupportedError(f"the rank of '{tensor.name}' is not known")
+        return len(tensor.dims)
+
+    # --- what it makes -------------------------------------------------------------------------------------------
+
+    def array(self, value: Any, name: str = "") -> str:
+        """A constant of the model."""
+        made = self.fresh(name or f"{self.scope}/constant")
+        self.nodes.append(
+            onnx("helper").make_node(
+                "Constant", [], [made], self.fresh(f"{made}/Constant"), value=_message(made, value)
+            )
+        )
+        self.makers.append(self.scope)
+        return made
+
+    def _title(self, tensor: Tensor) -> str:
+        """What an array is called: a variable's value as the variable."""
+        reads = tensor.op.inputs and tensor.op.type in ("Identity", "ReadVariableOp")
+        return tensor.op.inputs[0].op.name if reads else tensor.op.name
+
+    def _array_of(self, tensor: Tensor, value: Any, name: str) -> str:
+        """A constant for a constant; for a variable, an initializer: so readers know which numbers were learnt."""
+        if tensor.op.type == "Const":
+            return self.array(value, name)
+        made = self.fresh(name)
+        self.arrays[made] = _message(made, value)
+        return made
+
+    def int64s(self, values: Any) -> str:
+        """An array of the type that the standard has for sizes, axes and places."""
+        return self.array(np.asarray(values, np.int64))
+
+    def like(self, value: Any, tensor: Tensor) -> str:
+        """A number of a tensor's type."""
+        return self.array(np.asarray(value, tensor.dtype.base.np))
+
+    def emit(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """A node of the model; gives the name of its output."""
+        return self.emit_many(1, op, *inputs, **attrs)[0]
+
+    def emit_many(self, count: int, op: str, *inputs: str, **attrs: Any) -> list[str]:
+        """A node of the model with so many outputs; gives their names."""
+        outputs = [self.fresh(f"{self.scope}/{op}") for _ in range(count)]
+        self.nodes.append(onnx("helper").make_node(op, list(inputs), outputs, self.fresh(self.scope), **attrs))
+        self.makers.append(self.scope)
+        return outputs
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing else has."""
+        made, i = name, 0
+        while made in self.taken:
+            i += 1
+            made = f"{name}_{i}"
+        self.taken.add(made)
+        return made
+
+    def cast(self, name: str, to: DType) -> str:
+        """A value in another type."""
+        return self.emit("Cast", name, to=element_number(to))
+
+    def sizes(self, tensor: Tensor) -> str:
+        """A shape, an axis or places as the standard wants them: int64."""
+        value = self.value(tensor)
+        if value is not None:
+            return self.int64s(value)
+        return self.name(tensor) if tensor.dtype.base is int64 else self.cast(self.name(tensor), int64)
+
+    def moved(self, tensor: Tensor, order: Sequence[int]) -> str:
+        """A tensor with its axes in another order; laid out now if its value is known."""
+        if tensor in self.values:
+            return self._array_of(tensor, self.values[tensor].transpose(order), f"{self._title(tensor)}_moved")
+        return self.emit("Transpose", self.name(tensor), perm=list(order))
+
+    def turned(self, name: str, order: Sequence[int]) -> str:
+        """A value of the model with its axes in another order."""
+        return self.emit("Transpose", name, perm=list(order))
+
+    def attr(self, node: Node, name: str) -> Any:
+        """An attribute of a node of the graph."""
+        attrs: Mapping[str, Any] = node.attrs
+        return attrs[name]

@@ -1,0 +1,27 @@
+"""Summaries for TensorBoard: nodes that make them, and writers that put them into event files (`dt.summary`).
+
+Event files are written by tensorboardX (`pip install 'dovetail[tensorboard]'`), which is loaded by the first writer.
+"""
+
+from typing import Any
+
+from .nodes import histogram, image, merge, merge_all, scalar, tensor_summary
+from .writer import FileWriter, FileWriterCache
+
+_MESSAGES = ("Event", "Summary", "SummaryMetadata")
+
+
+def __getattr__(name: str) -> Any:
+    """tensorboardX's messages, loaded when they are used."""
+    if name not in _MESSAGES:
+        raise AttributeError(f"module 'dovetail.summary' has no attribute {name!r}")
+    from ...graph.ops.io.summaries import messages
+
+    if name != "Event":
+        return getattr(messages(), name)
+    from tensorboardX.proto import event_pb2
+
+    return event_pb2.Event
+
+
+__all__ = ["FileWriter", "FileWriterCache", "histogram", "image", "merge", "merge_all", "scalar", "tensor_summary"]

@@ -1,0 +1,114 @@
+"""Nodes that make summaries, under TensorFlow 1's names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ...distribute.context import get_replica_context
+from ...graph.core.build import TensorLike, apply, convert
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.node import Tensor
+from ...graph.ops.io import summaries as _summaries  # noqa: F401  (defines the ops)
+
+
+def scalar(
+    name: str, tensor: TensorLike, collections: Sequence[str] | None = None, family: str | None = None
+) -> Tensor:
+    """A number to be drawn over the steps.
+
+    Args:
+        name: of the node; its full name is the tag. tensor: a scalar.
+        collections: where to keep the summary; None: where `merge_all` finds it. family: comes before the tag.
+
+    Returns:
+        a string scalar: a serialised `Summary`.
+    """
+    return _summary("ScalarSummary", name, tensor, collections, family, {})
+
+
+def histogram(
+    name: str, values: TensorLike, collections: Sequence[str] | None = None, family: str | None = None
+) -> Tensor:
+    """How values of any shape are spread. Arguments as of `scalar`. A NaN or an infinity is an InvalidArgumentError when it runs."""
+    return _summary("HistogramSummary", name, values, collections, family, {})
+
+
+def image(
+    name: str,
+    tensor: TensorLike,
+    max_outputs: int = 3,
+    collections: Sequence[str] | None = None,
+    family: str | None = None,
+) -> Tensor:
+    """Images [n, height, width, 1, 3 or 4]: the first `max_outputs` of them. uint8, or floats that are scaled to the range of bytes.
+
+    Other arguments as of `scalar`.
+    """
+    return _summary("ImageSummary", name, tensor, collections, family, {"max_images": int(max_outputs)})
+
+
+def tensor_summary(
+    name: str,
+    tensor: TensorLike,
+    summary_description: str | None = None,
+    collections: Sequence[str] | None = None,
+    summary_metadata: Any = None,
+    family: str | None = None,
+    display_name: str | None = None,
+) -> Tensor:
+    """A tensor of any type and shape, for plugins of TensorBoard.
+
+    Args:
+        summary_metadata: a `SummaryMetadata` that says which plugin is meant; summary_description and display_name go into it.
+            Other arguments as of `scalar`.
+    """
+    if summary_metadata is None and not (summary_description or display_name):
+        metadata = b""
+    else:
+        whole = summary_metadata if summary_metadata is not None else _summaries.messages().SummaryMetadata()
+        if summary_description is not None:
+            whole.summary_description = summary_description
+        if display_name is not None:
+            whole.display_name = display_name
+        metadata = whole.SerializeToString()
+    return _summary("TensorSummaryV2", name, tensor, collections, family, {"serialized_summary_metadata": metadata})
+
+
+def _summary(
+    op: str,
+    name: str,
+    tensor: TensorLike,
+    collections: Sequence[str] | None,
+    family: str | None,
+    attrs: dict[str, Any],
+) -> Tensor:
+    replica = get_replica_context()
+    if replica is not None and replica.replica_id_in_sync_group:
+        return convert("")  # the first replica's is written, for all
+    clean = re.sub(r"[^-/\w.]", "_", name).lstrip("/")
+    value = convert(tensor, name="values")
+    graph = value.graph
+    with graph.op_scope(f"{family}/{clean}" if family else clean) as scope:
+        # `scope` ends in "/"; as a name it is used as it is
+        tag = f"{family}/{scope.rstrip('/')}" if family else scope.rstrip("/")
+        found = apply(op, (value,), {"tag": tag, **attrs}, scope)
+    graph.add_to_collections([GraphKeys.SUMMARIES] if collections is None else collections, found)
+    return found
+
+
+def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name: str | None = None) -> Tensor:
+    """One summary of several. A tag that comes twice is an InvalidArgumentError when it runs."""
+    found = apply("MergeSummary", tuple([convert(x) for x in inputs]), None, name)
+    found.graph.add_to_collections(collections or [], found)
+    return found
+
+
+def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
+    """All summaries that a collection of the default graph keeps, in one; None: there are none."""
+    kept = get_default_graph().get_collection(key, scope)
+    return merge(kept, name=name) if kept else None
+
+
+__all__ = ["histogram", "image", "merge", "merge_all", "scalar", "tensor_summary"]

@@ -1,0 +1,231 @@
+"""Writers of event files: what TensorBoard reads."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.graph import Graph
+from ...graph.ops.io.summaries import messages
+from ...io.records import tf_record_iterator
+from ...placer.plan import Plan
+
+_files = itertools.count()
+
+
+def _tensorboard() -> Any:
+    """tensorboardX's event writer and messages."""
+    messages()  # says what to install
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2
+
+    return event_file_writer, event_pb2
+
+
+class FileWriter:
+    """Writes one event file into a folder.
+
+    Args:
+        logdir: the folder; made if it is not there. graph: a graph to write at once, or None.
+        max_queue: how many events may wait before they are on the disk. flush_secs: or for how long, in seconds.
+        filename_suffix: end of the file's name.
+
+    Raises:
+        UnimplementedError: tensorboardX is not installed.
+
+    >>> with FileWriter("/tmp/run", session.graph) as writer:
+    ...     writer.add_summary(session.run(merged), step)
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        graph: Graph | None = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph_def: Any = None,
+        filename_suffix: str | None = None,
+    ) -> None:
+        self._writer, self._events = _tensorboard()
+        self._logdir = str(logdir)
+        self._suffix = filename_suffix or ""
+        self._max_queue, self._flush_s = max_queue, flush_secs
+        self._lock = threading.Lock()
+        self._file: Any = self._opened()
+        if graph is not None or graph_def is not None:
+            self.add_graph(graph, graph_def=graph_def)
+
+    def _opened(self) -> Any:
+        """A new event file."""
+        Path(self._logdir).mkdir(parents=True, exist_ok=True)
+        self._waiting, self._flushed = 0, time.monotonic()
+        # Files of one second and one process need different names.
+        return self._writer.EventsWriter(
+            str(Path(self._logdir) / "events"), f".{os.getpid()}.{next(_files)}{self._suffix}"
+        )
+
+    def get_logdir(self) -> str:
+        """The folder."""
+        return self._logdir
+
+    def add_summary(self, summary: Any, global_step: Any = None) -> None:
+        """Write a summary: what a summary node gave (bytes), or a `Summary` message."""
+        pb = messages()
+        message = pb.Summary.FromString(bytes(summary)) if isinstance(summary, bytes) else summary
+        self._add(self._events.Event(summary=message), global_step)
+
+    def add_scalar(self, tag: str, value: float, global_step: Any = None) -> None:
+        """Write a number that is known here; TensorFlow has no such shortcut."""
+        self.add_summary(scalar_summary(tag, value), global_step)
+
+    def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
+        """Write a `MetaGraphDef`."""
+        self._add(self._events.Event(meta_graph_def=meta_graph_def.SerializeToString()), global_step)
+
+    def add_event(self, event: Any) -> None:
+        """Write an `Event` message."""
+        with self._lock:
+            if self._file is None:
+                self._file = self._opened()
+            self._file.write_event(event)
+            self._waiting += 1
+            if self._waiting >= self._max_queue or time.monotonic() > self._flushed + self._flush_s:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._file.flush()
+        self._waiting, self._flushed = 0, time.monotonic()
+
+    def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
+        """Write a graph: its nodes, with the device that each asks for.
+
+        Args:
+            graph: a graph, or a `GraphDef`; None where `graph_def` is one.
+        """
+        given = graph if graph_def is None else graph_def
+        if hasattr(given, "SerializeToString"):
+            data = given.SerializeToString()
+        else:
+            data = _graph_bytes(given, {n.name: n.device for n in given.get_operations()})
+        self._add(self._events.Event(graph_def=data), global_step)
+
+    def add_plan(self, plan: Plan, global_step: Any = None, tag: str = "plan") -> None:
+        """Write a plan: its graph with the device on which each node was placed, and the plan as text.
+
+        TensorBoard shows the first under Graphs (color by device), the second under Text.
+        """
+        from tensorboardX.summary import text
+
+        self._add(self._events.Event(graph_def=_graph_bytes(plan.graph, plan.placement)), global_step)
+        lines = "\n".join("    " + line for line in str(plan).splitlines())  # indented: Markdown leaves it as it is
+        self.add_summary(text(tag, lines), global_step)
+
+    def _add(self, event: Any, step: Any) -> None:
+        event.wall_time = time.time()
+        if step is not None:
+            event.step = int(step)
+        self.add_event(event)
+
+    def flush(self) -> None:
+        """Let what was added be on the disk."""
+        with self._lock:
+            if self._file is not None:
+                self._flush()
+
+    def close(self) -> None:
+        """Write what was added, and close the file. What is added later goes to a new file."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def reopen(self) -> None:
+        """Go on, in a new file, after `close`."""
+        with self._lock:
+            if self._file is None:
+                self._file = self._opened()
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def scalar_summary(tag: str, value: float) -> Any:
+    """A `Summary` message of one number."""
+    pb = messages()
+    return pb.Summary(value=[pb.Summary.Value(tag=tag, simple_value=float(value))])
+
+
+def summary_iterator(path: str) -> Iterator[Any]:
+    """The `Event` messages of an event file, from its beginning.
+
+    Raises:
+        UnimplementedError: tensorboardX is not installed. DataLossError: the file is damaged.
+
+    >>> for event in train.summary_iterator("/tmp/run/events.out.tfevents.1"):
+    ...     print(event.step, [value.tag for value in event.summary.value])
+    """
+    _, events = _tensorboard()
+    for record in tf_record_iterator(path):
+        yield events.Event.FromString(record)
+
+
+def _graph_bytes(graph: Graph, devices: Mapping[str, str]) -> bytes:
+    """A graph as TensorBoard's `GraphDef`."""
+    from tensorboardX.proto.graph_pb2 import GraphDef
+    from tensorboardX.proto.node_def_pb2 import NodeDef
+    from tensorboardX.proto.versions_pb2 import VersionDef
+
+    nodes = []
+    for node in graph.get_operations():
+        inputs = [t.name.removesuffix(":0") for t in node.inputs] + [f"^{c.name}" for c in node.controls]
+        made = NodeDef(name=node.name, op=node.type, input=inputs, device=devices.get(node.name, ""))
+        made.attr["_output_shapes"].list.shape.extend([_shape(t) for t in node.outputs])
+        nodes.append(made)
+    data: bytes = GraphDef(node=nodes, versions=VersionDef(producer=22)).SerializeToString()
+    return data
+
+
+def _shape(tensor: Any) -> Any:
+    from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
+
+    if tensor.dims is None:
+        return TensorShapeProto(unknown_rank=True)
+    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=-1 if d is None else d) for d in tensor.dims])
+
+
+class FileWriterCache:
+    """One writer per folder, shared by whoever asks."""
+
+    _cache: dict[str, FileWriter] = {}
+    _lock = threading.Lock()
+
+    @staticmethod
+    def get(logdir: str) -> FileWriter:
+        """The folder's writer, made if there is none."""
+        key = str(Path(logdir).absolute())
+        with FileWriterCache._lock:
+            if key not in FileWriterCache._cache:
+                if not FileWriterCache._cache:
+                    atexit.register(FileWriterCache.clear)
+                FileWriterCache._cache[key] = FileWriter(logdir)
+            return FileWriterCache._cache[key]
+
+    @staticmethod
+    def clear() -> None:
+        """Close all writers, and forget them."""
+        with FileWriterCache._lock:
+            for writer in FileWriterCache._cache.values():
+                writer.close()
+            FileWriterCache._cache.clear()
+
+
+__all__ = ["FileWriter", "FileWriterCache", "scalar_summary", "summary_iterator"]

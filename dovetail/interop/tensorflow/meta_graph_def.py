@@ -1,0 +1,120 @@
+"""TensorFlow's `MetaGraphDef`: a graph with its collections, as `Saver.save` of TensorFlow writes it to `model.ckpt-10.meta`, and as saved
+models hold it. What is read is checked before the graph changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.io.meta_graph import Names
+from ...graph.tensorflow.export_graph_def import without
+from ...graph.tensorflow.import_graph_def import import_graph_def
+from ...graph.tensorflow.protos import message
+from ...graph.tensorflow.variable_def import variable_def, variable_from_def
+from ...graph.variables.ref_and_resource import RefVariable, ResourceVariable
+from ...graph.variables.variable import Variable
+from .savers import SAVERS
+
+VARIABLES = (
+    GraphKeys.GLOBAL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES,
+    GraphKeys.MOVING_AVERAGE_VARIABLES,
+)  # fmt: skip
+"""Collections whose values are variables."""
+
+
+def is_meta_graph(data: bytes) -> Any:
+    """The `MetaGraphDef` that bytes are, or None."""
+    found = message("MetaGraphDef")()
+    try:
+        found.ParseFromString(data)
+    except Exception:  # protobuf's DecodeError, which has no class without the package
+        return None
+    return found if found.HasField("graph_def") else None
+
+
+def import_tensorflow_meta_graph(
+    meta: Any, import_scope: str | None = None, clear_devices: bool = False
+) -> list[Variable]:
+    """Add the nodes and collections of a `MetaGraphDef` to the default graph; gives the variables.
+
+    The nodes that save are left out: a `Saver` makes its own. Those that restore come along, and read TensorFlow's checkpoints.
+
+    Errors as of `import_graph_def`.
+    """
+    graph = get_default_graph()
+    definition = without(meta.graph_def, lambda node: node.op in SAVERS)
+    if clear_devices:
+        for proto in definition.node:
+            proto.device = ""
+    scope = import_scope.strip("/") if import_scope else ""
+    names = [proto.name for proto in definition.node]
+    made = import_graph_def(definition, return_elements=names, name=f"{scope}/" if scope else "")
+    assert made is not None
+    prefix = f"{scope}/" if scope else ""
+    nodes = Names({node.name: node for node in made}, prefix)
+    known: dict[str, Variable] = {}
+    for key, kept in meta.collection_def.items():
+        for value in _values(key, kept, nodes, known):
+            graph.add_to_collection(key, value)
+    return list(known.values())
+
+
+def _values(key: str, kept: Any, names: Names, known: dict[str, Variable]) -> Iterable[Any]:
+    """What a collection holds, of what has a counterpart here."""
+    match kept.WhichOneof("kind"):
+        case "bytes_list" if key in VARIABLES:
+            for data in kept.bytes_list.value:
+                told = message("VariableDef").FromString(data)
+                if told.variable_name not in known:
+                    known[told.variable_name] = variable_from_def(told, names)
+                yield known[told.variable_name]
+        case "node_list":
+            for name in kept.node_list.value:
+                if f"{names.prefix}{name.partition(':')[0]}" in names.nodes:
+                    yield names.tensor(name) if ":" in name else names.node(name)
+        case "int64_list":
+            yield from kept.int64_list.value
+        case "float_list":
+            yield from kept.float_list.value
+
+
+def meta_graph_def(graph_def: Any, graph: Graph) -> Any:
+    """The `MetaGraphDef` of a graph's `GraphDef`, with the graph's collections."""
+    meta = message("MetaGraphDef")()
+    meta.graph_def.CopyFrom(graph_def)
+    write_collections(graph, meta)
+    return meta
+
+
+def write_collections(graph: Graph, meta: Any) -> None:
+    """Write a graph's collections into a `MetaGraphDef`: variables, nodes, tensors and numbers."""
+    nodes = {node.name for node in meta.graph_def.node}
+    for key in graph.get_all_collection_keys():
+        if not isinstance(key, str) or key.startswith("__"):
+            continue
+        kept = message("CollectionDef")()
+        for value in graph.get_collection(key):
+            _write_value(kept, value, nodes)
+        if kept.WhichOneof("kind"):
+            meta.collection_def[key].CopyFrom(kept)
+
+
+def _write_value(kept: Any, value: Any, nodes: set[str]) -> None:
+    single = value._single() if isinstance(value, Variable) else value
+    kind = kept.WhichOneof("kind")
+    if isinstance(single, (RefVariable, ResourceVariable)) and kind in (None, "bytes_list"):
+        kept.bytes_list.value.append(variable_def(single).SerializeToString())
+    elif isinstance(single, (Node, Tensor)) and kind in (None, "node_list"):
+        if (single if isinstance(single, Node) else single.op).name in nodes:
+            kept.node_list.value.append(single.name)
+    elif type(single) is int and kind in (None, "int64_list"):
+        kept.int64_list.value.append(single)
+    elif type(single) is float and kind in (None, "float_list"):
+        kept.float_list.value.append(single)
+
+
+__all__ = ["import_tensorflow_meta_graph", "is_meta_graph", "meta_graph_def", "write_collections"]

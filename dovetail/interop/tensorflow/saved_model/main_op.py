@@ -1,0 +1,16 @@
+"""What a saved model runs once it is loaded: local variables and tables are made ready."""
+
+from __future__ import annotations
+
+from ....compat.tf1.names.functions import tables_initializer
+from ....graph.core.node import Node
+from ....graph.ops.array.identity_and_placeholders import group
+from ....graph.variables.collections import local_variables_initializer
+
+
+def main_op() -> Node:
+    """A node that initialises local variables and tables."""
+    return group(local_variables_initializer(), tables_initializer(), name="main_op")
+
+
+__all__ = ["main_op"]

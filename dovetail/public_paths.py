@@ -1,0 +1,104 @@
+"""Public module paths that differ from the place in the source tree: `import dovetail.keras` gives `dovetail.compat.tf1.keras`.
+
+Programs import `dovetail.math` or `dovetail.keras.layers`, as TensorFlow 1 names its modules. The source tree has another order: what
+only old programs need lies in `compat/tf1`, facades in `api`, other formats in `interop`. A finder at the head of `sys.meta_path` gives
+the same module object under both names, so `dovetail.keras is dovetail.compat.tf1.keras`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, util
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+
+_ROOT = __name__.rpartition(".")[0]
+
+HOMES = {
+    "app": "compat.tf1.programs.app",
+    "bitwise": "compat.tf1.names.bitwise",
+    "compat.v1": "compat.tf1.names.v1",
+    "config": "compat.tf1.names.config",
+    "contrib": "compat.tf1.contrib",
+    "debugging": "api.ops.debugging",
+    "dtypes": "api.ops.dtypes",
+    "errors": "api.errors",
+    "estimator": "compat.tf1.estimator",
+    "feature_column": "compat.tf1.feature_column",
+    "flags": "compat.tf1.programs.flags",
+    "gfile": "io.files",
+    "graph_util": "interop.tensorflow.graph_util",
+    "image": "api.ops.image",
+    "initializers": "api.ops.initializers",
+    "keras": "compat.tf1.keras",
+    "layers": "compat.tf1.layers",
+    "linalg": "api.ops.linalg",
+    "logging": "compat.tf1.programs.logging",
+    "lookup": "api.ops.lookup",
+    "losses": "compat.tf1.losses",
+    "manip": "compat.tf1.names.manip",
+    "math": "api.ops.math",
+    "metrics": "compat.tf1.metrics",
+    "nest": "api.nest",
+    "nn": "api.ops.nn",
+    "onnx": "interop.onnx",
+    "python_io": "compat.tf1.queues.python_io",
+    "queue": "compat.tf1.queues.queue",
+    "random": "api.ops.random",
+    "rnn": "compat.tf1.rnn",
+    "saved_model": "interop.tensorflow.saved_model",
+    "sets": "api.ops.sets",
+    "sparse": "api.ops.sparse",
+    "strings": "api.ops.strings",
+    "summary": "interop.tensorboard",
+    "test": "compat.tf1.programs.test",
+    "tf1": "compat.tf1.importing",
+    "timeline": "api.timeline",
+}
+"""Public path below `dovetail` -> place in the source tree; what lies below a path moves with it."""
+
+
+def home_of(name: str) -> str | None:
+    """The full name of the module that a public name such as `dovetail.keras.layers` stands for; None: it stands for itself."""
+    root, _, path = name.partition(".")
+    if root != _ROOT:
+        return None
+    for end in (path, path.partition(".")[0], ".".join(path.split(".")[:2])):
+        if end in HOMES:
+            return f"{_ROOT}.{HOMES[end]}{path[len(end) :]}"
+    return None
+
+
+class _Loader:
+    """Puts the module of one name into `sys.modules` under another name."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python make an empty module, which `exec_module` replaces: Python writes its own notes into that one."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = import_module(self._home)
+
+    def get_code(self, name: str) -> CodeType | None:
+        """The code of the module, for `python -m dovetail.tf1`."""
+        spec = util.find_spec(self._home)
+        return spec.loader.get_code(self._home) if spec is not None else None  # type: ignore[union-attr]
+
+
+class _Finder:
+    """The entry of `sys.meta_path`."""
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        home = home_of(name)
+        found = home and util.find_spec(home)
+        if not home or not found:
+            return None
+        return ModuleSpec(name, _Loader(home), origin=found.origin, is_package=found.submodule_search_locations is not None)  # type: ignore[arg-type]
+
+
+def install() -> None:
+    """Let Python find the public paths. It has no effect when it is called again."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

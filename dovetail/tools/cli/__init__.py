@@ -1,0 +1,39 @@
+"""The command `dovetail`, one module per family of commands. Each imports what it needs when it runs: `dovetail --help` is quick."""
+
+from __future__ import annotations
+
+import typer
+
+from .cluster import cluster
+from .demo import demo
+from .inspect import devices, plan
+from .keys import keys
+from .old_programs import PASS_ON, tf1
+from .serve import server
+from .watch import status, top
+
+app = typer.Typer(
+    help="Build dataflow graphs, see where each part will run and why, and run them across processes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def version() -> None:
+    """Print the version."""
+    from ... import __version__
+
+    print(f"dovetail {__version__}")
+
+
+for _command in (demo, devices, server, status, top, plan, version):
+    app.command()(_command)
+app.command(context_settings=PASS_ON)(tf1)
+app.add_typer(cluster, name="cluster")
+app.add_typer(keys, name="keys")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

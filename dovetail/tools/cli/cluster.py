@@ -1,0 +1,108 @@
+"""`dovetail cluster`: a cluster of this machine, from a file."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .common import errors_explained, read_jobs
+
+cluster = typer.Typer(help="Start, watch, restart and stop a cluster of this machine.", no_args_is_help=True)
+
+LOOK_S = 0.5
+
+_File = Annotated[Path, typer.Argument(help="A YAML file with `jobs`: numbers of tasks, or addresses of this machine.")]
+
+
+@cluster.command()
+def up(
+    file: _File,
+    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of each task.")] = 1,
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of keys for all tasks. Without it: DOVETAIL_KEYS.", file_okay=False)
+    ] = None,
+    restart: Annotated[bool, typer.Option(help="Start tasks again that end.")] = True,
+) -> None:
+    """Start a process for each task, show what they do, start those again that end. Ctrl-C stops all."""
+    with errors_explained():
+        from ...runtime.server.local_cluster import LocalCluster, Supervisor, UpFile
+
+        jobs = read_jobs(str(file))
+
+        def end(number: int, frame: Any) -> None:
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, end)
+        with UpFile(file) as here, LocalCluster(jobs, device_count={"CPU": cpus}, keys=keys) as running:
+            targets = {f"/job:{job}/task:{i}": running.target(job, i) for job, i in running.tasks}
+            for task, target in targets.items():
+                print(f"{task}  {target}")
+            print(f"Up. Ctrl-C stops it; so does: dovetail cluster stop {file}", flush=True)
+            keeper = Supervisor(running, _say, restart=restart)
+            here.write(targets, keeper.processes())
+            try:
+                _watch(keeper, here, targets)
+            except KeyboardInterrupt:
+                print("Stopped.")
+
+
+@cluster.command()
+def stop(file: _File) -> None:
+    """Stop a cluster that is up."""
+    with errors_explained():
+        from ...runtime.server.local_cluster import stop
+
+        stop(file)
+        print("Stopped.")
+
+
+@cluster.command()
+def restart(
+    file: _File,
+    task: Annotated[str, typer.Argument(help="Which: ps:0, or /job:ps/task:0.")],
+) -> None:
+    """End one task of a cluster that is up, so that it is started again. What it held is lost."""
+    with errors_explained(LookupError):
+        from ...runtime.server.local_cluster import restart
+
+        restart(file, task)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
+    """Keep the cluster up, and show it where there is a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from ...graph.core.errors import OpError
+    from ...runtime.server.monitor import Observer, TaskView
+    from .watch import picture
+
+    console = Console()
+    before: dict[str, TaskView] = {}
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            if keeper.look():
+                here.write(targets, keeper.processes())
+            if keeper.all_ended:
+                print("All tasks have ended.", file=sys.stderr)
+                raise typer.Exit(1)
+            if console.is_terminal:
+                for target in targets.values():  # the first that answers knows the others
+                    try:
+                        with Observer(target.removeprefix("zmq://")) as observer:
+                            views = observer.look()
+                    except OpError:
+                        continue
+                    live.update(picture(views, before, console.width), refresh=True)
+                    before = {view.task: view for view in views}
+                    break
+            time.sleep(LOOK_S)

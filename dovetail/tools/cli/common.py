@@ -1,0 +1,75 @@
+"""What the commands share: how their errors end, and where a task finds out which one it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
+
+
+@contextmanager
+def errors_explained(*more: type[Exception]) -> Iterator[None]:
+    """Turn errors that a person can mend into a line without a traceback, and Ctrl-C into a clean end."""
+    from ...graph.core.errors import OpError
+
+    explained: tuple[type[Exception], ...] = (OpError, ValueError, TypeError, OSError, *more)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nStopped; nothing is left running.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except explained as e:
+        print(f"error: {e}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
+    """Cluster, job and task from TF_CONFIG; what was given on the command line wins."""
+    text = os.environ.get("TF_CONFIG", "")
+    try:
+        config = json.loads(text)
+        place = config.get("task", {})
+        index = int(place["index"]) if task is None else task
+        return json.dumps(config["cluster"]), job or str(place["type"]), index
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(
+            "Which cluster? Give --cluster, --job and --task, or set TF_CONFIG to JSON such as "
+            '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
+            + (f"; it is {text!r}" if text else "")
+        ) from None
+
+
+def read_jobs(text: str) -> dict[str, Any]:
+    """The jobs of the cluster that an option names: JSON itself, or a file of JSON or YAML, as `dovetail plan` takes them.
+
+    Raises:
+        ValueError: it is neither. OSError: the file cannot be read.
+    """
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            found = json.loads(text)
+        except ValueError as e:
+            raise ValueError(f"--cluster={text!r} is no JSON ({e})") from None
+    else:
+        import yaml
+
+        try:
+            found = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as e:
+            raise ValueError(f"{text} is neither JSON nor YAML: {e}") from None
+    for around in ("jobs", "cluster"):
+        if isinstance(found, dict) and isinstance(found.get(around), dict):
+            found = found[around]
+    if not isinstance(found, dict) or not all(isinstance(v, (int, list, dict)) for v in found.values()):
+        raise ValueError(
+            f'{text} describes no cluster: it must hold jobs and addresses, such as {{"ps": ["host:2222"]}}'
+        )
+    return found

@@ -1,0 +1,122 @@
+"""`dovetail devices` and `dovetail plan`: look at machines, clusters and programs, without running anything."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .common import errors_explained
+
+
+def devices(
+    target: Annotated[str, typer.Option(help="A server of a cluster, zmq://host:port; without it: this machine.")] = "",
+    cluster: Annotated[
+        Path | None, typer.Option(help="A file that describes a cluster; it need not run.", dir_okay=False)
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure how fast devices and links are; takes seconds for each.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where --measure writes the cluster as YAML, for `dovetail plan --cluster`.", dir_okay=False),
+    ] = None,
+) -> None:
+    """List the devices of this machine, or of a cluster."""
+    with errors_explained():
+        import dovetail as tf
+
+        if out is not None and not measure:
+            raise ValueError("--out is where --measure writes what it finds: give both")
+        if measure:
+            if cluster is not None:
+                raise ValueError(
+                    "A file cannot be measured: --measure needs a running cluster (--target), or this machine"
+                )
+            _measured(target, out)
+            return
+        if cluster is not None:
+            from ...placer.cluster.load import read_cluster
+            from .plan import devices_table
+
+            print(devices_table(read_cluster(cluster).devices))
+            return
+
+        with tf.Session(target, graph=tf.Graph()) as session:
+            for device in session.list_devices():
+                print(device)
+
+
+def _measured(target: str, out: Path | None) -> None:
+    """Measure, show, and write a cluster file."""
+    from ...placer.cluster.load import cluster_text
+    from ...runtime.session.profiling import measure
+    from .plan import devices_table, links_table
+
+    found = measure(target, lambda text: print(text, file=sys.stderr))
+    print(devices_table(found.devices))
+    if found.links:
+        print(f"\n{links_table(found.links)}")
+    if out is not None:
+        out.write_text(cluster_text(found), encoding="utf-8")
+
+
+def plan(
+    program: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph, a saved graph, or an ONNX model."
+        ),
+    ],
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="A YAML file, or a running server, zmq://host:port; without it: this machine."),
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="The task the session talks to: /job:worker/task:0.")] = None,
+    fetch: Annotated[
+        list[str] | None, typer.Option(help="What the step returns or runs; without it: what FUNCTION says.")
+    ] = None,
+    soft: Annotated[bool, typer.Option("--soft", help="Give up device types and indices that cannot be had.")] = False,
+    strategy: Annotated[
+        str, typer.Option(help="rules: TensorFlow's; auto: search for what is predicted to be fastest.")
+    ] = "rules",
+    explain: Annotated[
+        list[str] | None, typer.Option(help="Say why a node is where it is, instead of the tables.")
+    ] = None,
+    kernels: Annotated[
+        str | None, typer.Option(help="Show what this device's part is compiled to, instead of the tables.")
+    ] = None,
+    diff: Annotated[
+        Path | None, typer.Option(help="Compare with a saved plan; exit status 3 when they differ.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page that shows the plan.", dir_okay=False)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a picture of it.", dir_okay=False)] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write a page that shows a predicted step on a clock.", dir_okay=False)
+    ] = None,
+    costs: Annotated[
+        Path | None, typer.Option(help="Measured costs for --timeline: what dt.profile wrote.", dir_okay=False)
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the plan as text.", dir_okay=False)] = None,
+) -> None:
+    """Show where each part of a program will run and why, without running it.
+
+    Exit status: 0 planned, 1 it cannot be placed, 2 a mistake in the command or the program, 3 --diff differs.
+    """
+    from .plan import MISUSED, run
+
+    try:
+        status = run(
+            program, cluster, master=master, fetches=fetch or (), soft=soft, strategy=strategy, explain=explain or (),
+            compare=diff, html=html, svg=svg, save=save, kernels=kernels, timeline=timeline, costs=costs,
+        )  # fmt: skip
+    except OSError as e:
+        print(f"error: {e}", file=sys.stderr)
+        status = MISUSED
+    except Exception:  # the program's own: its author needs the traceback
+        traceback.print_exc()
+        status = MISUSED
+    raise typer.Exit(status)

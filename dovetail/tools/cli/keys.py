@@ -1,0 +1,134 @@
+"""`dovetail keys`: make keys, let their owners in, take that back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .common import errors_explained, read_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...runtime.transport.keys import KeyPair
+
+keys = typer.Typer(
+    help="Keys with which servers and clients prove who they are. FOLDER is DOVETAIL_KEYS unless it is given.",
+    no_args_is_help=True,
+)
+
+_Folder = Annotated[
+    Path | None, typer.Option("--keys", help="The folder of keys; without it: DOVETAIL_KEYS.", file_okay=False)
+]
+
+
+@keys.command()
+def new(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where to put them; without it: DOVETAIL_KEYS.", file_okay=False)
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the owner of one new key is called.")] = "client",
+    cluster: Annotated[
+        str | None, typer.Option(help="Keys for all tasks of this cluster: JSON, or a file of JSON or YAML.")
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="With --cluster: a client; may be given several times.")
+    ] = None,
+) -> None:
+    """Make a key; or, with --cluster, one for each task and each client, who all let each other in."""
+    with errors_explained():
+        from ...runtime.transport.keys import write_cluster, write_keys
+
+        where = _folder(folder)
+        if cluster is None:
+            if client:
+                raise ValueError("--client goes with --cluster; the name of a single key is --name")
+            made = write_keys(where, name, next(_pairs()))
+            print(f"Made {where / 'own.key'} (private) for {made.name}.")
+            print(f"Servers let it in after: dovetail keys allow {where / (made.name + '.pub')} --keys SERVER_FOLDER")
+            return
+        tasks = _tasks(cluster)
+        clients = client or ["client"]
+        write_cluster(where, tasks, clients, _pairs())
+        print(f"Made keys for {len(tasks)} tasks and {', '.join(clients)} in {where}.")
+        print(
+            f"On this machine: DOVETAIL_KEYS={where}. On others: give each task, and each client, its own folder below, alone."
+        )
+
+
+@keys.command()
+def allow(
+    files: Annotated[list[Path], typer.Argument(help="Files with public keys, NAME.pub.", exists=True, dir_okay=False)],
+    folder: _Folder = None,
+) -> None:
+    """Let owners of public keys connect to the server of a folder, or to all of a cluster's. Servers that run notice by themselves."""
+    with errors_explained():
+        from ...runtime.transport.keys import allow, read_public
+
+        for key in [read_public(f) for f in files]:  # all are read before one is allowed
+            for path in allow(_folder(folder), key):
+                print(f"Allowed {key.name}: {path}")
+
+
+@keys.command()
+def revoke(
+    names: Annotated[list[str], typer.Argument(help="Names of keys, or their first eight digits or more.")],
+    folder: _Folder = None,
+) -> None:
+    """Let them in no more, and end the connections that they have."""
+    with errors_explained(LookupError):
+        from ...runtime.transport.keys import revoke
+
+        for name in names:
+            for path in revoke(_folder(folder), name):
+                print(f"Revoked {name}: {path} deleted")
+
+
+@keys.command(name="list")
+def list_(folder: _Folder = None) -> None:
+    """Show whose keys are in a folder."""
+    with errors_explained():
+        from ...runtime.transport.keys import ALLOWED, SERVERS, Keys, parts_of, public_keys
+
+        where = _folder(folder)
+        parts = list(parts_of(where)) or [where]
+        for part in parts:
+            own = Keys.load(part)
+            print(f"{own.name}  {own.pair.public}  {part}")
+            for key in public_keys(part / ALLOWED):
+                print(f"  lets in {key.name}  {key.key[:16]}...")
+            for key in public_keys(part / SERVERS):
+                print(f"  expects {key.name}  {key.key[:16]}...  at {', '.join(key.addresses) or 'any address'}")
+
+
+def _folder(given: Path | None) -> Path:
+    from ...graph.core.settings import setting
+
+    folder = given or setting("DOVETAIL_KEYS")
+    if not folder:
+        raise ValueError("Which folder of keys? Name one, or set DOVETAIL_KEYS")
+    return Path(folder).expanduser()
+
+
+def _pairs() -> Iterator[KeyPair]:
+    from ...runtime.transport.zmq_auth import new_key_pair
+
+    while True:
+        yield new_key_pair()
+
+
+def _tasks(text: str) -> list[tuple[str, str]]:
+    """Part and address of each task of a cluster."""
+    from ...runtime.transport.keys import part_of
+
+    jobs = read_jobs(text)
+    known = {
+        job: tasks if not isinstance(tasks, int) else dict.fromkeys(range(tasks), "") for job, tasks in jobs.items()
+    }
+    return [
+        (part_of(job, int(i)), address)
+        for job, tasks in known.items()
+        for i, address in (tasks.items() if isinstance(tasks, dict) else enumerate(tasks))
+    ]

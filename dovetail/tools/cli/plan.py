@@ -1,0 +1,258 @@
+"""`dovetail plan`: the plan of a program that somebody else wrote, without running it.
+
+A program is a function that builds a graph, named as `train.py:build` or `package.module:build`, a file that
+`save_graph` wrote, or an ONNX model (`model.onnx`). The exit status is for scripts: 0 for a plan, 1 when the
+graph cannot be placed, 2 for a command that cannot be understood or a program that fails, 3 when `--diff`
+found a difference.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.errors import InvalidArgumentError, OpError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.io.deserialize import load as load_graph
+from ...placer.cluster.load import as_cluster
+from ...placer.cluster.spec import Cluster, DeviceInfo, Link
+from ...placer.cost.profile import Profile
+from ...placer.pipeline import STRATEGIES, place
+from ...placer.plan import Plan
+from ...placer.render.text import WIDTH, number_text, short, size_text, table
+from ...placer.render.timeline import time_text
+from ...placer.simulate import simulate
+
+PLACED, UNPLACEABLE, MISUSED, DIFFERENT = 0, 1, 2, 3
+
+
+class UsageError(Exception):
+    """The command, the cluster or the program is at fault, not the placement."""
+
+
+def find_cluster(text: str | None, master: str | None = None) -> Cluster:
+    """The cluster in a YAML file, or of the server at a target; this machine's devices when nothing is given.
+
+    Raises:
+        UsageError: there is no such cluster.
+    """
+    try:
+        if text is None or "://" in text:
+            from ...runtime.session.session import Session
+
+            with Session(text or "", graph=Graph()) as session:
+                return as_cluster(session, master=master)
+        return as_cluster(text, master=master)
+    except (OpError, ValueError, TypeError, OSError) as e:
+        raise UsageError(str(e)) from None
+
+
+def build(program: str) -> tuple[Graph, Any]:
+    """The graph that a program builds, and what it says should be fetched (None: all nodes).
+
+    The function is called without arguments, with a new graph as the default one. It returns a graph, fetches, both
+    (in this order), or nothing.
+
+    Raises:
+        UsageError: there is no such program. Whatever the program raises passes through.
+    """
+    name, colon, function = program.rpartition(":")
+    if program.endswith(".onnx"):
+        return _model(program)
+    if not colon:
+        return _saved(program), None
+    make = getattr(_module(name), function, None)
+    if not callable(make):
+        raise UsageError(f"{name} has no function {function!r}")
+    with Graph().as_default() as graph:
+        made = make()
+    if isinstance(made, Graph):
+        return made, None
+    if isinstance(made, tuple) and made and isinstance(made[0], Graph):
+        return made[0], made[1] if len(made) == 2 else list(made[1:])
+    return graph, made
+
+
+def _model(path: str) -> tuple[Graph, Any]:
+    """The graph of an ONNX model, and its outputs."""
+    from ...interop.onnx import load
+
+    with Graph().as_default() as graph:
+        try:
+            return graph, list(load(path).outputs.values())
+        except (OpError, OSError) as e:
+            raise UsageError(str(e)) from None
+
+
+def _saved(path: str) -> Graph:
+    """A graph from a file."""
+    if path.endswith(".py") or not Path(path).exists():
+        raise UsageError(
+            f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph, or MODEL.onnx"
+        )
+    try:
+        return load_graph(path)
+    except (InvalidArgumentError, OSError) as e:
+        raise UsageError(f"{path}: {e}") from None
+
+
+def _module(name: str) -> Any:
+    """A module by its file or by its name; as with `python FILE`, its folder comes first on the path."""
+    path = Path(name)
+    if path.suffix != ".py":
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as e:
+            if e.name is not None and name.split(".")[0] == e.name.split(".")[0]:
+                raise UsageError(f"There is no module {name!r} ({e})") from None
+            raise
+    if not path.exists():
+        raise UsageError(f"There is no file {name}")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # a file that ends in .py has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(
+    program: str,
+    cluster: str | None,
+    *,
+    master: str | None = None,
+    fetches: Sequence[str] = (),
+    soft: bool = False,
+    strategy: str = "rules",
+    explain: Sequence[str] = (),
+    compare: Path | None = None,
+    html: Path | None = None,
+    svg: Path | None = None,
+    save: Path | None = None,
+    kernels: str | None = None,
+    timeline: Path | None = None,
+    costs: Path | None = None,
+) -> int:
+    """Do what `dovetail plan` was asked for, and give its exit status."""
+    try:
+        if strategy not in STRATEGIES:
+            raise UsageError(f"There is no strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
+        old, measured = _loaded(compare), _profile(costs)
+        found = find_cluster(cluster, master)
+        graph, wanted = build(program)
+        with _usage():
+            asked = [graph.as_graph_element(name) for name in fetches] or _elements(graph, wanted)
+            nodes = [graph.as_graph_element(name) for name in explain]
+    except UsageError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return MISUSED
+    try:
+        plan = place(graph, found, fetches=asked, allow_soft_placement=soft, strategy=strategy)
+    except InvalidArgumentError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return UNPLACEABLE
+    _write(
+        (html, plan.to_html), (save, plan.save), (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8")),
+        (timeline, lambda path: simulate(plan, costs=measured).to_html(path)),
+    )  # fmt: skip
+    if nodes:
+        _say("\n\n".join(plan.explain(n.op if isinstance(n, Tensor) else n) for n in nodes))
+    if kernels is not None:
+        try:
+            _say(str(plan.kernels(kernels)))
+        except InvalidArgumentError as e:
+            print(f"error: {e}", file=sys.stderr)
+            return MISUSED
+    if old is not None:
+        diff = old.diff(plan)
+        _say(str(diff))
+        return DIFFERENT if diff else PLACED
+    if not nodes and kernels is None:
+        _say(str(plan))
+        for warning in plan.check():
+            _say("\n" + textwrap.fill(f"warning: {warning}", WIDTH, break_long_words=False, break_on_hyphens=False))
+    return PLACED
+
+
+def _say(text: str) -> None:
+    """Print; when the reader has gone (`| head`), go on in silence: the files and the exit status still count."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _loaded(path: Path | None) -> Plan | None:
+    try:
+        return None if path is None else Plan.load(path)
+    except (InvalidArgumentError, OSError) as e:
+        raise UsageError(str(e)) from None
+
+
+def _profile(path: Path | None) -> Profile | None:
+    try:
+        return None if path is None else Profile.load(path)
+    except InvalidArgumentError as e:
+        raise UsageError(str(e)) from None
+
+
+def _elements(graph: Graph, wanted: Any) -> list[Tensor | Node] | None:
+    """What a program says should be fetched, however nested; None: nothing in particular."""
+    if wanted is None:
+        return None
+    from ...runtime.session.fetches import parse_fetches
+
+    found = parse_fetches(graph, wanted)
+    return [*map(graph.get_tensor_by_name, found.tensors), *map(graph.get_operation_by_name, found.targets)]
+
+
+def _write(*files: tuple[Path | None, Callable[[Path], Any]]) -> None:
+    for path, write in files:
+        if path is not None:
+            write(path)
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """A name that is not in the graph is the command's fault."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError) as e:
+        raise UsageError(str(e.args[0] if e.args else e)) from None
+
+
+def devices_table(devices: Sequence[DeviceInfo]) -> str:
+    """One device per line, with what is known of it."""
+    known = [
+        (
+            str(d),
+            "" if d.memory_bytes is None else size_text(d.memory_bytes),
+            "" if d.flops is None else f"{number_text(d.flops)}flop/s",
+            "" if d.bandwidth is None else f"{number_text(d.bandwidth)}B/s",
+        )
+        for d in devices
+    ]
+    return table(("device", "memory", "speed", "memory speed"), known, limit=None)
+
+
+def links_table(links: Sequence[Link]) -> str:
+    """One link per line, with what was measured."""
+    known = [
+        (
+            f"{short(link.a)} - {short(link.b)}",
+            "" if link.latency is None else time_text(link.latency),
+            "" if link.bandwidth is None else f"{number_text(link.bandwidth)}B/s",
+        )
+        for link in links
+    ]
+    return table(("link", "latency", "bandwidth"), known, limit=None)

@@ -1,0 +1,71 @@
+"""`dovetail server`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .common import errors_explained, from_environment, read_jobs
+
+
+def server(
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help='The cluster as JSON, {"ps": ["host:2222"], "worker": ["host:2223"]}, or a file of JSON or YAML.'
+        ),
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
+    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow an address that other machines can reach, without keys."),
+    ] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Folder of keys; lets in only whom they allow. Without it: DOVETAIL_KEYS.", file_okay=False),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Tell figures to Prometheus here: a port of localhost, or host:port. Without it: DOVETAIL_METRICS."
+        ),
+    ] = None,
+) -> None:
+    """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
+    with errors_explained():
+        import dovetail as tf
+
+        if cluster is None:
+            cluster, job, task = from_environment(job, task)
+        from ...runtime.logs import set_up_log
+
+        if metrics is not None:
+            os.environ["DOVETAIL_METRICS"] = metrics
+        spec = read_jobs(cluster)
+        try:
+            running = tf.train.Server(
+                spec,
+                job,
+                task,
+                config=tf.ConfigProto(device_count={"CPU": cpus}),
+                start=False,
+                insecure=insecure,
+                keys=keys,
+            )
+            set_up_log(running.job_name, running.task_index)
+            running.start()
+        except PermissionError as e:
+            raise PermissionError(f"{e} (here: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
+        with running:
+            try:
+                for device in running.devices:
+                    print(device)
+                print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
+                running.join()
+            except KeyboardInterrupt:
+                print("Stopped.")

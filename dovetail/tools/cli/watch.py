@@ -1,0 +1,170 @@
+"""`dovetail status` and `dovetail top`: what the tasks of a running cluster do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .common import errors_explained
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group, RenderableType
+    from rich.table import Table
+
+    from ...runtime.server.monitor import TaskView
+
+PIPE_WIDTH = 200
+MOST_WAITING = 20  # waiting steps that are shown
+
+_COLUMNS = (
+    "task", "at", "state", "up", "devices", "memory", "sessions", "steps", "per s", "running", "failed", "stalled", "refused",
+)  # fmt: skip
+_LEFT = frozenset(("task", "at", "state", "devices"))
+_SPARED = ("devices", "sessions", "up", "at", "refused", "stalled", "failed")
+
+_Target = Annotated[str, typer.Argument(help="Any task of the cluster: zmq://host:port.")]
+
+
+def status(target: _Target) -> None:
+    """Show the tasks of a cluster: whether they answer, their devices, memory, steps, and what waits for what.
+
+    Exit status 1 when a task does not answer.
+    """
+    with errors_explained():
+        from ...runtime.server.monitor import Observer
+        from ...runtime.session.prepared_steps import address_of
+
+        with Observer(address_of(target)) as observer:
+            views = observer.look()
+        console = _console()
+        console.print(picture(views, {}, console.width))
+        if any(view.figures is None for view in views):
+            raise typer.Exit(1)
+
+
+def top(
+    target: _Target,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 1.0,
+    looks: Annotated[int, typer.Option(min=0, help="End after so many looks; 0: Ctrl-C ends it.")] = 0,
+) -> None:
+    """Watch the tasks of a cluster: steps and bytes per second, memory, waiting steps. Ctrl-C ends it."""
+    with errors_explained():
+        from rich.live import Live
+
+        from ...runtime.server.monitor import Observer
+        from ...runtime.session.prepared_steps import address_of
+
+        console = _console()
+        with Observer(address_of(target)) as observer:
+            before: dict[str, TaskView] = {}
+            with Live(console=console, auto_refresh=False, screen=console.is_terminal and not looks) as live:
+                try:
+                    seen = 0
+                    while not looks or seen < looks:
+                        if seen:
+                            time.sleep(every)
+                        views = observer.look()
+                        live.update(picture(views, before, console.width), refresh=True)
+                        before = {view.task: view for view in views}
+                        seen += 1
+                except KeyboardInterrupt:
+                    pass
+
+
+def _console() -> Console:
+    """Where to print; a file or a pipe has room for whole lines."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def picture(views: Sequence[TaskView], before: Mapping[str, TaskView], width: int) -> Group:
+    """The tables of one look, for a screen so wide; rates where there was a look before."""
+    from rich.console import Group
+    from rich.table import Table
+
+    from ...runtime.server.monitor import rates
+
+    rows: list[dict[str, str]] = []
+    links = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("from", "to", "messages", "bytes", "bytes/s"):
+        links.add_column(name, justify="left" if name in ("from", "to") else "right", no_wrap=True)
+    waiting = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("step", "age", "task", "waits for"):
+        waiting.add_column(name, justify="right" if name == "age" else "left", overflow="fold")
+    for view in views:
+        f = view.figures
+        if f is None:
+            rows.append({"task": _short(view.task), "at": view.address, "state": "[red]silent[/]"})
+            continue
+        rate = rates(before.get(view.task), view)
+        rows.append({
+            "task": _short(view.task), "at": view.address, "state": "[green]up[/]" + (" with keys" if f.get("keys") else ""),
+            "up": _seconds(f["up_s"]), "devices": _devices(f["devices"]), "memory": _size(f["memory"]), "sessions": str(f["sessions"]),
+            "steps": str(f["steps_started"]), "per s": "" if rate is None else f"{rate.steps:.1f}",
+            "running": str(f["steps_running"]), "failed": str(f["steps_failed"]), "stalled": str(f.get("steps_stalled", 0)),
+            "refused": str(f["refused"]),
+        })  # fmt: skip
+        for link in f["links"]:
+            speed = "" if rate is None else f"{_size(rate.bytes_to.get(link['to'], 0.0))}/s"
+            links.add_row(_short(view.task), _short(link["to"]), str(link["messages"]), _size(link["bytes"]), speed)
+        for step in f["steps"]:
+            if waiting.row_count < MOST_WAITING and step["waits"]:
+                waits = "\n".join(map(_short, step["waits"]))
+                waiting.add_row(str(step["step"]), _seconds(step["age_s"]), _short(view.task), waits)
+    parts: list[RenderableType] = [_tasks(rows, width)]
+    for title, table in (("Sent", links), ("Waiting steps", waiting)):
+        if table.row_count:
+            parts += ["", f"[bold]{title}[/]", table]
+    return Group(*parts)
+
+
+def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
+    """A line for each task. Where they are too long, columns go that say nothing, then those that can best be spared."""
+    from rich.markup import render
+    from rich.table import Table
+
+    def cells(name: str) -> list[str]:
+        return [row.get(name, "") for row in rows]
+
+    shown = [name for name in _COLUMNS if name != "per s" or any(cells(name))]
+    widest = {name: max(len(render(cell)) for cell in (name, *cells(name))) for name in shown}
+    silent = [name for name in ("refused", "stalled", "failed") if not any(cell.strip("0") for cell in cells(name))]
+    for name in (*silent, *_SPARED):
+        if sum(widest[n] + 2 for n in shown) - 2 <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in shown:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*[row.get(name, "") for name in shown])
+    return table
+
+
+def _short(task: str) -> str:
+    return task.replace("/replica:0", "")
+
+
+def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
+    return " ".join(str(d["name"]).rpartition("/device:")[2] + ("*" if d.get("emulated") else "") for d in devices)
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h"

@@ -1,0 +1,139 @@
+"""The classifier under a distribution strategy: `dovetail demo --strategy mirrored|central|multiworker|ps`.
+
+python -m dovetail.tools.demo.strategies STRATEGY --steps N     one task of a cluster; TF_CONFIG says which
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import dovetail as tf
+
+from .data import load_digits
+from .model import BATCH_SIZE, Replica, classifier, make_optimizer
+from .watch import DemoError
+
+STEPS = 400
+TELL_EVERY_S = 1.0
+DEVICES = ("/cpu:0", "/cpu:1")
+KINDS: dict[str, Callable[[], Any]] = {
+    "mirrored": lambda: tf.distribute.MirroredStrategy(DEVICES),
+    "central": lambda: tf.distribute.CentralStorageStrategy(DEVICES, parameter_device="/cpu:0"),
+    "multiworker": tf.distribute.MultiWorkerMirroredStrategy,
+    "ps": tf.distribute.ParameterServerStrategy,
+}
+CLUSTERED = ("multiworker", "ps")
+
+
+def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]) -> None:
+    """Train under a strategy, in this process or in a cluster of processes; `say` gets what is to be told.
+
+    Raises:
+        DemoError: there is no such strategy, or a process failed.
+    """
+    if kind not in KINDS:
+        raise DemoError(f"There is no strategy {kind!r}; choose one of {', '.join(KINDS)}")
+    load_digits()  # says what is missing, before anything starts
+    if kind not in CLUSTERED:
+        work(kind, steps, say)
+        return
+    jobs = {"worker": workers} | ({"ps": ps} if kind == "ps" else {})
+    program = [sys.executable, "-m", "dovetail.tools.demo.strategies", kind, "--steps", str(steps)]
+    with tf.LocalCluster(jobs, programs=dict.fromkeys(jobs, program), piped=jobs) as cluster:
+        # The last to say something is as good as the first: all are read at once, and the chief ends last.
+        readers = [threading.Thread(target=_read, args=(cluster, i, say), daemon=True) for i in range(workers)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        failed = [i for i in range(workers) if cluster.process("worker", i).poll() not in (None, 0)]
+    if failed:
+        raise DemoError(f"worker {failed[0]} failed: its last lines above say why")
+
+
+def _read(cluster: tf.LocalCluster, worker: int, say: Callable[[str], None]) -> None:
+    pipe = cluster.process("worker", worker).stdout
+    assert pipe is not None
+    for line in pipe:
+        text = line.decode(errors="replace").rstrip()
+        if text == "DONE":
+            return
+        say(f"worker {worker}: {text}")
+
+
+def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
+    """What each worker process does; for strategies of one process, all there is."""
+    strategy = KINDS[kind]()
+    resolver = strategy.cluster_resolver
+    if resolver is not None and resolver.task_type == "ps":
+        strategy.server.join()
+    in_step = max(1, len(getattr(strategy, "_workers", ())))
+    digits, optimizer = load_digits(), make_optimizer()
+    with strategy.scope():
+        tf.set_random_seed(1)
+        built = strategy.run(lambda: classifier(optimizer))
+        replicas: list[Replica] = strategy.unwrap(built)
+        loss = strategy.reduce("MEAN", tf.distribute.PerReplica([r.loss for r in replicas]))
+        everybody = strategy.barrier() if in_step > 1 else tf.no_op()
+    variables = tf.trainable_variables()
+    say(f"{strategy.num_replicas_in_sync} replicas in step on {', '.join(strategy.extended.worker_devices)}")
+    say(f"{variables[0].op.name} is on {', '.join(c.device for c in variables[0].values)}")
+    batches = digits.batches(BATCH_SIZE * len(replicas), seed=_number(resolver))
+    config = strategy.update_config_proto(tf.ConfigProto(device_count={"CPU": len(DEVICES)}))
+    fetches = [loss, replicas[0].global_step, *(r.train_op for r in replicas)]
+    with tf.Session(strategy.session_target, config=config) as session:
+        if strategy.extended.experimental_should_init or in_step > 1:
+            session.run(tf.global_variables_initializer())
+        else:
+            missing = tf.report_uninitialized_variables()
+            while session.run(missing).size:
+                time.sleep(0.05)
+        step, told, done = 0, time.monotonic(), 0
+        while step < steps:
+            images, labels = next(batches)
+            feeds: dict[Any, Any] = {}
+            for r, x, y in zip(replicas, np.split(images, len(replicas)), np.split(labels, len(replicas)), strict=True):
+                feeds |= {r.images: x, r.labels: y}
+            mean, step, *_ = session.run(fetches, feeds)
+            done += 1
+            now = time.monotonic()
+            if now - told >= TELL_EVERY_S or step >= steps:
+                say(f"step {int(step)}/{steps}   loss {mean:.4f}   {done / (now - told):.0f} steps/s")
+                told, done = now, 0
+        first = replicas[0]
+        feeds = {first.images: digits.test_images, first.labels: digits.test_labels}
+        say(f"held-out accuracy {session.run(first.accuracy, feeds):.4f}")
+        session.run(everybody)  # nobody leaves while another one still needs it
+
+
+def _number(resolver: Any) -> int:
+    return 0 if resolver is None or resolver.task_id is None else int(resolver.task_id)
+
+
+def main() -> None:
+    """One task of the cluster; it goes on serving until standard input closes."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("kind", choices=CLUSTERED)
+    parser.add_argument("--steps", type=int, required=True)
+    arguments = parser.parse_args()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    work(arguments.kind, arguments.steps, lambda line: print(line, flush=True))
+    print("DONE", flush=True)
+    threading.Event().wait()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What each worker process of the demo runs: between-graph replication.
+
+Every worker builds the same graph by itself, with its own name as the place of the compute. The variables
+have the same names in all of these graphs and live on the parameter servers, so they are the same variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+
+import dovetail as tf
+
+from ...runtime.server.process import server_from_environment
+from .data import load_digits
+from .model import BATCH_SIZE, Replica, classifier, make_optimizer, parameters_on_ps, train
+from .reports import Failed, Finished, Progress, to_line
+
+
+def build(cluster: tf.train.ClusterSpec, worker: int) -> Replica:
+    """The graph of one worker, in the default graph."""
+    tf.set_random_seed(1)
+    with tf.device(parameters_on_ps(cluster, worker)):
+        return classifier(make_optimizer())
+
+
+def work(server: tf.train.Server, last_step: int) -> None:
+    """Train on this worker's server until `last_step` updates have been made by all workers together."""
+    worker = server.task_index
+    digits = load_digits()
+    replica = build(server.cluster_spec, worker)
+    initialize = tf.global_variables_initializer()
+    uninitialized = tf.report_uninitialized_variables()
+
+    def report(steps: int, global_step: int, loss: float, rate: float) -> None:
+        print(to_line(Progress(worker, steps, global_step, loss, rate)), flush=True)
+
+    with tf.Session(server.target) as session:
+        if worker == 0:  # the chief
+            session.run(initialize)
+        else:
+            while session.run(uninitialized).size:
+                time.sleep(0.05)
+        train(session, replica, digits.batches(BATCH_SIZE, seed=worker), last_step, report)
+    print(to_line(Finished(worker)), flush=True)
+
+
+def main() -> None:
+    """Serve and train; then go on serving until standard input closes, for whoever still uses the cluster."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--steps", type=int, required=True)
+    arguments = parser.parse_args()
+    server = server_from_environment()
+    # Whoever started this process holds the other end. When it is gone, for whatever reason, so is this.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        work(server, arguments.steps)
+    except Exception as e:
+        print(to_line(Failed(server.task_index, f"{type(e).__name__}: {e}")), flush=True)
+        os._exit(1)  # threads may be inside a kernel; nobody waits for them any more
+    server.join()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

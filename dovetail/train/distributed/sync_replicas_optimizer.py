@@ -1,0 +1,272 @@
+"""`SyncReplicasOptimizer`: all workers' gradients are averaged, and applied together.
+
+Theory. Beside each variable stands an accumulator, beside the global step a queue of tokens:
+
+    worker:  read variables, compute gradients ── apply_grad(local step) ──► accumulators
+             then wait for a token ◄── tokens ──┐   local step := token
+    chief (one thread, for ever):               │
+             take_grad(n) of every accumulator ─┴► update, global step + 1, put in one token per worker
+
+Who waits for a token stands in the queue's line before he is counted, and tokens are put in when n have been. Otherwise a worker whose
+gradients have come, but who is late for the line, could find that a faster one has taken his token, given its next gradients with it,
+and made the next update without him. So without initial tokens every update has one gradient of every worker, as one process
+with all their batches has, if there are as many workers as gradients per update.
+
+A worker stands in line when the task of the global step has its gradients. Those for other tasks may still be on their way, for no
+update is made without them; its step ends when they have come, too.
+
+A gradient whose local step is below its accumulator's step was computed from weights that have been replaced, and is dropped. With
+more workers than gradients per update, the slowest ones' are dropped so: backup replicas (Chen et al., 2016, arXiv:1604.00981).
+With fewer, each worker gets several tokens per update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.core.build import convert
+from ...graph.core.default_graph import GraphKeys
+from ...graph.core.dtypes import float32
+from ...graph.core.node import Node, Tensor
+from ...graph.ops.array.creation import fill
+from ...graph.ops.array.identity_and_placeholders import group, no_op
+from ...graph.ops.state.accumulator_api import (
+    ConditionalAccumulator,
+    ConditionalAccumulatorBase,
+    SparseConditionalAccumulator,
+    dequeue_counted,
+)
+from ...graph.ops.state.queue_api import FIFOQueue
+from ...graph.ops.state.variables import assign, report_uninitialized_variables
+from ...graph.tensors.indexed_slices import IndexedSlices
+from ...graph.variables.collections import global_variables
+from ...graph.variables.variable import Variable
+from ..loops.queue_runner import QueueRunner
+from ..loops.session_manager import not_ready
+from ..loops.session_run_hook import SessionRunHook
+from ..optimizers.optimizer import Optimizer
+
+
+class SyncReplicasOptimizer(Optimizer):
+    """Averages the gradients of all replicas and applies them together, by another optimizer.
+
+    Args:
+        opt: the optimizer that applies them.
+        replicas_to_aggregate: gradients per update.
+        total_num_replicas: how many replicas there are; None: as many as gradients per update. The more are backups.
+        variable_averages: an `ExponentialMovingAverage`, or None. variables_to_average: what it averages.
+        use_locking: see `Optimizer`.
+        name: name of its nodes.
+
+    >>> opt = SyncReplicasOptimizer(GradientDescentOptimizer(0.1), replicas_to_aggregate=4)
+    >>> train_op = opt.minimize(loss, global_step=get_or_create_global_step())
+    >>> hook = opt.make_session_run_hook(is_chief)
+    >>> with MonitoredTrainingSession(target, is_chief, hooks=[hook]) as sess:
+    ...     while not sess.should_stop():
+    ...         sess.run(train_op)
+    """
+
+    def __init__(
+        self,
+        opt: Optimizer,
+        replicas_to_aggregate: int,
+        total_num_replicas: int | None = None,
+        variable_averages: Any = None,
+        variables_to_average: Sequence[Any] | None = None,
+        use_locking: bool = False,
+        name: str = "sync_replicas",
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._opt = opt
+        self._count = replicas_to_aggregate
+        self._total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
+        self._tokens_per_step = max(self._total, self._count)
+        self._averages = variable_averages
+        self._to_average = variables_to_average
+        self._applied = False
+        self._global_step: Any = None
+        self._tokens: FIFOQueue | None = None
+        self._runner: QueueRunner | None = None
+        self.local_step_init_op: Any = None
+        """Sets the replica's own step to the global one: for replicas that are not the chief."""
+        self.chief_init_op: Any = None
+        """The same for the chief, which also sets the accumulators'."""
+        self.ready_for_local_init_op: Any = None
+        """Names of global variables without a value: when there are none, the two above may run."""
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """As the wrapped optimizer does: one replica's own gradients."""
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(
+        self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+    ) -> Node:
+        """A node that gives this replica's gradients, and waits until an update was made of enough of them.
+
+        Raises:
+            ValueError: no variables, no global step, or a gradient of an unknown kind.
+        """
+        pairs = list(grads_and_vars)
+        if not pairs:
+            raise ValueError("Must supply at least one variable")
+        if global_step is None:
+            raise ValueError("Global step is required to check staleness")
+        self._global_step = global_step
+        graph = pairs[0][1].graph
+        with graph.as_default():
+            anchor = no_op()  # on this replica's device, where no device function sends variables away from
+            with graph.colocate_with(anchor):
+                local_step = Variable(
+                    convert(0, global_step.dtype.base),
+                    trainable=False,
+                    collections=[GraphKeys.LOCAL_VARIABLES],
+                    name="sync_rep_local_step",
+                )
+                # (`assign`, as method of a reference variable, gives its place)
+                self.local_step_init_op = assign(local_step, global_step.read_value()).op
+            self.ready_for_local_init_op = report_uninitialized_variables(global_variables())
+            with graph.name_scope(self._name):
+                return self._build(graph, pairs, local_step)
+
+    def _build(self, graph: Any, pairs: Sequence[tuple[Any, Any]], local_step: Any) -> Node:
+        step = self._global_step
+        given: list[Node] = []
+        elsewhere: list[Node] = []
+        averaged: list[tuple[Any, Any]] = []
+        accumulators: list[tuple[ConditionalAccumulatorBase, str]] = []
+        for grad, var in pairs:
+            with graph.device(var.device):
+                if grad is None:
+                    averaged.append((None, var))
+                    continue
+                shared = f"{var.name}/grad_accum"
+                accumulator: ConditionalAccumulatorBase
+                if isinstance(grad, IndexedSlices):
+                    accumulator = sparse = SparseConditionalAccumulator(grad.dtype, var.get_shape(), shared)
+                    give = sparse.apply_indexed_slices_grad(grad, local_step=local_step)
+                    averaged.append((sparse.take_indexed_slices_grad(self._count), var))
+                elif isinstance(grad, Tensor):
+                    accumulator = dense = ConditionalAccumulator(grad.dtype, var.get_shape(), shared)
+                    give = dense.apply_grad(grad, local_step=local_step)
+                    averaged.append((dense.take_grad(self._count), var))
+                else:
+                    raise ValueError("Unknown grad type!")
+                (given if var.device == step.device else elsewhere).append(give)
+                accumulators.append((accumulator, var.device))
+        with graph.device(step.device):
+            with graph.name_scope(None):  # its variables are called as without this optimizer
+                update = self._opt.apply_gradients(averaged, step)
+            tokens = self._tokens = FIFOQueue(
+                -1, step.dtype.base, shapes=[()], name="sync_token_q", shared_name="sync_token_q"
+            )
+            in_line = ConditionalAccumulator(float32, (), "sync_token_q/in_line")
+            accumulators.append((in_line, step.device))
+            with graph.control_dependencies(given or elsewhere):
+                token = dequeue_counted(tokens, in_line, local_step)
+            train_op: Node = assign(local_step, token).op
+            if given and elsewhere:
+                train_op = group(train_op, *elsewhere)
+            with graph.control_dependencies([update, in_line.take_grad(self._count).op]):
+                hand_out = tokens.enqueue_many([fill([self._tokens_per_step], step.read_value())])
+            if self._averages is not None:
+                with graph.control_dependencies([hand_out]):
+                    hand_out = self._averages.apply(self._to_average)
+            self._runner = QueueRunner(tokens, [hand_out])
+        init = [self.local_step_init_op]
+        for accumulator, device in accumulators:
+            with graph.device(device):
+                init.append(accumulator.set_global_step(step.read_value(), name="SetGlobalStep"))
+        self.chief_init_op = group(*init)
+        self._applied = True
+        return train_op
+
+    def get_chief_queue_runner(self) -> QueueRunner:
+        """What makes the updates and hands out tokens: the chief runs it.
+
+        Raises:
+            ValueError: before `apply_gradients`.
+        """
+        if not self._applied or self._runner is None:
+            raise ValueError("Should be called after apply_gradients().")
+        return self._runner
+
+    def get_init_tokens_op(self, num_tokens: int = -1) -> Any:
+        """A node that puts in the first tokens: the chief runs it once, before its queue runner.
+
+        Args:
+            num_tokens: how many; -1: one per gradient of an update. At least as many as replicas are missing.
+
+        Raises:
+            ValueError: before `apply_gradients`, or too few.
+        """
+        if not self._applied or self._tokens is None:
+            raise ValueError("get_init_tokens_op() should be called after apply_gradients().")
+        needed = self._count - self._total
+        if num_tokens == -1:
+            num_tokens = self._count
+        elif num_tokens < needed:
+            raise ValueError(f"Too few tokens to finish the first step: {num_tokens} (given) vs {needed} (needed)")
+        if num_tokens <= 0:
+            return no_op(name="no_init_tokens")
+        with self._global_step.graph.device(self._global_step.device):
+            return self._tokens.enqueue_many([fill([num_tokens], self._global_step.read_value())])
+
+    def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
+        """A hook that initialises what this optimizer needs, and on the chief starts the updates."""
+        return _Hook(self, is_chief, num_tokens)
+
+    # --- the wrapped optimizer's ------------------------------------------------------------------------------------
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """The wrapped optimizer's slot of that name."""
+        return self._opt.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the wrapped optimizer's slots."""
+        return self._opt.get_slot_names()
+
+    def variables(self) -> list[Any]:
+        """The wrapped optimizer's variables."""
+        return self._opt.variables()
+
+
+class _Hook(SessionRunHook):
+    """See `SyncReplicasOptimizer.make_session_run_hook`.
+
+    When training goes on after a loss, replicas may wait for a token of a round that will never end: gradients of theirs went
+    with the task that died. So then each gets one, whatever was asked for at the start.
+    """
+
+    def __init__(self, opt: SyncReplicasOptimizer, is_chief: bool, num_tokens: int) -> None:
+        self._opt, self._is_chief, self._num_tokens = opt, is_chief, num_tokens
+        self._init_tokens: Any = None
+        self._tokens_again: Any = None
+        self._step: Any = None
+        self._sessions = 0
+
+    def begin(self) -> None:
+        if not self._opt._applied:
+            raise ValueError("SyncReplicasOptimizer.apply_gradient should be called before using the hook.")
+        if self._is_chief:
+            self._init_tokens = self._opt.get_init_tokens_op(self._num_tokens)
+            self._step = self._opt._global_step.read_value()
+            self._tokens_again = self._opt.get_init_tokens_op(max(self._num_tokens, self._opt._total, self._opt._count))
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        problem = not_ready(self._opt.ready_for_local_init_op, session, "Model not ready for local init")
+        if problem:
+            raise RuntimeError(
+                f"Init operations did not make model ready for SyncReplicasOptimizer local_init. {problem}"
+            )
+        if not self._is_chief:
+            session.run(self._opt.local_step_init_op)
+            return
+        session.run(self._opt.chief_init_op)
+        self._sessions += 1
+        goes_on = self._sessions > 1 or session.run(self._step) > 0
+        session.run(self._tokens_again if goes_on else self._init_tokens)
+        self._opt.get_chief_queue_runner().create_threads(session, coord=coord, daemon=True, start=True)
+
+
+__all__ = ["SyncReplicasOptimizer"]

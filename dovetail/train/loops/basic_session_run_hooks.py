@@ -1,0 +1,397 @@
+"""The hooks that training loops use: stop, log, count, watch for NaN, write summaries, wait, feed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.default_graph import get_default_graph
+from ..global_step import get_global_step
+from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+
+logger = logging.getLogger(__name__)
+
+
+_STUCK = 20  # a global step that has not changed in so many runs is not counted up
+
+
+def needed_step(hook: SessionRunHook) -> Any:
+    """The graph's global step. RuntimeError: it has none."""
+    step = get_global_step()
+    if step is None:
+        raise RuntimeError(f"Global step should be created to use {type(hook).__name__}.")
+    return step
+
+
+class SecondOrStepTimer:
+    """Tells when something is due that is done every so many steps, or seconds.
+
+    Raises:
+        ValueError: not exactly one of the two is given.
+    """
+
+    def __init__(self, every_secs: float | None = None, every_steps: int | None = None) -> None:
+        if (every_secs is None) == (every_steps is None):
+            raise ValueError("exactly one of every_secs and every_steps should be provided.")
+        self._secs, self._steps = every_secs, every_steps
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: the next step is due."""
+        self._last_step: int | None = None
+        self._last_time: float | None = None
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Whether it is due at that step."""
+        if self._last_step is None or self._last_time is None:
+            return True
+        if step == self._last_step:
+            return False
+        if self._secs is not None:
+            return time.monotonic() >= self._last_time + self._secs
+        assert self._steps is not None
+        return step >= self._last_step + self._steps
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """It was done at that step: (seconds, steps) since it was done before; None the first time."""
+        now = time.monotonic()
+        since = None if self._last_time is None else now - self._last_time
+        steps = None if self._last_step is None else step - self._last_step
+        self._last_step, self._last_time = step, now
+        return since, steps
+
+    def last_triggered_step(self) -> int | None:
+        """When it was done last."""
+        return self._last_step
+
+
+class StopAtStepHook(SessionRunHook):
+    """Stops at a global step.
+
+    Args:
+        num_steps: so many steps after the one at which the session starts. last_step: or this step.
+
+    Raises:
+        ValueError: not exactly one of the two is given. RuntimeError: the graph has no global step.
+    """
+
+    def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
+        if (num_steps is None) == (last_step is None):
+            raise ValueError("Exactly one of num_steps or last_step must be specified.")
+        self._num_steps, self._last_step = num_steps, last_step
+
+    def begin(self) -> None:
+        self._step = needed_step(self)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        if self._last_step is None:
+            assert self._num_steps is not None
+            self._last_step = int(session.run(self._step)) + self._num_steps
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        # What was fetched may be from before or after the update: look again only near the end.
+        assert self._last_step is not None
+        if run_values.results + 1 >= self._last_step and run_context.session.run(self._step) >= self._last_step:
+            run_context.request_stop()
+
+
+class StepCounterHook(SessionRunHook):
+    """Tells how many steps a second are done: in the log, and as summary `global_step/sec` where there is a writer.
+
+    Args:
+        every_n_steps, every_n_secs: how often; exactly one of them.
+        output_dir: where to write summaries. summary_writer: or by which writer. None: only the log.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: str | None = None,
+        summary_writer: Any = None,
+    ) -> None:
+        if every_n_secs is not None and every_n_steps == 100:
+            every_n_steps = None
+        self._timer = SecondOrStepTimer(every_n_secs, every_n_steps)
+        self._folder, self._writer = output_dir, summary_writer
+
+    def begin(self) -> None:
+        self._step = needed_step(self)
+        self._tag = f"{self._step.op.name}/sec"
+        self._seen, self._same = None, 0
+        if self._writer is None and self._folder:
+            self._writer = _writer_if_installed(self._folder)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        self._watch(run_values.results)
+        if not self._timer.should_trigger_for_step(run_values.results + 1):
+            return
+        step = int(run_context.session.run(self._step))
+        if self._timer.should_trigger_for_step(step):
+            seconds, steps = self._timer.update_last_triggered_step(step)
+            if seconds and steps is not None:
+                self._tell(steps / seconds, step)
+
+    def _watch(self, step: Any) -> None:
+        """Warn when the step stays what it is."""
+        self._same = self._same + 1 if step == self._seen else 0
+        self._seen = step
+        if self._same and self._same % _STUCK == 0:
+            logger.warning(
+                "It seems that global step (tf.train.get_global_step) has not been increased for %d runs; it is %s. "
+                "Give it to Optimizer.minimize or Optimizer.apply_gradients to let them count it up.",
+                self._same, step,
+            )  # fmt: skip
+
+    def _tell(self, rate: float, step: int) -> None:
+        logger.info("%s: %g", self._tag, rate)
+        if self._writer is not None:
+            from ...interop.tensorboard.writer import scalar_summary
+
+            self._writer.add_summary(scalar_summary(self._tag, rate), step)
+
+    def end(self, session: Any) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
+
+def _writer_if_installed(folder: str) -> Any:
+    from ...graph.core.errors import UnimplementedError
+    from ...interop.tensorboard import FileWriterCache
+
+    try:
+        return FileWriterCache.get(folder)
+    except UnimplementedError as e:
+        logger.warning("No summaries are written to %s: %s", folder, e)
+        return None
+
+
+class LoggingTensorHook(SessionRunHook):
+    """Logs values of tensors.
+
+    Args:
+        tensors: tensors or their names, where `loss` means `loss:0`; or a dictionary from what to call them.
+        every_n_iter, every_n_secs: how often; at most one. at_end: also, or only, at the end.
+        formatter: from a dictionary of values to the line; None: `name = value, ...`.
+
+    Raises:
+        ValueError: not exactly one of the two, and not `at_end` alone.
+    """
+
+    def __init__(
+        self,
+        tensors: Any,
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+        formatter: Callable[[dict[str, Any]], str] | None = None,
+    ) -> None:
+        only_end = at_end and every_n_iter is None and every_n_secs is None
+        if not only_end and (every_n_iter is None) == (every_n_secs is None):
+            raise ValueError("either at_end and/or exactly one of every_n_iter and every_n_secs must be provided.")
+        if every_n_iter is not None and every_n_iter <= 0:
+            raise ValueError(f"invalid every_n_iter={every_n_iter}.")
+        if isinstance(tensors, Mapping):
+            self._tensors = dict(tensors)
+        else:
+            self._tensors = {str(getattr(t, "name", t)): t for t in tensors}
+        self._formatter = formatter
+        self._at_end = at_end
+        self._timer = None if only_end else SecondOrStepTimer(every_n_secs, every_n_iter)
+
+    def begin(self) -> None:
+        self._count = 0
+        self._due = False
+        self._fetched = {name: _element(t) for name, t in self._tensors.items()}
+        if self._timer is not None:
+            self._timer.reset()
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        self._due = self._timer is not None and self._timer.should_trigger_for_step(self._count)
+        return SessionRunArgs(self._fetched) if self._due else None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        if self._due:
+            self._log(run_values.results)
+        self._count += 1
+
+    def end(self, session: Any) -> None:
+        if self._at_end:
+            self._log(session.run(self._fetched))
+
+    def _log(self, values: dict[str, Any]) -> None:
+        since = None
+        if self._timer is not None:
+            since, _ = self._timer.update_last_triggered_step(self._count)
+        if self._formatter is not None:
+            line = self._formatter(values)
+        else:
+            with np.printoptions(suppress=True):
+                line = ", ".join(f"{name} = {values[name]}" for name in self._tensors)
+            line += "" if since is None else f" ({since:.3f} sec)"
+        logger.info("%s", line)
+
+
+def _element(element: Any) -> Any:
+    if not isinstance(element, str):
+        return element
+    return get_default_graph().as_graph_element(element if ":" in element else f"{element}:0")
+
+
+class NanLossDuringTrainingError(RuntimeError):
+    """What `NanTensorHook` raises when the loss has become NaN, and nothing better can be done."""
+
+    def __str__(self) -> str:
+        return "NaN loss during training."
+
+
+class NanTensorHook(SessionRunHook):
+    """Ends training when the loss is NaN: by NanLossDuringTrainingError, or with `fail_on_nan_loss=False` by asking to stop."""
+
+    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+        self._loss, self._fails = loss_tensor, fail_on_nan_loss
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        return SessionRunArgs(self._loss)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        if np.isnan(run_values.results).any():
+            if self._fails:
+                logger.error("Model diverged with loss = NaN.")
+                raise NanLossDuringTrainingError
+            logger.warning("Model diverged with loss = NaN.")
+            run_context.request_stop()
+
+
+class SummarySaverHook(SessionRunHook):
+    """Writes summaries every so often.
+
+    Args:
+        save_steps, save_secs: how often; exactly one of them.
+        output_dir: the folder. summary_writer: or the writer.
+        scaffold, summary_op: whose summaries: the scaffold's, or a string tensor (or a list); exactly one of them.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str | None = None,
+        summary_writer: Any = None,
+        scaffold: Any = None,
+        summary_op: Any = None,
+    ) -> None:
+        if (scaffold is None) == (summary_op is None):
+            raise ValueError("Exactly one of scaffold or summary_op must be provided.")
+        self._scaffold, self._summary_op = scaffold, summary_op
+        self._folder, self._writer = output_dir, summary_writer
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+
+    def begin(self) -> None:
+        if self._writer is None and self._folder:
+            self._writer = _writer_if_installed(self._folder)
+        self._step = needed_step(self)
+        self._due = False
+        self._next = 0
+        self._shown = False
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        if self._writer is not None and not self._shown:
+            self._shown = True
+            self._writer.add_graph(session.graph)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        fetches: dict[str, Any] = {"step": self._step}
+        summary = self._summary_op if self._summary_op is not None else self._scaffold.summary_op
+        self._due = self._writer is not None and summary is not None and self._timer.should_trigger_for_step(self._next)
+        if self._due:
+            fetches["summary"] = list(summary) if isinstance(summary, (list, tuple)) else [summary]
+        return SessionRunArgs(fetches)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        step = int(run_values.results["step"])
+        if self._due:
+            step = int(run_context.session.run(self._step))
+            self._timer.update_last_triggered_step(step)
+            for summary in run_values.results["summary"]:
+                self._writer.add_summary(summary, step)
+        self._next = step + 1
+
+    def end(self, session: Any) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
+
+class GlobalStepWaiterHook(SessionRunHook):
+    """Lets a worker wait until the global step has come so far: late workers disturb the first steps less."""
+
+    def __init__(self, wait_until_step: int) -> None:
+        self._wait_until = wait_until_step
+        self._waits = True
+
+    def begin(self) -> None:
+        self._step = needed_step(self)
+
+    def before_run(self, run_context: SessionRunContext) -> None:
+        told = -1.0
+        while self._waits and self._wait_until > 0:
+            step = int(run_context.session.run(self._step))
+            if step >= self._wait_until:
+                break
+            if time.monotonic() - told > 30:
+                logger.info("Waiting for global step %d before starting training. It is %d.", self._wait_until, step)
+                told = time.monotonic()
+            time.sleep(0.1)
+        self._waits = False
+
+
+class FinalOpsHook(SessionRunHook):
+    """Runs something at the end. `final_ops_values` has what it gave."""
+
+    def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
+        self._ops, self._feeds = final_ops, final_ops_feed_dict
+        self._values: Any = None
+
+    @property
+    def final_ops_values(self) -> Any:
+        """The values, after the end."""
+        return self._values
+
+    def end(self, session: Any) -> None:
+        if self._ops is not None:
+            self._values = session.run(self._ops, feed_dict=self._feeds)
+
+
+class FeedFnHook(SessionRunHook):
+    """Feeds what a function gives, a dictionary, in each step."""
+
+    def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
+        self._feed = feed_fn
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        return SessionRunArgs(None, self._feed())
+
+
+__all__ = [
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "SecondOrStepTimer",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+    "needed_step",
+]

@@ -1,0 +1,127 @@
+"""The hook that saves checkpoints, and who is told of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.default_graph import get_default_graph
+from ..saving.checkpoint_state import checkpoint_exists
+from ..saving.meta_graph import write_training_graph
+from .basic_session_run_hooks import SecondOrStepTimer, needed_step
+from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointSaverListener:
+    """Is told when checkpoints are saved. Does nothing itself."""
+
+    def begin(self) -> None:
+        """Before the session is made."""
+
+    def before_save(self, session: Any, global_step_value: int) -> None:
+        """Before a checkpoint is saved."""
+
+    def after_save(self, session: Any, global_step_value: int) -> Any:
+        """After a checkpoint was saved; True: stop training."""
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        """At the end of training."""
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Saves a checkpoint at the start, every so often, and at the end.
+
+    Args:
+        checkpoint_dir: the folder; made if it is not there. save_secs, save_steps: how often; exactly one of them.
+        saver, scaffold: what saves: a `Saver`, or the scaffold's; exactly one of them, or none: the graph's only saver.
+        checkpoint_basename: how checkpoints are called. listeners: `CheckpointSaverListener`s.
+        save_graph_def: write the graph beside each checkpoint, and as `graph.pbtxt`.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Any = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Any = None,
+        listeners: Iterable[CheckpointSaverListener] | None = None,
+        save_graph_def: bool = True,
+    ) -> None:
+        if saver is not None and scaffold is not None:
+            raise ValueError("You cannot provide both saver and scaffold.")
+        self._saver, self._scaffold = saver, scaffold
+        self._folder = Path(checkpoint_dir)
+        self._path = str(self._folder / checkpoint_basename)
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+        self._listeners = list(listeners or [])
+        self._saves_graph = save_graph_def
+
+    def add_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """Tell these, too."""
+        self._listeners += listeners
+
+    def begin(self) -> None:
+        self._step = needed_step(self)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for listener in self._listeners:
+            listener.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        step = int(session.run(self._step))
+        if self._saves_graph:
+            write_training_graph(get_default_graph(), self._folder)
+        # The checkpoint from which this session was restored stays as it is: other workers may have gone on since.
+        if not checkpoint_exists(f"{self._path}-{step}"):
+            self._save(session, step)
+        self._timer.update_last_triggered_step(step)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        if self._timer.should_trigger_for_step(run_values.results + 1):
+            step = int(run_context.session.run(self._step))
+            if self._timer.should_trigger_for_step(step):
+                self._timer.update_last_triggered_step(step)
+                if self._save(run_context.session, step):
+                    run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        last = int(session.run(self._step))
+        if last != self._timer.last_triggered_step():
+            self._save(session, last)
+        for listener in self._listeners:
+            listener.end(session, last)
+
+    def _save(self, session: Any, step: int) -> bool:
+        """Save; whether a listener wants to stop."""
+        logger.info("Saving checkpoints for %d into %s.", step, self._path)
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        self._get_saver().save(session, self._path, global_step=step, write_meta_graph=self._saves_graph)
+        stops = [listener.after_save(session, step) for listener in self._listeners]  # each is told
+        return any(stops)
+
+    def _get_saver(self) -> Any:
+        if self._saver is None:
+            from .scaffold import Scaffold
+
+            if self._scaffold is not None:
+                return self._scaffold.saver
+            self._saver = Scaffold.get_or_default("saver", "savers", _no_saver)
+        return self._saver
+
+
+def _no_saver() -> Any:
+    raise RuntimeError(
+        "No items in collection savers. Please add a saver to the collection or provide a saver or scaffold."
+    )
+
+
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]

@@ -1,0 +1,332 @@
+"""`MonitoredTrainingSession` and its kin: sessions that initialise, save, stop, and survive the death of a task by themselves.
+
+Theory. A monitored session makes sessions by a creator: the chief's restores the latest checkpoint, or initialises; a worker's waits
+until the chief has. Each step goes through the hooks. When a task dies or restarts, the step fails with UnavailableError or
+AbortedError; then the session is closed, the creator makes a new one, the hooks are told, and the step is run again. Any other
+error ends the loop.
+
+The chief restores into all tasks, also those that did not die, so that all variables are of one moment.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ...graph.core.default_graph import get_default_graph
+from ...graph.core.errors import OpError, OutOfRangeError
+from ...graph.core.graph import Graph
+from ...runtime.config import ConfigProto, RunMetadata, RunOptions
+from ...runtime.session.session import Session
+from .basic_session_run_hooks import StepCounterHook, SummarySaverHook
+from .checkpoint_hooks import CheckpointSaverHook
+from .live_session import LOST, LiveSession
+from .scaffold import Scaffold
+from .session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from .session_manager import RETRY_S
+from .session_run_hook import SessionRunHook
+
+logger = logging.getLogger(__name__)
+
+DEFAULT: Any = object()
+
+
+class StepContext:
+    """What `run_step_fn` gives to its function: the session, and steps with hooks."""
+
+    def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
+        self.session = session
+        self.run_with_hooks = run_with_hooks
+
+    def request_stop(self) -> None:
+        """Leave `run_step_fn`, and the session's `with` block, by a StopIteration."""
+        raise StopIteration("step_fn has requested the iterations to stop.")
+
+
+class _Monitored:
+    """What both kinds share."""
+
+    runs_queue_runners = True
+    """Its sessions start the queue runners themselves."""
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None,
+        hooks: Sequence[SessionRunHook] | None,
+        should_recover: bool,
+        stop_grace_period_secs: float,
+    ) -> None:
+        self._graph = get_default_graph()
+        self._was_finalized = self._graph.finalized
+        self._hooks = list(hooks or [])
+        for hook in self._hooks:
+            hook.begin()
+        self._creator = session_creator or ChiefSessionCreator()
+        self._recovers = should_recover
+        self._grace_s = stop_grace_period_secs
+        self._live: LiveSession | None = None
+        self._closed = False
+        self._make()
+
+    def _make(self) -> LiveSession:
+        """A live session; while tasks are lost, again and again."""
+        while True:
+            try:
+                with self._graph.as_default():
+                    self._live = LiveSession(self._creator, self._hooks, self._grace_s)
+                return self._live
+            except LOST as e:
+                if not self._recovers:
+                    raise
+                logger.warning("No session can be made yet; trying again. %s: %s", type(e).__name__, e)
+                time.sleep(RETRY_S)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self._graph
+
+    def _lost(self, e: OpError) -> None:
+        logger.warning("A task was lost; making a new session. %s: %s", type(e).__name__, e)
+        if self._live is not None:
+            self._live.close(abruptly=True)
+        self._live = None
+
+    def _with_session(self, do: Callable[[LiveSession], Any]) -> Any:
+        if self._closed:
+            raise RuntimeError("Session is already closed.")
+        while True:
+            live = self._live or self._make()
+            try:
+                return do(live)
+            except LOST as e:
+                if not self._recovers:
+                    raise
+                self._lost(e)
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run a step, with the hooks around it. Arguments and errors as of `Session.run`.
+
+        Raises:
+            RuntimeError: after `should_stop()` was true, or `close()`; or two hooks, or a hook and you, feed one tensor.
+        """
+        return self._with_session(lambda live: live.run(fetches, feed_dict, options, run_metadata))
+
+    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+        """Call `step_fn(step_context)`: it may run steps without hooks by `step_context.session`, and one with them by
+        `step_context.run_with_hooks`.
+
+        Raises:
+            StopIteration: the function called `step_context.request_stop()`. It ends the `with` block of the session, without an error.
+            ValueError: the function does not take the one argument.
+        """
+        taken = tuple(inspect.signature(step_fn).parameters)
+        if len(taken) != 1:
+            raise ValueError(
+                "`step_fn` may either have one `step_context` argument, or `self` and `step_context` if it's an instance "
+                f"method. Got {taken} instead."
+            )
+
+        def do(live: LiveSession) -> Any:
+            def run_with_hooks(
+                fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+            ) -> Any:
+                return live.run(fetches, feed_dict, options, run_metadata)
+
+            try:
+                return step_fn(StepContext(live.session, run_with_hooks))
+            except (StopIteration, *LOST):
+                raise
+            except Exception:
+                live.raise_lost()
+                raise
+
+        return self._with_session(do)
+
+    def should_stop(self) -> bool:
+        """Whether the loop is to end: a hook said so, a thread failed, or the session is closed."""
+        if self._closed:
+            return True
+        if self._live is None:
+            return False
+        try:
+            return self._live.should_stop()
+        except LOST as e:
+            if not self._recovers:
+                return True
+            self._lost(e)
+            self._make()
+            return False
+        except Exception:
+            return True
+
+    def close(self) -> None:
+        """End the session: the hooks' `end`, then the threads, then the session itself."""
+        self._end(None)
+
+    def _end(self, error: type[BaseException] | None) -> None:
+        if self._closed:
+            if error is None:
+                raise RuntimeError("Session is already closed.")
+            return
+        try:
+            if error is None and self._live is not None:
+                for hook in self._hooks:
+                    hook.end(self._live.session)
+            if error is None and self._live is not None:
+                self._live.coord.raise_requested_exception()
+        finally:
+            self._closed = True
+            live, self._live = self._live, None
+            if live is not None:
+                live.close()
+            if not self._was_finalized:
+                self._graph.unfinalize()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if kind is not None and issubclass(kind, (OutOfRangeError, StopIteration)):
+            kind = None  # the input is exhausted: an ordinary end
+        self._end(kind)
+        return kind is None
+
+
+class MonitoredSession(_Monitored):
+    """A session that calls hooks, and makes itself anew when a task dies or restarts.
+
+    Args:
+        session_creator: a `ChiefSessionCreator` or `WorkerSessionCreator`; None: the chief's, in this process.
+        hooks: `SessionRunHook`s. stop_grace_period_secs: how long threads have to end.
+
+    >>> with MonitoredSession(hooks=[StopAtStepHook(last_step=100)]) as session:
+    ...     while not session.should_stop():
+    ...         session.run(train_op)
+    """
+
+    class StepContext(StepContext):
+        """See `run_step_fn`."""
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None = None,
+        hooks: Sequence[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = 120,
+    ) -> None:
+        super().__init__(session_creator, hooks, True, stop_grace_period_secs)
+
+    def __enter__(self) -> MonitoredSession:
+        return self
+
+
+class SingularMonitoredSession(_Monitored):
+    """A monitored session that ends when a task dies, instead of making itself anew.
+
+    Args:
+        hooks, scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path: as of `ChiefSessionCreator`.
+        stop_grace_period_secs: how long threads have to end.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        checkpoint_dir: str | None = None,
+        stop_grace_period_secs: float = 120,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
+        super().__init__(creator, hooks, False, stop_grace_period_secs)
+
+    def __enter__(self) -> SingularMonitoredSession:
+        return self
+
+    def raw_session(self) -> Session | None:
+        """The session below the hooks; None once this one is closed."""
+        return None if self._live is None else self._live.session
+
+
+def MonitoredTrainingSession(
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | None = None,
+    scaffold: Scaffold | None = None,
+    hooks: Sequence[SessionRunHook] | None = None,
+    chief_only_hooks: Sequence[SessionRunHook] | None = None,
+    save_checkpoint_secs: Any = DEFAULT,
+    save_summaries_steps: Any = DEFAULT,
+    save_summaries_secs: Any = DEFAULT,
+    config: ConfigProto | None = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float = 7200,
+    save_checkpoint_steps: Any = DEFAULT,
+    summary_dir: str | None = None,
+) -> MonitoredSession:
+    """The session of a training loop. The chief's initialises or restores, saves checkpoints and writes summaries; others wait for it.
+
+    Args:
+        master: the target. is_chief: whether this is the chief. config: a `ConfigProto`. scaffold: a `Scaffold`.
+        checkpoint_dir: where the chief saves and looks for checkpoints; None: nowhere. All tasks must see it.
+        hooks: of everybody. chief_only_hooks: come before those, on the chief.
+        save_checkpoint_secs, save_checkpoint_steps: how often to save; default: every 600 s; None: never.
+        save_summaries_steps, save_summaries_secs: how often to write summaries; default: every 100 steps.
+        summary_dir: where to; None: `checkpoint_dir`.
+        log_step_count_steps: how often to tell how fast steps are; None: never.
+        stop_grace_period_secs: how long threads have to end. max_wait_secs: how long to wait for the chief.
+
+    >>> with MonitoredTrainingSession(server.target, is_chief, "/shared/run", hooks=[StopAtStepHook(last_step=1000)]) as session:
+    ...     while not session.should_stop():
+    ...         session.run(train_op)
+    """
+    scaffold = scaffold or Scaffold()
+    if not is_chief:
+        worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+        return MonitoredSession(worker, hooks, stop_grace_period_secs)
+    if save_summaries_steps is DEFAULT and save_summaries_secs is DEFAULT:
+        save_summaries_steps = 100
+    if save_checkpoint_secs is DEFAULT and save_checkpoint_steps is DEFAULT:
+        save_checkpoint_secs = 600
+    every = {
+        name: None if value is DEFAULT else value
+        for name, value in (
+            ("summary_steps", save_summaries_steps), ("summary_secs", save_summaries_secs),
+            ("save_secs", save_checkpoint_secs), ("save_steps", save_checkpoint_steps),
+        )
+    }  # fmt: skip
+    folder = summary_dir or checkpoint_dir
+    all_hooks = list(chief_only_hooks or [])
+    if folder:
+        if log_step_count_steps:
+            all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=folder))
+        if every["summary_steps"] or every["summary_secs"]:
+            all_hooks.append(SummarySaverHook(every["summary_steps"], every["summary_secs"], folder, scaffold=scaffold))
+    if checkpoint_dir and (every["save_secs"] or every["save_steps"]):
+        all_hooks.append(
+            CheckpointSaverHook(checkpoint_dir, every["save_secs"], every["save_steps"], scaffold=scaffold)
+        )
+    chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+    return MonitoredSession(chief, [*all_hooks, *(hooks or [])], stop_grace_period_secs)
+
+
+__all__ = [
+    "ChiefSessionCreator",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "Scaffold",
+    "SessionCreator",
+    "SingularMonitoredSession",
+    "WorkerSessionCreator",
+]

@@ -1,0 +1,214 @@
+"""Threads that fill queues: TensorFlow 1's `QueueRunner`, and the collection that keeps runners."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ...graph.core.default_graph import GraphKeys, get_default_graph, get_default_session
+from ...graph.core.errors import CancelledError, OpError, OutOfRangeError
+from ...graph.ops.state.queue_api import QueueBase
+from ...runtime.session.prepared_steps import CLOSED
+from ...runtime.session.session import Session
+from .coordinator import CLOSER, Coordinator
+
+logger = logging.getLogger(__name__)
+
+
+class QueueRunner:
+    """Keeps a queue full: one thread per enqueue op, which runs it until the queue or the coordinator stops.
+
+    Args:
+        queue: the queue.
+        enqueue_ops: nodes that put into it; the same one may be given several times.
+        close_op: what the last thread runs at its end; None: `queue.close()`.
+        cancel_op: what ends enqueues that wait when the coordinator stops; None: `queue.close(cancel_pending_enqueues=True)`.
+        queue_closed_exception_types: errors that mean an ordinary end of a thread. Default: OutOfRangeError; CancelledError
+            means it, too, because enqueues that are cancelled at a stop end with it.
+
+    Raises:
+        ValueError: no queue, or nothing to run. TypeError: `queue_closed_exception_types` are no error types.
+    """
+
+    def __init__(
+        self,
+        queue: QueueBase | None = None,
+        enqueue_ops: Sequence[Any] | None = None,
+        close_op: Any = None,
+        cancel_op: Any = None,
+        queue_closed_exception_types: Iterable[type[OpError]] | None = None,
+    ) -> None:
+        if not queue or not enqueue_ops:
+            raise ValueError("Must provide queue and enqueue_ops.")
+        self._queue = queue
+        self._enqueue_ops = list(enqueue_ops)
+        closed = (OutOfRangeError,) if queue_closed_exception_types is None else queue_closed_exception_types
+        if (
+            not isinstance(closed, tuple)
+            or not closed
+            or not all(isinstance(e, type) and issubclass(e, OpError) for e in closed)
+        ):
+            raise TypeError(f"queue_closed_exception_types should be a tuple of subclasses of OpError, not {closed!r}")
+        self._closed_types = closed
+        self._close_op = queue.close() if close_op is None else close_op
+        self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        self._lock = threading.Lock()
+        self._runs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # session -> threads that run
+        self._raised: list[BaseException] = []
+
+    @property
+    def queue(self) -> QueueBase:
+        """The queue that it fills."""
+        return self._queue
+
+    @property
+    def enqueue_ops(self) -> list[Any]:
+        """What its threads run."""
+        return self._enqueue_ops
+
+    @property
+    def close_op(self) -> Any:
+        """What the last thread runs."""
+        return self._close_op
+
+    @property
+    def cancel_op(self) -> Any:
+        """What is run when the coordinator stops."""
+        return self._cancel_op
+
+    @property
+    def queue_closed_exception_types(self) -> tuple[type[OpError], ...]:
+        """Errors that mean an ordinary end."""
+        return self._closed_types
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self._queue.name
+
+    @property
+    def exceptions_raised(self) -> list[BaseException]:
+        """Errors of threads that had no coordinator to tell them to."""
+        return self._raised
+
+    def create_threads(
+        self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
+    ) -> list[threading.Thread]:
+        """Make the threads: one per enqueue op, and with a coordinator one that ends their waits when it stops.
+
+        Returns:
+            the threads; none when those of an earlier call still run in this session.
+        """
+        with self._lock:
+            if self._runs.get(sess, 0) > 0:
+                return []
+            self._runs[sess] = len(self._enqueue_ops)
+            self._raised = []
+        threads = [self._thread(self._fill, (sess, op, coord), daemon) for op in self._enqueue_ops]
+        if coord is not None:
+            threads.append(self._thread(self._cancel_on_stop, (sess, coord), daemon))
+            for t in threads:
+                coord.register_thread(t)
+        if start:
+            for t in threads:
+                t.start()
+        return threads
+
+    def _thread(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> threading.Thread:
+        what = "-" + args[1].name if hasattr(args[1], "name") else CLOSER
+        return threading.Thread(target=target, args=args, daemon=daemon, name=f"QueueRunnerThread-{self.name}{what}")
+
+    def _fill(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
+        counted = True
+
+        def stopped() -> bool:
+            return coord is not None and coord.should_stop()
+
+        try:
+            while not stopped():
+                try:
+                    if isinstance(sess, Session) and type(sess).run is Session.run:
+                        sess.repeat(enqueue_op, stopped)
+                    else:
+                        sess.run(enqueue_op)
+                except (*self._closed_types, CancelledError, RuntimeError) as e:
+                    if isinstance(e, RuntimeError) and str(e) != CLOSED:
+                        raise
+                    with self._lock:
+                        counted = False
+                        self._runs[sess] -= 1
+                        last = self._runs[sess] == 0
+                    if last:  # all have ended: what is in the queue is the rest
+                        try:
+                            sess.run(self._close_op)
+                        except Exception as e:
+                            logger.debug("Ignored exception: %s", e)
+                    return
+        except Exception as e:
+            if coord is not None:
+                coord.request_stop(e)
+            else:
+                logger.error("Exception in QueueRunner: %s", e)
+                with self._lock:
+                    self._raised.append(e)
+                raise
+        finally:
+            if counted:
+                with self._lock:
+                    self._runs[sess] -= 1
+
+    def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
+        coord.wait_for_stop()
+        if (
+            coord.leaves_open()
+        ):  # closing the session ends the waits; what is run here could reach a task that is back already
+            return
+        try:
+            sess.run(self._cancel_op)
+        except Exception as e:  # the session may be closed already
+            logger.debug("Ignored exception: %s", e)
+
+    def __repr__(self) -> str:
+        return f"<dt.train.QueueRunner of '{self.name}', {len(self._enqueue_ops)} threads>"
+
+
+def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
+    """Keep a runner in a collection of the default graph, for `start_queue_runners`."""
+    get_default_graph().add_to_collection(collection, qr)
+
+
+def start_queue_runners(
+    sess: Any = None,
+    coord: Coordinator | None = None,
+    daemon: bool = True,
+    start: bool = True,
+    collection: str = GraphKeys.QUEUE_RUNNERS,
+) -> list[threading.Thread]:
+    """Make, and unless told otherwise start, the threads of all runners in a collection of the session's graph.
+
+    Args:
+        sess: the session; None: the default one. A monitored session has started them itself: then there is nothing to do.
+
+    Raises:
+        ValueError: there is no session. TypeError: it is none.
+    """
+    if sess is None:
+        sess = get_default_session()
+        if sess is None:
+            raise ValueError(
+                "Cannot start queue runners: No default session is registered. Use `with sess.as_default()`."
+            )
+    if not hasattr(sess, "run"):
+        raise TypeError(f"sess must be a tf.Session, not {sess!r}")
+    if getattr(sess, "runs_queue_runners", False):
+        return []
+    runners = sess.graph.get_collection(collection)
+    if not runners:
+        logger.warning("`start_queue_runners` was called when no queue runners were defined.")
+    return [t for qr in runners for t in qr.create_threads(sess, coord=coord, daemon=daemon, start=start)]
+
+
+__all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]

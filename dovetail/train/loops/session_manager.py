@@ -1,0 +1,227 @@
+"""`SessionManager`: a session whose variables have values, by restoring, by initialising, or by waiting for whoever does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.default_graph import get_default_graph
+from ...graph.core.errors import DeadlineExceededError, FailedPreconditionError, OpError
+from ...graph.core.graph import Graph
+from ...runtime.config import ConfigProto
+from ...runtime.session.session import Session
+from ..saving.checkpoint_state import get_checkpoint_state, latest_checkpoint
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0  # TensorFlow looks again after 30 s; a look is cheap
+
+
+class SessionManager:
+    """Makes sessions that are ready to train.
+
+    Args:
+        local_init_op: initialises what each process has for itself; run in every session, also after a restore.
+        ready_op: gives the names of variables without a value; none: ready. An operation that raises FailedPreconditionError where
+            one has no value. None: always ready.
+        ready_for_local_init_op: the same for what `local_init_op` needs.
+        graph: the graph; None: the default one.
+        recovery_wait_secs: how long `wait_for_session` waits between two looks.
+        local_init_run_options: options for `local_init_op`. local_init_feed_dict: what to feed it.
+
+    Raises:
+        ValueError: `ready_for_local_init_op` without `local_init_op`.
+    """
+
+    def __init__(
+        self,
+        local_init_op: Any = None,
+        ready_op: Any = None,
+        ready_for_local_init_op: Any = None,
+        graph: Graph | None = None,
+        recovery_wait_secs: float = RETRY_S,
+        local_init_run_options: Any = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        if ready_for_local_init_op is not None and local_init_op is None:
+            raise ValueError(
+                "If you pass a ready_for_local_init_op you must also pass a local_init_op; "
+                f"ready_for_local_init_op [{ready_for_local_init_op}]"
+            )
+        self._local_init_op = local_init_op
+        self._ready_op = ready_op
+        self._ready_for_local_init_op = ready_for_local_init_op
+        self._graph = get_default_graph() if graph is None else graph
+        self._wait_s = recovery_wait_secs
+        self._local_options = local_init_run_options
+        self._local_feeds = local_init_feed_dict
+
+    def prepare_session(
+        self,
+        master: str,
+        init_op: Any = None,
+        saver: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: ConfigProto | None = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        init_fn: Callable[[Any], Any] | None = None,
+    ) -> Session:
+        """A session that is ready: its variables restored from a checkpoint where there is one, else initialised.
+
+        Args:
+            master: the session's target.
+            init_op, init_feed_dict, init_fn: what initialises: a node, what to feed it, and a function of the session after it.
+            saver, checkpoint_dir, checkpoint_filename_with_path: what restores, and from which folder or checkpoint.
+            wait_for_checkpoint: wait until the folder has one, at most `max_wait_secs`.
+
+        Raises:
+            RuntimeError: nothing initialises the variables, or some have no value even so.
+        """
+        sess, restored = self._restored(
+            master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
+        )
+        try:
+            if not restored:
+                if init_op is None and init_fn is None and self._local_init_op is None:
+                    raise RuntimeError("Model is not initialized and no init_op or init_fn or local_init_op was given")
+                if init_op is not None:
+                    sess.run(init_op, feed_dict=init_feed_dict)
+                if init_fn is not None:
+                    init_fn(sess)
+            what = f"Init op: {getattr(init_op, 'name', init_op)}, init fn: {init_fn}"
+            local = f"local_init_op: {getattr(self._local_init_op, 'name', self._local_init_op)}"
+            problem = self._local_init(sess)
+            if problem:
+                raise RuntimeError(
+                    f"Init operations did not make model ready for local_init.  {what}, {local}, error: {problem}"
+                )
+            problem = not_ready(self._ready_op, sess, "Model not ready")
+            if problem:
+                raise RuntimeError(f"Init operations did not make model ready.  {what}, {local}, error: {problem}")
+        except BaseException:
+            sess.close()
+            raise
+        return sess
+
+    def recover_session(
+        self,
+        master: str,
+        saver: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: ConfigProto | None = None,
+    ) -> tuple[Session, bool]:
+        """A session, and whether a checkpoint has made it ready."""
+        sess, restored = self._restored(
+            master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
+        )
+        try:
+            problem = self._local_init(sess)
+            if not restored:
+                return sess, False
+            problem = problem or not_ready(self._ready_op, sess, "Model not ready")
+        except BaseException:
+            sess.close()
+            raise
+        if problem:
+            logger.info("Restoring did not make the model ready: %s", problem)
+        return sess, not problem
+
+    def wait_for_session(
+        self, master: str, config: ConfigProto | None = None, max_wait_secs: float | None = None
+    ) -> Session:
+        """A session, once somebody else has initialised the variables.
+
+        Raises:
+            DeadlineExceededError: nobody has in `max_wait_secs`; the text names variables without a value.
+        """
+        deadline = float("inf") if max_wait_secs is None else time.monotonic() + max_wait_secs
+        while True:
+            sess = Session(master, graph=self._graph, config=config)
+            try:
+                problem = self._local_init(sess) or not_ready(self._ready_op, sess, "Model not ready")
+            except BaseException:
+                sess.close()
+                raise
+            if not problem:
+                return sess
+            with contextlib.suppress(OpError):
+                sess.close()
+            if time.monotonic() + self._wait_s > deadline:
+                raise DeadlineExceededError(
+                    None, None, f"Session was not ready after waiting {max_wait_secs} secs: {problem}"
+                )
+            logger.info("Waiting for model to be ready: %s", problem)
+            time.sleep(self._wait_s)
+
+    def _restored(
+        self,
+        master: str,
+        saver: Any,
+        folder: str | None,
+        path: str | None,
+        wait: bool,
+        max_wait_s: float,
+        config: ConfigProto | None,
+    ) -> tuple[Session, bool]:
+        """A session, and whether its variables were restored."""
+        if folder and path:
+            raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
+        sess = Session(master, graph=self._graph, config=config)
+        try:
+            if saver is None or not (folder or path):
+                return sess, False
+            if path:
+                saver.restore(sess, path)
+                return sess, True
+            assert folder is not None
+            deadline = time.monotonic() + max_wait_s
+            while (found := latest_checkpoint(folder)) is None:
+                if not wait or time.monotonic() > deadline:
+                    return sess, False
+                logger.info("Waiting for checkpoint to be available in %s", folder)
+                time.sleep(min(self._wait_s, 1.0))
+            saver.restore(sess, found)
+            state = get_checkpoint_state(folder)
+            if state is not None:
+                saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+            return sess, True
+        except BaseException:
+            sess.close()
+            raise
+
+    def _local_init(self, sess: Session) -> str | None:
+        """Run `local_init_op`; why it could not be."""
+        if self._local_init_op is None:
+            return None
+        problem = not_ready(self._ready_for_local_init_op, sess, "Model not ready for local init")
+        if problem is None:
+            sess.run(self._local_init_op, feed_dict=self._local_feeds, options=self._local_options)
+        return problem
+
+
+def not_ready(op: Any, sess: Any, what: str) -> str | None:
+    """Why a session is not ready, as `op` tells; None: it is."""
+    if op is None:
+        return None
+    try:
+        missing = np.asarray(sess.run(op))
+    except FailedPreconditionError as e:
+        if "uninitialized" not in str(e):
+            raise
+        return f"{what}: {e}"
+    names = [n.decode() for n in missing.ravel() if isinstance(n, bytes)]
+    return f"{what}: Variables not initialized: {', '.join(names)}" if names else None
+
+
+__all__ = ["SessionManager", "not_ready"]

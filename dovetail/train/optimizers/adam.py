@@ -1,0 +1,115 @@
+"""Adam (Kingma and Ba, 2015): momentum, scaled by a running root mean square, both corrected for their start
+at zero.
+
+`beta1_power` and `beta2_power` are variables that hold the powers of beta1 and beta2 for the corrections.
+They stand beside the first variable by name and move on after all updates. Like TensorFlow's, a sparse
+gradient moves all rows: those that it does not name go on by their mean gradient, which fades.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.core.build import convert
+from ...graph.core.node import Node, Tensor
+from ...graph.ops.array.dynamic_partition import unique
+from ...graph.ops.state.scatter_state import scatter
+from ...graph.ops.state.training import apply_update
+from .optimizer import as_type
+from .rules import RuleOptimizer
+
+
+class AdamOptimizer(RuleOptimizer):
+    """Adam. Its slots are `m` and `v`.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one.
+        beta1: decay of the mean gradient; as `learning_rate`.
+        beta2: decay of the mean square; as `learning_rate`.
+        epsilon: added to the root before dividing ("epsilon hat" of the paper).
+        use_locking: see `Optimizer`.
+        name: name of its nodes and slots.
+
+    >>> train_op = AdamOptimizer(1e-3).minimize(loss)
+    """
+
+    rule = "Adam"
+    slots = {"m": ("m", 0), "v": ("v", 0)}
+    scalars = {"lr": "learning_rate", "beta1": "beta1", "beta2": "beta2", "epsilon": "epsilon"}
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adam",
+    ) -> None:
+        super().__init__(use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    def _get_beta_accumulators(self) -> tuple[Any, Any]:
+        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable("beta2_power")
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        first = min(var_list, key=lambda v: str(v.name))
+        for name in ("beta1", "beta2"):
+            setting = self._settings[name]
+            self._create_non_slot_variable(setting() if callable(setting) else setting, f"{name}_power", first)
+        super()._create_slots(var_list)
+
+    def _scalars(self, variable: Any) -> dict[str, Tensor]:
+        powers = [convert(power) for power in self._get_beta_accumulators()]
+        beta1_power, beta2_power = (as_type(power, variable.dtype) for power in powers)
+        return {"beta1_power": beta1_power, "beta2_power": beta2_power, **super()._scalars(variable)}
+
+    def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
+        beta1_power, beta2_power = self._get_beta_accumulators()
+        graph = beta1_power.graph
+        with graph.control_dependencies(update_ops), graph.colocate_with(beta1_power):
+            # Read here, behind the updates: workers that train at once would else multiply what they read when they began.
+            moved = [
+                power.assign(power.read_value() * as_type(self._tensors[name], power.dtype), read_value=False)
+                for name, power in (("beta1", beta1_power), ("beta2", beta2_power))
+            ]
+        return super()._finish([*update_ops, *moved], name_scope)
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `var -= learning_rate * weight_decay * var` beside Adam's step.
+
+    A sparse gradient decays the rows that it names, each once, before Adam's step, as TensorFlow's `DecoupledWeightDecayExtension`
+    does; the moments move all rows, as with `AdamOptimizer`. `tf.keras.optimizers.AdamW` decays all rows, as Keras does.
+
+    Args:
+        weight_decay: number, scalar tensor, or function that gives one. The other arguments are Adam's.
+
+    >>> train_op = AdamWOptimizer(1e-3, weight_decay=0.01).minimize(loss)
+    """
+
+    rule = "AdamW"
+    scalars = {**AdamOptimizer.scalars, "weight_decay": "weight_decay"}
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        weight_decay: Any = 0.01,
+        use_locking: bool = False,
+        name: str = "AdamW",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._settings["weight_decay"] = weight_decay
+
+    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
+        if indices is None:
+            return super()._apply(variable, gradient, None)
+        scalars = self._scalars(variable)
+        kept = 1.0 - scalars["lr"] * scalars.pop("weight_decay")
+        with variable.graph.control_dependencies([gradient]):  # which may be made of the rows as they were
+            decayed = scatter("Mul", variable, unique(indices).y, kept)
+        with variable.graph.control_dependencies([decayed]):
+            return apply_update("Adam", self._places(variable), gradient, scalars, indices=indices)

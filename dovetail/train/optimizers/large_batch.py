@@ -1,0 +1,122 @@
+"""Optimizers for large batches: each variable's step is scaled to the variable's own norm.
+
+LARS: You, Gitman and Ginsburg, 2017 (arXiv:1708.03888). LAMB: You et al., 2020 (arXiv:1904.00962).
+The norms are taken on the variable's device. A gradient of rows is made dense: a norm needs all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.core.build import convert
+from ...graph.core.node import Node, Tensor
+from ...graph.ops.math.arithmetic import sqrt
+from ...graph.ops.math.compare import greater, where_v2
+from ...graph.ops.math.statistics import norm
+from ...graph.ops.state.training import apply_update
+from ...graph.tensors.indexed_slices import IndexedSlices
+from .adam import AdamOptimizer
+from .momentum import MomentumOptimizer
+
+
+def _ratio(above: Tensor, below: Tensor, scale: Any) -> Tensor:
+    """`scale * above / below`; 1 where either is zero."""
+    whole = greater(above * below, 0.0)
+    ratio: Tensor = where_v2(whole, scale * above / where_v2(whole, below, 1.0), 1.0)
+    return ratio
+
+
+class LARSOptimizer(MomentumOptimizer):
+    """Momentum, with a rate for each variable: `eeta * |var| / (|gradient| + weight_decay * |var| + epsilon)` of the learning rate.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one. momentum: as `learning_rate`.
+        weight_decay: part of the variable that is added to its gradient. eeta: the trust coefficient. epsilon: added below.
+        name: name of its nodes and slots.
+        skip_list: a variable whose name has one of these in it gets plain momentum: ["bias"].
+        use_nesterov: as of `MomentumOptimizer`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: Any = 0.9,
+        weight_decay: float = 0.0001,
+        eeta: float = 0.001,
+        epsilon: float = 0.0,
+        name: str = "LARSOptimizer",
+        skip_list: Sequence[str] | None = None,
+        use_nesterov: bool = False,
+    ) -> None:
+        if momentum is not None and not callable(momentum) and isinstance(momentum, (int, float)) and momentum < 0:
+            raise ValueError(f"momentum should be positive: {momentum}")
+        super().__init__(learning_rate, momentum, False, name, use_nesterov)
+        self._decay, self._eeta, self._epsilon = weight_decay, eeta, epsilon
+        self._skip = tuple(skip_list or ())
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        return self._apply(var, convert(grad), None)
+
+    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
+        scalars = self._scalars(variable)
+        if not any(word in variable.name for word in self._skip):
+            value = convert(variable)
+            held, steep = norm(value), norm(gradient)
+            below = steep + self._decay * held + self._epsilon
+            scalars["lr"] *= where_v2(greater(steep, 0.0), _ratio(held, below, self._eeta), 1.0)
+            gradient = gradient + self._decay * value
+        return apply_update(self.rule, self._places(variable), gradient, scalars, flags=dict(self.flags))
+
+
+class LAMBOptimizer(AdamOptimizer):
+    """Adam with weight decay, whose step for each variable is scaled to the variable's norm. Slots `m` and `v`.
+
+    `step = m' / (sqrt(v') + epsilon) + weight_decay * var; var -= learning_rate * |var| / |step| * step`, with m' and v' corrected
+    for their start at zero.
+
+    Args:
+        learning_rate, beta1, beta2: numbers, scalar tensors, or functions that give one. epsilon: added to the root.
+        weight_decay: part of the variable that is added to its step.
+        exclude_from_weight_decay: a variable whose name has one of these in it does not decay.
+        name: name of its nodes and slots.
+    """
+
+    rule = "Lamb"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-6,
+        weight_decay: float = 0.0,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        name: str = "LAMB",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, False, name)
+        self._decay = weight_decay
+        self._excluded = tuple(exclude_from_weight_decay or ())
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        return self._apply(var, convert(grad), None)
+
+    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Node:
+        scalars = self._scalars(variable)
+        beta1, beta2 = scalars["beta1"], scalars["beta2"]
+        decay = 0.0 if any(word in variable.name for word in self._excluded) else self._decay
+        places = self._places(variable)
+        # The step that the update will make, for its norm. (If another worker changes the variable between, the update is made
+        # of the new values, and only this norm is of the old ones.)
+        value, m, v = (convert(p) for p in places)
+        new_m = beta1 * m + (1.0 - beta1) * gradient
+        new_v = beta2 * v + (1.0 - beta2) * gradient * gradient
+        mean, square = new_m / (1.0 - scalars["beta1_power"]), new_v / (1.0 - scalars["beta2_power"])
+        step = mean / (sqrt(square) + scalars["epsilon"])
+        if decay:
+            step = step + decay * value
+        scalars["lr"] *= _ratio(norm(value), norm(step), 1.0)
+        return apply_update(self.rule, places, gradient, {**scalars, "weight_decay": decay})
+
+
+__all__ = ["LAMBOptimizer", "LARSOptimizer"]

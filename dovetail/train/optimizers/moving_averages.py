@@ -1,0 +1,164 @@
+"""Moving averages of variables, with which a model often does better than with the last values, and of other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.core.build import convert
+from ...graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
+from ...graph.core.dtypes import FLOATS
+from ...graph.core.node import Tensor
+from ...graph.ops.array.identity_and_placeholders import group
+from ...graph.ops.math.arithmetic import minimum, power
+from ...graph.ops.math.cast import cast
+from ...graph.ops.state.variables import assign, assign_sub
+from ...graph.variables.collections import moving_average_variables, trainable_variables
+from ...graph.variables.initializers import zeros_initializer
+from ...graph.variables.ref_and_resource import ResourceVariable
+from ...graph.variables.scope import get_variable, get_variable_scope, variable_scope
+from ...graph.variables.variable import Variable
+from .slot_creator import create_slot, create_zeros_slot
+
+
+class ExponentialMovingAverage:
+    """Keeps a shadow of each variable or tensor: `shadow = decay * shadow + (1 - decay) * value`; a variable's is on its device.
+
+    The shadow of a variable starts as the variable does, that of a tensor at zero.
+
+    Args:
+        decay: a number near 1.
+        num_updates: a tensor that counts updates, or None; with it the decay is at most `(1 + num_updates) / (10 + num_updates)`.
+        zero_debias: let the shadows of tensors forget that they started at zero: see `assign_moving_average`.
+        name: end of the shadows' names.
+
+    >>> average = ExponentialMovingAverage(0.99)
+    >>> with control_dependencies([train_op]):
+    ...     train_op = average.apply()
+    >>> saver = Saver(average.variables_to_restore())  # restores the averages into the variables
+    """
+
+    def __init__(
+        self, decay: Any, num_updates: Any = None, zero_debias: bool = False, name: str = "ExponentialMovingAverage"
+    ) -> None:
+        self._decay, self._count, self._name = decay, num_updates, name
+        self._zero_debias = zero_debias
+        self._shadows: dict[Variable | Tensor, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """End of the shadows' names."""
+        return self._name
+
+    def apply(self, var_list: Sequence[Any] | None = None) -> Any:
+        """A node that moves the shadows; they are made here.
+
+        Args:
+            var_list: variables and tensors; None: all variables that are trained.
+
+        Raises:
+            TypeError: something is no variable or tensor of a floating type.
+        """
+        chosen = trainable_variables() if var_list is None else list(var_list)
+        graph = get_default_graph()
+        for v in chosen:
+            if not isinstance(v, (Variable, Tensor)) or v.dtype.base not in FLOATS:
+                raise TypeError(f"Only variables and tensors of floating types have moving averages, not {v!r}")
+            if v in self._shadows:
+                continue
+            with graph.init_scope():
+                if isinstance(v, Variable):
+                    self._shadows[v] = create_slot(v, v.initialized_value(), self._name)
+                    graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, v)
+                else:
+                    self._shadows[v] = create_zeros_slot(v, self._name, colocate_with_primary=False)
+        moved = []
+        with graph.name_scope(self._name) as scope:
+            decay = convert(self._decay, name="decay")
+            if self._count is not None:
+                now = self._count.read_value() if isinstance(self._count, Variable) else convert(self._count)
+                count = cast(
+                    now, decay.dtype.base
+                )  # after what the averages wait for, as the variables' own values are
+                decay = minimum(decay, (1.0 + count) / (10.0 + count))
+            for v in chosen:
+                shadow = self._shadows[v]
+                if isinstance(v, Tensor):
+                    moved.append(assign_moving_average(shadow, v, decay, self._zero_debias))
+                    continue
+                with graph.colocate_with(v):
+                    rest = 1.0 - cast(decay, v.dtype.base)
+                    moved.append(assign_sub(shadow, (convert(shadow) - v.read_value()) * rest))
+            return group(*moved, name=scope)
+
+    def average(self, var: Any) -> Any:
+        """The shadow of a variable or tensor, or None."""
+        return self._shadows.get(var)
+
+    def average_name(self, var: Any) -> str:
+        """Name under which a variable's shadow is saved, or would be if it were made here."""
+        kept = self._shadows.get(var)
+        name = f"{var.op.name}/{self._name}"
+        return str(kept.op.name) if kept is not None else get_default_graph().unique_name(name, mark_as_used=False)
+
+    def variables_to_restore(self, moving_avg_variables: Sequence[Any] | None = None) -> dict[str, Any]:
+        """Name in a checkpoint -> variable, for a `Saver` that restores averages into the variables; others as they are."""
+        averaged = moving_avg_variables
+        if averaged is None:
+            averaged = list(dict.fromkeys([*trainable_variables(), *moving_average_variables()]))
+        graph = get_default_graph()
+        shadows = {shadow for v, shadow in self._shadows.items() if isinstance(v, Variable)}
+        found = {self.average_name(v): v for v in averaged}
+        rest = graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        found.update({v.op.name: v for v in rest if v not in set(averaged) and v not in shadows})
+        return found
+
+
+def assign_moving_average(
+    variable: Any, value: Any, decay: Any, zero_debias: bool = True, name: str | None = None
+) -> Any:
+    """Move a variable towards a value: `variable = decay * variable + (1 - decay) * value`.
+
+    Args:
+        variable: of a floating type. value: of its shape. decay: a number or scalar tensor.
+        zero_debias: the variable starts at zero, and is to hold the average of the values that there were, as if it had not:
+            divided by `1 - decay ** updates`. Two variables beside it count the updates, and keep the average itself: `biased`
+            and `local_step`.
+        name: of the node.
+
+    Returns:
+        the variable's new value, or the reference variable behind the change.
+
+    >>> update = assign_moving_average(moving_mean, batch_mean, 0.99, zero_debias=False)
+    """
+    with name_scope(name or "AssignMovingAvg") as scope:
+        rest = cast(convert(1.0 - decay, name="decay"), variable.dtype.base)
+        if not zero_debias:
+            return assign_sub(variable, (convert(variable) - value) * rest, name=scope)
+        biased, count = _debiasing(variable)
+        with control_dependencies([assign_sub(biased, (convert(biased) - value) * rest), count.assign_add(1.0)]):
+            factor = 1.0 - power(1.0 - rest, count.read_value())
+            return assign(variable, biased.read_value() / factor, name=scope)
+
+
+def _debiasing(variable: Any) -> tuple[Any, Any]:
+    """The average from zero, and the number of updates, of a variable that forgets that it started there."""
+    is_resource = isinstance(variable, ResourceVariable)
+    graph = variable.graph
+    with variable_scope(variable.op.name) as scope, graph.init_scope(), graph.colocate_with(variable):
+
+        def made(name: str, shape: Any) -> Any:
+            if not scope.reuse:
+                taken = {v.op.name for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
+                base, number = name, 0
+                while f"{get_variable_scope().name}/{name}" in taken:
+                    number += 1
+                    name = f"{base}_{number}"
+            return get_variable(
+                name, shape, variable.dtype.base, zeros_initializer(), trainable=False, use_resource=is_resource
+            )
+
+        return made("biased", variable.get_shape()), made("local_step", [])
+
+
+__all__ = ["ExponentialMovingAverage", "assign_moving_average"]

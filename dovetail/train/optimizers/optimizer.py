@@ -1,0 +1,356 @@
+"""What all optimizers share: from a loss to gradients, from gradients to updates.
+
+`minimize` is `compute_gradients` and then `apply_gradients`. Each update is one node on its variable's
+device, so only the gradient travels there; slots live beside their variable; the global step counts when all
+updates are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, ValuesView
+from typing import Any
+
+from ...distribute.context import get_strategy, has_strategy
+from ...graph.core.build import convert
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.dtypes import FLOATS, DType
+from ...graph.core.node import Node, Tensor
+from ...graph.gradients.reverse import gradients
+from ...graph.ops.state.variables import assign_add, change_resource
+from ...graph.tensors.indexed_slices import IndexedSlices, map_values
+from ...graph.variables.collections import trainable_variables
+from ...graph.variables.partitioned import PartitionedVariable
+from ...graph.variables.ref_and_resource import ResourceVariable
+from ...graph.variables.variable import Variable
+from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
+
+
+class Optimizer:
+    """Base of the optimizers.
+
+    A subclass defines `_apply`, and, where it needs them, `_create_slots` (make slots), `_prepare` (turn its
+    settings into tensors) and `_finish` (nodes after all updates). One written for TensorFlow 1 may define
+    `_apply_dense` and `_apply_sparse` instead of `_apply`.
+
+    Args:
+        use_locking: accepted for TensorFlow 1's sake: updates are always atomic.
+        name: name of the nodes that it makes.
+
+    Raises:
+        ValueError: no name.
+    """
+
+    GATE_NONE = 0
+    """Let each gradient be used as soon as it is known."""
+    GATE_OP = 1
+    """Let a node's gradients be used when all of that node's are known."""
+    GATE_GRAPH = 2
+    """Let gradients be used when all of them are known."""
+
+    def __init__(self, use_locking: bool, name: str) -> None:
+        if not name:
+            raise ValueError("Must specify the optimizer name")
+        self._use_locking = use_locking
+        self._name = name
+        self._slots: dict[str, dict[Variable, Any]] = {}
+        self._non_slot: dict[tuple[Any, str], Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<dt.train.{type(self).__name__} '{self._name}'>"
+
+    def get_name(self) -> str:
+        """Its name."""
+        return self._name
+
+    # --- the main line --------------------------------------------------------------------------------------
+
+    def minimize(
+        self,
+        loss: Tensor | Callable[[], Tensor],
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+    ) -> Node:
+        """A node that takes one step down the gradient of `loss`.
+
+        Args:
+            loss: what to minimise, a tensor of floating type, or a function that gives one.
+            global_step: a variable to count up after the update, or None.
+            var_list: variables to change, or lists of those; None: the trainable ones. A partitioned
+                variable means its parts.
+            gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH.
+            aggregation_method: accepted for TensorFlow 1's sake.
+            colocate_gradients_with_ops: see `dt.gradients`.
+            name: name of the node; None: the optimizer's.
+            grad_loss: weight of the loss, of its shape.
+
+        Raises:
+            ValueError: there is no variable, or the loss depends on none of them.
+
+        >>> train_op = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        """
+        grads_and_vars = self.compute_gradients(
+            loss,
+            var_list=var_list,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )
+        if all(g is None for g, _ in grads_and_vars):
+            raise ValueError(
+                "No gradients provided for any variable, check your graph for ops that do not support "
+                f"gradients, between variables {[v.name for _, v in grads_and_vars]} and loss {loss!r}."
+            )
+        return self.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+    def compute_gradients(
+        self,
+        loss: Tensor | Callable[[], Tensor],
+        var_list: Any = None,
+        gate_gradients: int = GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: Any = None,
+    ) -> list[tuple[Any, Any]]:
+        """Pairs of gradient and variable: a tensor, `IndexedSlices`, or None where the loss does not depend
+        on it.
+
+        Arguments and errors as of `minimize`.
+        """
+        if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
+            raise ValueError(
+                "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, "
+                f"Optimizer.GATE_GRAPH. Not {gate_gradients}"
+            )
+        if callable(loss):
+            loss = loss()
+        _check_types([loss])
+        if grad_loss is not None:
+            _check_types([grad_loss])
+        if var_list is None:
+            with loss.graph.as_default():
+                var_list = trainable_variables()
+        variables = _without_wholes(var_list)
+        if not variables:
+            raise ValueError("No variables to optimize.")
+        found = gradients(
+            loss,
+            variables,
+            grad_ys=grad_loss,
+            gate_gradients=gate_gradients == self.GATE_OP,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+        )
+        if gate_gradients == self.GATE_GRAPH:
+            found = _together(found)
+        _check_types([v for g, v in zip(found, variables, strict=True) if g is not None])
+        return list(zip(found, variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+    ) -> Node:
+        """A node that changes each variable by its gradient, and then counts `global_step` up by one.
+
+        Args:
+            grads_and_vars: pairs as `compute_gradients` gives them; a gradient of None leaves its variable
+                alone.
+            global_step: a variable, or None.
+            name: name of the node; None: the optimizer's.
+
+        Under a distribution strategy, what is applied is the mean of all replicas' gradients.
+
+        Raises:
+            TypeError: something is no gradient or no variable. ValueError: no gradient at all.
+        """
+        if has_strategy():
+            return get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
+        return self._apply_here(grads_and_vars, global_step, name)
+
+    def _apply_here(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
+        given = [(_as_gradient(g), v) for g, v in grads_and_vars]
+        if not given:
+            raise ValueError("No variables provided.")
+        for _, v in given:
+            if isinstance(v, Tensor):
+                raise NotImplementedError(
+                    f"Trying to update a Tensor {v!r}: only variables can be changed by gradients"
+                )
+            if not isinstance(v, Variable):
+                raise TypeError(f"Only variables can be changed by gradients, not {v!r}")
+        pairs = [(g, v) for g, v in given if g is not None]
+        if not pairs:
+            raise ValueError(f"No gradients provided for any variable: {[v.name for _, v in given]}.")
+        graph = pairs[0][1].graph
+        with graph.as_default():
+            with graph.init_scope():  # slots outlive the step
+                self._create_slots([v for _, v in pairs])
+            with graph.name_scope(name or self._name) as scope:
+                self._prepare()
+                updates = []
+                for grad, variable in pairs:
+                    with graph.name_scope("update_" + variable.op.name), graph.colocate_with(variable):
+                        updates.append(_as_node(self._update(grad, variable)))
+                if global_step is None:
+                    train_op = self._finish(updates, scope)
+                else:
+                    with (
+                        graph.control_dependencies([self._finish(updates, "update")]),
+                        graph.colocate_with(global_step),
+                    ):
+                        train_op = _counted(global_step, scope)
+        kept = graph.get_collection_ref(GraphKeys.TRAIN_OP)
+        if train_op not in kept:
+            kept.append(train_op)
+        return train_op
+
+    # --- what subclasses define -----------------------------------------------------------------------------
+
+    def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
+        """A node that changes the variable: by a dense gradient, or by rows of one, at `indices`."""
+        raise NotImplementedError
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        """Make the slots of these variables that are not there yet."""
+
+    def _prepare(self) -> None:
+        """Turn settings into tensors, under the optimizer's name scope."""
+
+    def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
+        """A node of that name after all updates."""
+        from ...graph.ops.array.identity_and_placeholders import group
+
+        node: Node = group(*update_ops, name=name_scope)
+        return node
+
+    def _apply_dense(self, grad: Tensor, var: Any) -> Any:
+        return self._apply(var, grad, None)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        return self._apply(var, grad.values, grad.indices)
+
+    def _update(self, grad: Any, variable: Any) -> Any:
+        if isinstance(grad, IndexedSlices):
+            if variable.constraint is not None:
+                raise RuntimeError(f"Cannot use a constraint function on a sparse variable ('{variable.name}').")
+            return self._apply_sparse(grad, variable)
+        update = self._apply_dense(grad, variable)
+        if variable.constraint is None:
+            return update
+        with variable.graph.control_dependencies([_as_node(update)]):
+            return variable.assign(variable.constraint(variable.read_value()))
+
+    # --- slots ----------------------------------------------------------------------------------------------
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the kinds of slots, sorted."""
+        return sorted(self._slots)
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """The slot of that name that belongs to a variable, or None."""
+        return self._slots.get(name, {}).get(var)
+
+    def variables(self) -> list[Any]:
+        """All variables that it keeps in the default graph: slots, and what belongs to no single variable. Sorted by name."""
+        kept = [slot for slots in self._slots.values() for slot in slots.values()]
+        graph = get_default_graph()
+        return sorted((v for v in (*kept, *self._non_slot.values()) if v.graph is graph), key=lambda v: str(v.name))
+
+    def _slot_dict(self, slot_name: str) -> dict[Variable, Any]:
+        return self._slots.setdefault(slot_name, {})
+
+    def _get_or_make_slot(self, var: Any, val: Tensor, slot_name: str, op_name: str) -> Any:
+        slots = self._slot_dict(slot_name)
+        if var not in slots:
+            slots[var] = create_slot(var, val, op_name)
+        return slots[var]
+
+    def _get_or_make_slot_with_initializer(
+        self, var: Any, initializer: Any, shape: Any, dtype: Any, slot_name: str, op_name: str
+    ) -> Any:
+        slots = self._slot_dict(slot_name)
+        if var not in slots:
+            slots[var] = create_slot_with_initializer(var, initializer, shape, dtype, op_name)
+        return slots[var]
+
+    def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Any:
+        slots = self._slot_dict(slot_name)
+        if var not in slots:
+            slots[var] = create_zeros_slot(var, op_name)
+        return slots[var]
+
+    def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
+        """A variable that belongs to the optimizer as a whole, one per graph, beside `colocate_with`."""
+        key = (colocate_with.graph, name)
+        if key not in self._non_slot:
+            with colocate_with.graph.colocate_with(colocate_with):
+                self._non_slot[key] = Variable(
+                    initial_value,
+                    name=name,
+                    trainable=False,
+                    use_resource=isinstance(colocate_with, ResourceVariable),
+                )
+        return self._non_slot[key]
+
+    def _get_non_slot_variable(self, name: str, graph: Any = None) -> Any:
+        return self._non_slot.get((graph or get_default_graph(), name))
+
+
+def as_type(tensor: Tensor, dtype: DType) -> Tensor:
+    """`tensor` in that element type: itself, where it has it."""
+    if tensor.dtype.base is dtype.base:
+        return tensor
+    from ...graph.ops.math.cast import cast
+
+    changed: Tensor = cast(tensor, dtype.base)
+    return changed
+
+
+def _without_wholes(var_list: Any) -> list[Any]:
+    """The variables in lists of them and in values of dicts, parts in place of the partitioned ones."""
+    if isinstance(var_list, (list, tuple, ValuesView, PartitionedVariable)):
+        return [v for item in var_list for v in _without_wholes(item)]
+    return [var_list]
+
+
+def _check_types(tensors: Sequence[Any]) -> None:
+    for t in tensors:
+        if t.dtype.base not in FLOATS:
+            raise ValueError(
+                f"Invalid type {t.dtype.name} for {t.name}, expected: {', '.join(f.name for f in FLOATS)}."
+            )
+
+
+def _as_gradient(grad: Any) -> Any:
+    if grad is None or isinstance(grad, IndexedSlices):
+        return grad
+    try:
+        return convert(grad)
+    except TypeError:
+        raise TypeError(f"Gradient must be convertible to a Tensor or IndexedSlices, or None: {grad!r}") from None
+
+
+def _together(grads: Sequence[Any]) -> list[Any]:
+    """The gradients again, each after all of them."""
+    from ...graph.ops.array.identity_and_placeholders import identity
+
+    known = [g for g in grads if g is not None]
+    if not known:
+        return list(grads)
+    with known[0].graph.control_dependencies([g.op for g in known]):
+        return [None if g is None else map_values(identity, g) for g in grads]
+
+
+def _counted(global_step: Any, name: str) -> Node:
+    if isinstance(global_step, ResourceVariable):
+        return change_resource("AssignAddVariableOp", global_step.handle, 1, name)
+    return _as_node(assign_add(global_step, 1, name=name))
+
+
+def _as_node(update: Any) -> Node:
+    node: Node = update if isinstance(update, Node) else update.op
+    return node

@@ -1,0 +1,79 @@
+"""Slots: variables that an optimizer keeps beside a variable, on its device. Averages keep some of tensors, too.
+
+A slot of `w` is called `w/<optimizer>`, the second one `w/<optimizer>_1`, as in TensorFlow 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from ...graph.core.shape import is_static
+from ...graph.variables.ref_and_resource import ResourceVariable
+from ...graph.variables.scope import get_variable, variable_scope
+from ...graph.variables.variable import Variable
+
+
+def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool = True) -> Any:
+    """A slot that starts with the value `val`."""
+    with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
+        slot = get_variable(
+            "",
+            initializer=val,
+            trainable=False,
+            use_resource=isinstance(primary, ResourceVariable),
+            validate_shape=val.get_shape().is_fully_defined(),
+        )
+    return _sliced_like(primary, slot)
+
+
+def create_slot_with_initializer(
+    primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, colocate_with_primary: bool = True
+) -> Any:
+    """A slot of that shape and type, whose value an initializer makes."""
+    with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
+        slot = get_variable(
+            "",
+            shape=shape,
+            dtype=dtype,
+            initializer=initializer,
+            trainable=False,
+            use_resource=isinstance(primary, ResourceVariable),
+        )
+    return _sliced_like(primary, slot)
+
+
+def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
+    """A slot of zeros, of the variable's shape, and of its type unless `dtype` says another."""
+    from ...graph.ops.array.creation import zeros
+    from ...graph.ops.array.shapes import shape
+    from ...graph.variables.initializers import zeros_initializer
+
+    dtype = primary.dtype.base if dtype is None else dtype
+    dims = primary.get_shape().dims_tuple
+    if is_static(dims):
+        return create_slot_with_initializer(primary, zeros_initializer(), dims, dtype, name, colocate_with_primary)
+    value = primary.initialized_value() if isinstance(primary, Variable) else primary
+    return create_slot(primary, zeros(shape(value), dtype), name, colocate_with_primary)
+
+
+@contextmanager
+def _slot_scope(primary: Any, name: str) -> Iterator[None]:
+    with variable_scope(None, f"{primary.op.name}/{name}") as scope:
+        scope.set_partitioner(None)  # a slot is cut as its variable is: there is one for each part
+        yield
+
+
+def _sliced_like(primary: Any, slot: Any) -> Any:
+    """The slot; if its variable is a part, it is the same slice of a slot of the whole."""
+    part = primary.save_slice_info if isinstance(primary, Variable) else None
+    if part is not None and slot.get_shape().as_list() == part.var_shape:
+        whole = slot.op.name.replace(primary.op.name, part.full_name, 1)
+        slot.save_slice_info = replace(part, full_name=whole)
+    return slot
+
+
+def _beside(primary: Any, colocate: bool) -> AbstractContextManager[None]:
+    return primary.graph.colocate_with(primary) if colocate else nullcontext()

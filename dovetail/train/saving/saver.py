@@ -1,0 +1,580 @@
+"""`train.Saver`: checkpoints of variables, each task writing its own.
+
+Theory. A saver adds to the graph, for each task that has variables, a node that writes them as a shard and one that reads them
+back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/io/checkpoints.py).
+All tasks must see one file system, and so must the client, which keeps the list of checkpoints and removes the old ones.
+
+At any moment, also when any process is killed, the `checkpoint` file names checkpoints that are whole: a new one is on the disk
+before the file names it, and an old one is removed after the file has stopped naming it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.build import convert, make
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.device import DeviceSpec
+from ...graph.core.dtypes import DType
+from ...graph.core.errors import InvalidArgumentError, NotFoundError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.core.shape import Dims
+from ...graph.io.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
+from ...graph.ops.array.identity_and_placeholders import group, identity, placeholder_with_default
+from ...graph.ops.array.shapes import reshape as reshape_op
+from ...graph.ops.io import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
+from ...graph.tensorflow.protos import message
+from ...graph.variables.partitioned import PartitionedVariable
+from ...graph.variables.variable import Variable
+from ..global_step import global_step as value_of_step
+from .checkpoint_state import remove_checkpoint, update_checkpoint_state
+
+_MADE = "__savers"  # the collection of those that have nodes in a graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A variable, or a part of one, and the name and slice under which it is saved."""
+
+    name: str
+    spec: str
+    variable: Variable
+
+    @property
+    def dims(self) -> tuple[int | None, ...] | None:
+        """Its static shape."""
+        return self.variable.shape.dims_tuple
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What a restore did.
+
+    Attributes:
+        restored: names that were read. missing: names that the checkpoint lacks.
+        mismatched: name -> why it does not fit. unused: names that only the checkpoint has.
+    """
+
+    restored: tuple[str, ...]
+    missing: tuple[str, ...]
+    mismatched: Mapping[str, str]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{len(self.restored)} restored", *self.problems])
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each thing that does not fit, and one for what only the checkpoint has."""
+        lines = [f"Key {name} not found in checkpoint" for name in self.missing]
+        lines += [f"{name}: {why}" for name, why in self.mismatched.items()]
+        return [*lines, f"only in the checkpoint: {', '.join(self.unused)}"] if self.unused else lines
+
+
+class Saver:
+    """Saves variables to checkpoints and restores them.
+
+    Args:
+        var_list: variables; or a dictionary from names in the checkpoint to variables, parts in a list, or whole variables in
+            parts; None: all global variables.
+        reshape: restore a value of another shape with as many elements.
+        sharded: accepted; each task always writes its own shard.
+        max_to_keep: how many checkpoints to keep; None or 0: all.
+        keep_checkpoint_every_n_hours: of those that would be removed, keep one for good in so many hours.
+        name: of the scope of its nodes.
+        defer_build: add its nodes to the graph at `build()`, which must be called before `save`.
+        allow_empty: having no variables is no error; it saves and restores nothing then.
+        pad_step_number: write the step with leading zeros, so that names sort.
+        save_relative_paths: the `checkpoint` file names checkpoints as seen from its own folder, so that this can be moved.
+        filename: default of the checkpoint's name inside the graph.
+        consistent: save between steps, so that all values are of the same step, however many threads train in the session
+            (`Session.between_steps`); the variables of each server, which other sessions change, too, are read at one moment.
+            TensorFlow does not have it.
+        saver_def: what `as_saver_def` of a saver of the default graph gave: the same nodes, with a list of checkpoints of its own.
+        restore_sequentially, write_version: accepted; the format is always the same. builder: only its default is there.
+
+    Raises:
+        ValueError: no variables, two of one name, or an argument that is not there. TypeError: what is no variable.
+
+    >>> saver = train.Saver()
+    >>> path = saver.save(session, "/tmp/model.ckpt", global_step=10)
+    >>> saver.restore(session, path)
+    """
+
+    def __init__(
+        self,
+        var_list: Any = None,
+        reshape: bool = False,
+        sharded: bool = False,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        restore_sequentially: bool = False,
+        saver_def: Any = None,
+        builder: None = None,
+        defer_build: bool = False,
+        allow_empty: bool = False,
+        write_version: int = 2,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        filename: str | None = None,
+        *,
+        consistent: bool = False,
+    ) -> None:
+        if builder is not None:
+            raise ValueError("builder has only its default here: None")
+        if defer_build and var_list is not None:
+            raise ValueError(
+                "If `var_list` is provided then build cannot be deferred. Either set defer_build=False or var_list=None."
+            )
+        self._var_list = var_list
+        self._reshape = reshape
+        self._max_to_keep = max_to_keep or 0
+        self._every_s = keep_checkpoint_every_n_hours * 3600
+        self._name = name
+        self._allow_empty = allow_empty
+        self._pad = pad_step_number
+        self._relative = save_relative_paths
+        self._filename = filename
+        self._sharded = sharded
+        self._consistent = consistent
+        self._kept: list[tuple[str, float]] = []  # checkpoints that it may remove, with their times; the oldest first
+        self._keep_next = time.time() + self._every_s
+        self._preserved = time.time()
+        self._built = False
+        self._items: list[_Item] = []
+        self._subsets: dict[tuple[str, ...], Node] = {}
+        if saver_def is not None:
+            self._take_over(saver_def)
+        elif not defer_build:
+            self.build()
+
+    # --- the graph -------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Add its nodes to the graph. Does nothing when they are there.
+
+        Raises:
+            ValueError: there are no variables.
+        """
+        if self._built:
+            return
+        self._items = list(_items(self._var_list))
+        if not self._items and not self._allow_empty:
+            raise ValueError("No variables to save: the graph has none yet; make the Saver after the variables")
+        _check_names(self._items)
+        self._built = True
+        if not self._items:
+            return
+        graph = self._items[0].variable.graph
+        with graph.as_default(), graph.name_scope(self._name or "save") as scope:
+            self._scope = scope
+            with graph.device("/device:CPU:*"):
+                self._prefix = placeholder_with_default(
+                    convert(self._filename or "model", name="filename"), [], name="Const"
+                )
+            groups = _by_task(self._items)
+            shards = []
+            for number, (device, items) in enumerate(groups.items()):
+                values = self._values(graph, items)
+                with graph.device(None), graph.device(device):
+                    attrs = {
+                        "tensor_names": tuple(i.name for i in items),
+                        "shape_and_slices": tuple(i.spec for i in items),
+                        "shard": number,
+                        "num_shards": len(groups),
+                    }
+                    shards.append(make("SaveV2", (self._prefix, *values), attrs, "SaveV2").outputs[0])
+            with graph.device(None), graph.device(next(iter(groups))):
+                merged = make("MergeV2Checkpoints", (self._prefix, *shards), None, "MergeV2Checkpoints")
+                with graph.control_dependencies([merged]):
+                    self._saved = identity(self._prefix, name="control_dependency")
+            self._restore_all = self._restore_nodes(graph, self._items, "restore_all")
+        graph.add_to_collection(_MADE, self)
+
+    def _values(self, graph: Graph, items: Sequence[_Item]) -> list[Tensor]:
+        """The values of variables of one task; those of a server that others change, too, are read at one moment, if it is to be so."""
+        beside: dict[str, list[int]] = {}
+        for n, item in enumerate(items):
+            spec = DeviceSpec.from_string(item.variable.device or "")
+            if self._consistent and spec.job and spec.device_type != "GPU":
+                beside.setdefault(item.variable.device, []).append(n)
+        read: dict[int, Tensor] = {}
+        for numbers in beside.values():
+            places = [items[n].variable._place() for n in numbers]
+            read.update(zip(numbers, make("ReadTogether", places, None, "ReadTogether").outputs, strict=True))
+        found = []
+        for n, item in enumerate(items):
+            with graph.device(None), graph.device(cpu_of(item.variable)):
+                found.append(read[n] if n in read else item.variable._as_tensor())
+        return found
+
+    def _take_over(self, saver_def: Any) -> None:
+        """Be as the saver of the default graph of which `saver_def` tells."""
+        name = saver_def.filename_tensor_name
+        other = next((s for s in get_default_graph().get_collection(_MADE) if s._prefix.name == name), None)
+        if other is None:
+            raise ValueError(
+                f"The default graph has no saver whose file name is {name!r}; train.import_meta_graph gives the saver of another program"
+            )
+        self._items, self._scope, self._reshape = other._items, other._scope, other._reshape
+        self._prefix, self._saved, self._restore_all = other._prefix, other._saved, other._restore_all
+        self._max_to_keep = saver_def.max_to_keep
+        self._every_s = saver_def.keep_checkpoint_every_n_hours * 3600
+        self._keep_next = time.time() + self._every_s
+        self._sharded = saver_def.sharded
+        self._built = True
+
+    def as_saver_def(self) -> Any:
+        """Its nodes and settings as TensorFlow's `SaverDef`. UnimplementedError: protobuf is not installed."""
+        self.build()
+        names: dict[str, str] = {}
+        if self._items:
+            names = {
+                "filename_tensor_name": self._prefix.name,
+                "save_tensor_name": self._saved.name,
+                "restore_op_name": self._restore_all.name,
+            }
+        return message("SaverDef")(
+            **names, max_to_keep=self._max_to_keep, sharded=self._sharded,
+            keep_checkpoint_every_n_hours=self._every_s / 3600, version=2,
+        )  # fmt: skip
+
+    @property
+    def saver_def(self) -> Any:
+        """See `as_saver_def`."""
+        return self.as_saver_def()
+
+    to_proto = as_saver_def
+
+    def _restore_nodes(self, graph: Graph, items: Sequence[_Item], name: str) -> Node:
+        """A node that restores these variables, each on its own task."""
+        assigns = []
+        for device, group_ in _by_task(items).items():
+            with graph.device(None), graph.device(device):
+                attrs = {
+                    "tensor_names": tuple(i.name for i in group_),
+                    "shape_and_slices": tuple(i.spec for i in group_),
+                    "dtypes": tuple(i.variable.dtype.base for i in group_),
+                    "shapes": tuple(None if self._reshape else i.dims for i in group_),
+                }
+                values = make("RestoreV2", (self._prefix,), attrs, "RestoreV2").outputs
+            for item, value in zip(group_, values, strict=True):
+                with graph.colocate_with(item.variable._colocation_node()):
+                    if self._reshape:
+                        value = reshape_op(value, item.variable.shape.as_list())
+                    change = item.variable.assign(value)
+                    assigns.append(change.op if not isinstance(change, Node) else change)
+        done = group(*assigns, name=name)
+        assert isinstance(done, Node)
+        return done
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> str | None:
+        """Save the variables' values.
+
+        Args:
+            sess: the session to read them in.
+            save_path: name of the checkpoint; its folder is made, if that lies in one that is there.
+            global_step: a number, tensor or variable that is appended: `save_path-10`.
+            latest_filename: of the `checkpoint` file, beside the checkpoint.
+            write_meta_graph: write the graph beside it, for `train.import_meta_graph`.
+            write_state: write the `checkpoint` file, remove old ones.
+
+        Returns:
+            the checkpoint's name, for `restore`; None when there is nothing to save.
+
+        Raises:
+            ValueError: the folder cannot be made, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and not
+                called. OpError: saving failed; the checkpoints that were there before are as they were.
+        """
+        if not self._built:
+            raise RuntimeError("`build()` should be called before save if defer_build==True")
+        if not self._items:
+            return None
+        path = Path(save_path)
+        if path.name == (latest_filename or "checkpoint") and global_step is None:
+            raise ValueError(f"'{save_path}' collides with the file that lists the checkpoints; use another name")
+        if not path.name or str(save_path).endswith("/"):
+            raise ValueError(f"'{save_path}' names a folder, not a checkpoint")
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except (FileNotFoundError, FileExistsError):
+            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.") from None
+        with save_turn(str(save_path)):
+            try:
+                with sess.between_steps() if self._consistent else contextlib.nullcontext():
+                    prefix = self._path_of(sess, str(save_path), global_step)
+                    sess.run(self._saved, {self._prefix: _absolute(prefix)})
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    remove_leftovers(str(save_path))
+                raise
+            if write_meta_graph:
+                self.export_meta_graph(f"{prefix}.{meta_graph_suffix}")
+            if write_state:
+                removed = self._record(prefix)
+                update_checkpoint_state(
+                    str(path.parent), prefix, self.last_checkpoints, latest_filename, [t for _, t in self._kept] or None,
+                    self._preserved, save_relative_paths=self._relative,
+                )  # fmt: skip
+                for old in removed:
+                    remove_checkpoint(old, meta_graph_suffix=meta_graph_suffix)
+                remove_leftovers(str(save_path))
+        return prefix
+
+    def _path_of(self, sess: Any, path: str, global_step: Any) -> str:
+        """The checkpoint's name: with the step's number, where there is one."""
+        if global_step is None:
+            return path
+        step = global_step if isinstance(global_step, Integral) else value_of_step(sess, _tensor_of(global_step))
+        return f"{path}-{int(step):08d}" if self._pad else f"{path}-{int(step)}"
+
+    def _record(self, prefix: str) -> list[str]:
+        """Add a checkpoint to the list; those that are to be removed."""
+        if not self._max_to_keep:
+            return []
+        self._kept = [(p, t) for p, t in self._kept if p != prefix] + [(prefix, time.time())]
+        removed = []
+        while len(self._kept) > self._max_to_keep:
+            old, made = self._kept.pop(0)
+            if made > self._keep_next:
+                self._keep_next += self._every_s
+                self._preserved = made
+            else:
+                removed.append(old)
+        return removed
+
+    def export_meta_graph(
+        self, filename: str | None = None, collection_list: Any = None, as_text: bool = False, **_: Any
+    ) -> Any:
+        """Keep the graph and this saver: see `train.export_meta_graph`."""
+        from .meta_graph import export_meta_graph
+
+        self.build()
+        graph = self._items[0].variable.graph if self._items else get_default_graph()
+        return export_meta_graph(filename, graph, collection_list, as_text, self)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """What it saves, each once."""
+        self.build()
+        return list(dict.fromkeys(i.variable._single() for i in self._items))
+
+    def to_plain(self) -> dict[str, Any]:
+        """What it was made with, as plain values; variables by their place in `variables`. `arguments_of` reads it."""
+        numbers = {v: i for i, v in enumerate(self.variables)}
+        return {
+            "items": [(i.name, numbers[i.variable._single()]) for i in self._items],
+            "reshape": self._reshape,
+            "max_to_keep": self._max_to_keep,
+            "keep_checkpoint_every_n_hours": self._every_s / 3600,
+            "pad_step_number": self._pad,
+            "save_relative_paths": self._relative,
+        }
+
+    # --- restoring -------------------------------------------------------------------------------------------------
+
+    def restore(self, sess: Any, save_path: str | None, *, partial: bool = False) -> RestoreReport:
+        """Give the variables the values of a checkpoint. They need not be initialised.
+
+        A checkpoint can be restored on any number of tasks, and a variable in parts into any other parts.
+
+        Args:
+            save_path: what `save` gave, or `latest_checkpoint`.
+            partial: restore what can be, and leave the other variables as they are.
+
+        Returns:
+            what was restored, and what was not and why.
+
+        Raises:
+            ValueError: there is no checkpoint of that name. NotFoundError: it lacks variables. InvalidArgumentError: types or
+                shapes differ. In both cases the text lists all of them, and nothing has changed.
+            DataLossError: a file is damaged.
+        """
+        self.build()
+        if not self._items:
+            return RestoreReport((), (), {}, ())
+        if save_path is None:
+            raise ValueError(
+                "Can't load save_path when it is None. That is what latest_checkpoint gives for a folder without checkpoints"
+            )
+        if not checkpoint_exists(save_path):
+            raise ValueError(
+                f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
+                "newest one in a folder"
+            )
+        report = self._compare(CheckpointReader(save_path))
+        if not partial:
+            text = "\n  ".join([f"Checkpoint '{save_path}' does not fit the graph:", *report.problems])
+            if report.missing:
+                raise NotFoundError(None, None, text)
+            if report.mismatched:
+                raise InvalidArgumentError(None, None, text)
+        names = frozenset(report.restored)
+        items = [i for i in self._items if i.name in names]
+        if items:
+            sess.run(self._restorer(items), {self._prefix: _absolute(save_path)})
+        return report
+
+    def _restorer(self, items: list[_Item]) -> Node:
+        if len(items) == len(self._items):
+            return self._restore_all
+        key = tuple(i.name for i in items)
+        if key not in self._subsets:
+            graph = items[0].variable.graph
+            with graph.as_default(), graph.name_scope(self._scope):
+                self._subsets[key] = self._restore_nodes(graph, items, "restore_some")
+        return self._subsets[key]
+
+    def _compare(self, reader: CheckpointReader) -> RestoreReport:
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        missing, mismatched = [], {}
+        for item in self._items:
+            if item.name not in shapes:
+                missing.append(item.name)
+                continue
+            have, mine = tuple(shapes[item.name]), item.dims
+            dtype = item.variable.dtype.base
+            wanted = Region.parse(item.spec, ()).full if item.spec else mine
+            if dtypes[item.name] is not dtype:
+                mismatched[item.name] = f"the variable holds {dtype.name}, the checkpoint {dtypes[item.name].name}"
+            elif not self._fits(have, wanted):
+                mismatched[item.name] = f"the variable has shape {wanted}, the checkpoint {have}"
+        names = dict.fromkeys(i.name for i in self._items)
+        good = tuple(n for n in names if n in shapes and n not in mismatched)
+        return RestoreReport(good, tuple(dict.fromkeys(missing)), mismatched, tuple(sorted(set(shapes) - set(names))))
+
+    def _fits(self, have: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
+        if wanted is None or None in wanted:
+            return True
+        if self._reshape:
+            return _count(have) == _count(tuple(n for n in wanted if n is not None))
+        return have == wanted
+
+    # --- the list of checkpoints -----------------------------------------------------------------------------------
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Checkpoints that it has made and may remove, the oldest first."""
+        return [path for path, _ in self._kept]
+
+    def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
+        """Make these the ones that it may remove, the oldest first."""
+        self.set_last_checkpoints_with_time([(p, time.time()) for p in last_checkpoints])
+
+    def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
+        """The same, with the time of each in seconds since 1970."""
+        self._kept = [(str(p), float(t)) for p, t in last_checkpoints_with_time]
+
+    def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
+        """After a restart: take over those of these checkpoints that are there, with the times at which they were made."""
+        found = [p for p in checkpoint_paths if checkpoint_exists(p)]
+        self.set_last_checkpoints_with_time([(p, Path(f"{p}.index").stat().st_mtime) for p in found])
+
+    def __repr__(self) -> str:
+        return f"<dt.train.Saver of {len(self._items)} variables>"
+
+
+def _absolute(path: str) -> str:
+    """Tasks may have been started in other folders."""
+    return str(Path(path).absolute())
+
+
+def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
+    """The arguments that make the saver of which `plain` tells, for these variables. KeyError and the like: it tells of something else."""
+    var_list: dict[str, list[Variable]] = {}
+    for name, number in plain["items"]:
+        var_list.setdefault(str(name), []).append(variables[number])
+    kept = {"max_to_keep": int, "keep_checkpoint_every_n_hours": float}
+    switches = ("reshape", "pad_step_number", "save_relative_paths")
+    found = {k: kind(plain[k]) for k, kind in kept.items()} | {k: bool(plain[k]) for k in switches}
+    return {"var_list": var_list, "allow_empty": not var_list, **found}
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    out = 1
+    for n in shape:
+        out *= n
+    return out
+
+
+def _tensor_of(step: Any) -> Any:
+    return step if isinstance(step, (Tensor, Variable)) else convert(step)
+
+
+def _items(var_list: Any) -> Iterator[_Item]:
+    """What is saved, under its names."""
+    if var_list is None:
+        graph = get_default_graph()
+        var_list = [
+            *graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
+            *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS),
+        ]
+    if isinstance(var_list, Mapping):
+        for name, what in var_list.items():
+            parts = list(what) if isinstance(what, (PartitionedVariable, list, tuple)) else [what]
+            for v in parts:
+                yield _item(v, str(name))
+        return
+    for what in dict.fromkeys(var_list):
+        for v in what if isinstance(what, PartitionedVariable) else [what]:
+            yield _item(v, None)
+
+
+def _item(variable: Any, name: str | None) -> _Item:
+    if not isinstance(variable, Variable):
+        raise TypeError(f"Variable to save is not a Variable: {variable!r}")
+    part = variable.save_slice_info
+    own = variable.op.name if part is None else part.full_name
+    return _Item(name or own, "" if part is None else part.spec, variable)
+
+
+def _check_names(items: Iterable[_Item]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for i in items:
+        if (i.name, i.spec) in seen:
+            raise ValueError(f"At least two variables have the same name: {i.name}")
+        seen.add((i.name, i.spec))
+
+
+def cpu_of(variable: Variable) -> str:
+    """The device of the CPU of the task that a variable's device names."""
+    spec = DeviceSpec.from_string(variable.device or "")
+    return DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0).to_string()
+
+
+def stored_value(path: str, name: str, dtype: DType, dims: Dims, spec: str = "") -> Tensor:
+    """What a checkpoint has under a name, or a slice of it, read when the graph runs."""
+    attrs = {"tensor_names": (name,), "shape_and_slices": (spec,), "dtypes": (dtype.base,), "shapes": (dims,)}
+    return make("RestoreV2", (convert(_absolute(path)),), attrs, "RestoreV2").outputs[0]
+
+
+def _by_task(items: Iterable[_Item]) -> dict[str, list[_Item]]:
+    """The items by the task that their device names, as the device of that task's CPU."""
+    found: dict[str, list[_Item]] = {}
+    for item in items:
+        found.setdefault(cpu_of(item.variable), []).append(item)
+    return dict(sorted(found.items()))
+
+
+__all__ = ["RestoreReport", "Saver", "arguments_of", "cpu_of", "stored_value"]
