@@ -18,7 +18,7 @@ from ..graph.core.graph import Graph
 from ..graph.core.node import Node, Tensor
 from ..graph.core.opdef import Trait
 from ..graph.resources.resource_manager import Resources
-from ..runtime.worker.functions import Call, compiled
+from ..runtime.session.functions import Call, compiled
 from .checks import common
 from .given import At, Given, Source
 from .kinds import Described

@@ -33,6 +33,7 @@ from . import experimental
 from .distributed.pipeline_optimizer import PipelineOptimizer
 from .distributed.sync_replicas_optimizer import SyncReplicasOptimizer
 from .global_step import assert_global_step, create_global_step, get_global_step, get_or_create_global_step, global_step
+from .loops import queue_runner as queue_runner
 from .loops.basic_session_run_hooks import (
     FeedFnHook,
     FinalOpsHook,
@@ -49,7 +50,6 @@ from .loops.checkpoint_hooks import CheckpointSaverHook, CheckpointSaverListener
 from .loops.coordinator import Coordinator, LooperThread
 from .loops.monitored_session import MonitoredSession, MonitoredTrainingSession, SingularMonitoredSession
 from .loops.profiler_hook import ProfilerHook
-from .loops import queue_runner as queue_runner
 from .loops.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from .loops.scaffold import Scaffold
 from .loops.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
@@ -118,7 +118,7 @@ def __getattr__(name: str) -> Any:
 
         return Server
     if name == "ServerDef":
-        from ..runtime.server.server_def import ServerDef
+        from ..runtime.server.server import ServerDef
 
         return ServerDef
     from ..graph.tensorflow.protos import EXAMPLES, message

@@ -16,7 +16,8 @@ from ..rpc import liveness
 from ..rpc.dispatch import NAME_CHARS, Calls, Mail
 from ..rpc.liveness import SILENT_S, Leases
 from ..wire.messages import Message
-from .master import Master, device_fields
+from ..worker.registration import device_fields
+from .master import Master
 
 logger = logging.getLogger(__name__)
 

@@ -73,14 +73,27 @@ this module puts itself. Every session imports it, so it loads the code generato
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ...codegen.ir.partition import SendTensor, Unit
+from ...codegen.ir.partition import (
+    AwaitNode,
+    BeginLoop,
+    EndLoop,
+    LeaveUnless,
+    Posted,
+    RecvTensor,
+    RunGuarded,
+    SendTensor,
+    Unit,
+    UnitStep,
+)
 from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.graph import Graph
 from ...graph.core.node import Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
 from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
@@ -89,11 +102,13 @@ from ..config import ConfigProto, check_config
 
 if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
-    from ...codegen.ir.partition import Unit
     from ...codegen.ir.program import Program
     from ...codegen.options import KernelOptions
 
-__all__ = ["Carry", "LEAST_BYTES", "LEAST_WORK", "carried", "carried_by", "must_report", "with_early_collectives"]
+__all__ = [
+    "LEAST_BYTES", "LEAST_WORK", "Reached", "carried", "carried_by", "held", "kernels_of", "received_together", "units_of",
+    "with_early_collectives",
+]  # fmt: skip
 
 LEAST_BYTES = 64 << 10  # handing it to another thread, and back, takes as long as reducing so much
 LEAST_WORK = 1 << 18  # the same for what runs meanwhile: arithmetic operations, and bytes moved
@@ -239,13 +254,6 @@ def received_together(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> l
     return out
 
 
-class Carry(NamedTuple):
-    """What tensors start where they come to: a program, for a client."""
-
-    program: str
-    client: int
-
-
 def carried(cut: Partitioned) -> tuple[str, ...]:
     """The tasks that are started by what comes to them."""
     by_task: dict[str, list[Partition]] = {}
@@ -277,9 +285,77 @@ def _is_nothing(node: Node) -> bool:
     return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
-def must_report(units: Iterable[Unit]) -> bool:
-    """Whether the client must hear of the end of a task's part, which these units are."""
-    return any(u.fetches or not u.steps or not isinstance(u.steps[-1], SendTensor) for u in units)
+Reached: TypeAlias = Mapping[Node, tuple[str, Posted]]
+"""Variables and accumulators that are changed by another task than their own: the device of each, and where it is posted."""
+
+
+def units_of(
+    cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: Reached | None = None
+) -> list[Unit]:
+    """The units of all partitions. `posted`: by channel, the variables that are read directly."""
+    units = []
+    guarded, waiting = cut.guarded, held(cut)
+    numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
+    for part in cut.partitions.values():
+        steps: list[UnitStep] = []
+        if reached:
+            for node in part.nodes:
+                if node in reached:
+                    device, where = reached[node]
+                    steps.append(RecvTensor(next(numbers), None, device, None, where, node))
+        for kind, what in received_together(with_early_collectives(part, cut), waiting):
+            if kind == "await":
+                assert isinstance(what, Node)
+                steps.append(AwaitNode(what))
+            elif isinstance(what, Node):
+                steps.append(RunGuarded(what, guarded[what]) if what in guarded else what)
+            elif isinstance(what, LoopPart):
+                steps.append(_mark(kind, what))
+            else:
+                number, value = what.id, cut.values[what.id]
+                tensor = value if isinstance(value, Tensor) else None
+                other = what.dtype if tensor is not None and what.dtype is not tensor.dtype.base else None
+                if kind == "recv":
+                    steps.append(RecvTensor(number, tensor, what.source, other))
+                elif kind == "read":
+                    assert posted is not None
+                    steps.append(RecvTensor(number, tensor, what.source, None, posted[number]))
+                else:
+                    token = _token(what, value, guarded) if tensor is None else None
+                    steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))
+        steps = _without_merges(steps)
+        units.append(
+            Unit(
+                part.device,
+                tuple(steps),
+                tuple((name, graph.get_tensor_by_name(name)) for name in part.feeds),
+                tuple((name, graph.get_tensor_by_name(name)) for name in part.fetches),
+            )
+        )
+    return units
+
+
+def _mark(kind: str, part: LoopPart) -> UnitStep:
+    if kind == "loop":
+        return BeginLoop(part.name, part.merges)
+    if kind == "test":
+        return LeaveUnless(part.condition.outputs[0])
+    return EndLoop(tuple(m.inputs[1] for m in part.merges))
+
+
+def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) -> Node | int | None:
+    """What says whether the empty message of a control edge is dead."""
+    if isinstance(value, Tensor) or value not in guarded:
+        return None
+    return value if channel.relays is None else channel.relays
+
+
+def _without_merges(steps: list[UnitStep]) -> list[UnitStep]:
+    """Loop variables stand in `BeginLoop`, and not again as nodes."""
+    merges = {m for s in steps if type(s) is BeginLoop for m in s.merges}
+    if not merges:
+        return steps
+    return [s for s in steps if (s.node if isinstance(s, RunGuarded) else s) not in merges]
 
 
 _FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small is not fused
@@ -292,7 +368,6 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
         InvalidArgumentError: the step does not run on that device.
     """
     from ...codegen.explain import explain
-    from ..worker.partition_codec import units_of
 
     unit = next((u for u in units_of(plan.partitioned, plan.graph) if u.device == device), None)
     if unit is None:

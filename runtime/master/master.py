@@ -5,7 +5,7 @@ signature (fetches, targets, feeds) cuts out what is needed, partitions it and r
 worker. Then it is out of the way: the client sends each step straight to the tasks that take part, and their fetches come
 straight back.
 
-It knows no sockets. The other tasks are reached through `Peers`, which the server around it provides.
+It knows no sockets. The other tasks are reached through `WorkerClients`, which the server around it provides.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from ...codegen.ir.partition import Posted, Unit
 from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError
@@ -23,7 +21,6 @@ from ...graph.core.graph import Graph
 from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.node import Node, Tensor
 from ...graph.core.settings import setting
-from ...placer.cluster.spec import Cluster, DeviceInfo
 from ...placer.cost.profile import Profile, as_profile
 from ...placer.partition.control_edges import passed_over
 from ...placer.partition.one_sided_reads import direct_reads, read_directly
@@ -40,125 +37,18 @@ from ...placer.schedule.pacing import schedule_receives
 from ...placer.search.from_graph import CLIENT
 from ..config import ConfigProto
 from ..shared_memory.record_layout import MOST_BYTES
-from ..worker.partition_codec import Reached, units_of
 from ..worker.registration import Registration
-from .lowering import carried, carried_by, must_report
+from .lowering import Reached, carried, carried_by, units_of
 from .remote_memory import Reaching
+from .session_state import MasterSession, TaskPart, WorkerClients
 
 logger = logging.getLogger(__name__)
-
-
-class Peers(Protocol):
-    """How a master reaches the workers, its own task's among them."""
-
-    def devices(
-        self,
-        config: ConfigProto,
-        tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None,
-    ) -> Cluster:
-        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits.
-
-        While it waits it tells now and then for which tasks, and asks whether nobody wants the session any more.
-
-        Raises:
-            CancelledError: nobody does.
-        """
-        ...
-
-    def register(self, task: str, registration: Registration) -> int:
-        """Register one task's part of a signature; gives the incarnation of the process that took it."""
-        ...
-
-    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        """Whether one task can read variables in the memory of another one."""
-        ...
-
-    def post(
-        self,
-        task: str,
-        session: str,
-        seed: int,
-        isolated: bool,
-        names: Sequence[Sequence[str]],
-        peer_timeout_s: float,
-        changed: bool = False,
-    ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        """Have a task post variables of a session, named by container and name.
-
-        Gives the incarnation of its process, and of each where others can read it, and change it if it is to be `changed`; None:
-        they cannot. Accumulators that are to be changed are named as `direct_reads.accumulator_name` does.
-        """
-        ...
-
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        """Let programs go; not being able to is no error."""
-        ...
-
-    def close_session(self, task: str, session: str) -> None:
-        """Forget a session; not being able to is no error."""
-        ...
-
-    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        """Clear containers and forget sessions."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One task's part of a run signature, as the client sees it.
-
-    Attributes:
-        task: `/job:ps/replica:0/task:0`.
-        incarnation: of the task's process when the part was registered.
-        program: handle under which the task knows it.
-        feeds: names of the values that it must be given.
-        fetches: names of the values that it gives back, in order.
-        reports: whether it tells when it has done its part (`lowering.py`).
-        carried: whether the tensors that come to it start it (`lowering.py`).
-    """
-
-    task: str
-    incarnation: int
-    program: str
-    feeds: tuple[str, ...]
-    fetches: tuple[str, ...]
-    reports: bool = True
-    carried: bool = False
-
-
-@dataclass(slots=True)
-class MasterSession:
-    """What the master keeps of one session."""
-
-    handle: str
-    config: ConfigProto
-    cluster: Cluster
-    graph: Graph
-    seed: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    client: str = ""  # the process that opened it, as it calls itself
-    is_local: bool = False  # whether client and master share the process, and so the graph
-    placement: Placement | None = None  # of the whole graph
-    kept: dict[str, str] = field(
-        default_factory=dict
-    )  # devices of stateful nodes, where only what a run needs is placed
-    programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
-    plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
-    near: dict[tuple[str, str], bool] = field(
-        default_factory=dict
-    )  # (owner, reader) -> whether it reaches its variables
-
-    @property
-    def places_pruned(self) -> bool:
-        """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
-        return self.is_local and self.config.graph_options.place_pruned_graph
 
 
 class Master:
     """Sessions of one server, or the one in-process session."""
 
-    def __init__(self, task: str, peers: Peers) -> None:
+    def __init__(self, task: str, peers: WorkerClients) -> None:
         self.task = task
         self._peers = peers
         self._reaching = Reaching(peers)
@@ -177,7 +67,7 @@ class Master:
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date. `tell` and `forsaken` are those of `Peers.devices`, `client` is who opens it.
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `WorkerClients.devices`, `client` is who opens it.
         """
         cluster = self._peers.devices(config, tell, forsaken)
         session = MasterSession(
@@ -221,7 +111,7 @@ class Master:
         feeds: Sequence[str],
         warm: bool = False,
         deterministic: bool = False,
-    ) -> list[Part]:
+    ) -> list[TaskPart]:
         """Make everything ready to run one signature, and say which tasks take part.
 
         Args:
@@ -243,7 +133,7 @@ class Master:
                 by_task.setdefault(task_of(unit.device), []).append(unit)
             started = carried(plan.partitioned)
             program = secrets.token_hex(8)
-            incarnations = {}
+            parts = []
             for task, units in by_task.items():
                 config = session.config
                 registration = Registration(
@@ -251,21 +141,17 @@ class Master:
                     config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
                     carried_by(plan.partitioned, task, started), session.client,
                 )  # fmt: skip
-                incarnations[task] = self._peers.register(task, registration)
+                incarnation = self._peers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
-            session.plans[program] = plan
-            return [
-                Part(
-                    task,
-                    incarnations[task],
-                    program,
-                    tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
-                    tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
-                    must_report(units),
-                    task in started,
+                feeds_of = dict.fromkeys(name for u in units for name, _ in u.feeds)
+                fetches_of = dict.fromkeys(name for u in units for name, _ in u.fetches)
+                parts.append(
+                    TaskPart(
+                        task, incarnation, program, tuple(feeds_of), tuple(fetches_of), registration.reports, task in started
+                    )  # fmt: skip
                 )
-                for task, units in by_task.items()
-            ]
+            session.plans[program] = plan
+            return parts
 
     def plan(
         self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
@@ -433,32 +319,3 @@ class Master:
 
 def _knows_client(costs: Profile | None) -> bool:
     return costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)
-
-
-def device_fields(device: DeviceInfo) -> dict[str, object]:
-    """A device as a message carries it."""
-    return {
-        "name": str(device.name),
-        "memory": device.memory_bytes,
-        "emulated": device.emulated,
-        "incarnation": device.incarnation,
-    }
-
-
-def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
-    """A device from a message.
-
-    Raises:
-        InvalidArgumentError: it is malformed.
-    """
-    from ...graph.core.device import DeviceName, parse_strict
-
-    name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
-    if not (
-        isinstance(name, str)
-        and isinstance(memory, int | None)
-        and isinstance(emulated, bool)
-        and isinstance(incarnation, int)
-    ):
-        raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
-    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation)

@@ -9,7 +9,6 @@ variables (`remote_variables.py` has their side). What one of them cannot do is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from ...codegen.ir.partition import Posted
 from ...graph.core.node import Node, Tensor
@@ -21,16 +20,14 @@ from ...placer.partition.one_sided_updates import DirectUpdate, direct_updates, 
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.record_layout import MOST_BYTES
 from ..shared_memory.remote_variables import accumulator_name, kind_of
-from ..worker.partition_codec import Reached
-
-if TYPE_CHECKING:
-    from .master import MasterSession, Peers
+from .lowering import Reached
+from .session_state import MasterSession, WorkerClients
 
 
 class Reaching:
     """Asks tasks about each other's memory, for a master."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: WorkerClients) -> None:
         self._peers = peers
 
     def posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:

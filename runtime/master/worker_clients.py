@@ -18,9 +18,8 @@ from ..rpc.pending_call import ConnectionPool, call
 from ..transport.endpoint import Endpoint
 from ..transport.keys import Keys
 from ..wire.messages import Message
-from ..worker.registration import Registration
+from ..worker.registration import Registration, device_from_fields
 from ..worker.worker import Worker
-from .master import device_from_fields
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +38,8 @@ def _process_ends() -> threading.Event:
     return event
 
 
-class ServerPeers:
-    """`Peers` of the master of one server.
+class ClusterWorkers:
+    """`WorkerClients` of the master of one server.
 
     Args:
         spec: the cluster.
@@ -88,7 +87,7 @@ class ServerPeers:
         tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
     ) -> Cluster:
-        """As `Peers.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
+        """As `WorkerClients.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
         filters = [parse_strict(f) for f in config.device_filters]
         wanted = {
             task: address
@@ -153,7 +152,7 @@ class ServerPeers:
         return cluster.filtered(config.device_filters)
 
     def register(self, task: str, registration: Registration) -> int:
-        """As `Peers.register`."""
+        """As `WorkerClients.register`."""
         if task == self._worker.task:
             self._worker.register(registration)
             return self._incarnation
@@ -162,7 +161,7 @@ class ServerPeers:
         return incarnation
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        """As `Peers.sees`."""
+        """As `WorkerClients.sees`."""
         mine = self._worker.task
         page = (
             self._worker.direct.page()
@@ -185,7 +184,7 @@ class ServerPeers:
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        """As `Peers.post`."""
+        """As `WorkerClients.post`."""
         if task == self._worker.task:
             return self._incarnation, self._worker.post(session, seed, isolated, names, changed)
         fields = {
@@ -195,21 +194,21 @@ class ServerPeers:
         return reply["incarnation"], reply["places"]
 
     def release(self, task: str, programs: Sequence[str]) -> None:
-        """As `Peers.release`."""
+        """As `WorkerClients.release`."""
         if task == self._worker.task:
             self._worker.release(programs)
         else:
             self._tell(task, Message("release", {"programs": list(programs)}))
 
     def close_session(self, task: str, session: str) -> None:
-        """As `Peers.close_session`. A task that does not answer has nothing to forget, or forgets when it restarts."""
+        """As `WorkerClients.close_session`. A task that does not answer has nothing to forget, or forgets when it restarts."""
         if task == self._worker.task:
             self._worker.close_session(session)
         else:
             self._tell(task, Message("forget_session", {"request": 0, "session": session}))
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        """As `Peers.reset`."""
+        """As `WorkerClients.reset`."""
         if task == self._worker.task:
             self._worker.reset(containers, sessions)
         else:

@@ -26,7 +26,7 @@ from ..transport.endpoint import Endpoint
 from ..wire.messages import Message, WireError
 
 if TYPE_CHECKING:
-    from ..master.worker_clients import ServerPeers
+    from ..master.worker_clients import ClusterWorkers
 
 __all__ = ["Calls", "Mail"]
 
@@ -43,7 +43,7 @@ class Mail:
 
     __slots__ = ("endpoint", "is_stopping", "peers", "task")
 
-    peers: ServerPeers
+    peers: ClusterWorkers
 
     def __init__(self, task: str) -> None:
         self.task = task

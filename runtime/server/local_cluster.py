@@ -31,11 +31,11 @@ from typing import Any
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
 from ...placer.cluster.spec import ClusterSpec, DeviceInfo
-from ..master.master import device_from_fields
 from ..rpc.pending_call import ConnectionPool, call
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
 from ..wire.messages import Message
+from ..worker.registration import device_from_fields
 
 ANSWER_S = 5.0  # a task that runs answers at once
 

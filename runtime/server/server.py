@@ -28,6 +28,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,10 +42,10 @@ from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
 from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
-from ..config import ConfigProto, check_config
+from ..config import ConfigProto, Options, check_config
 from ..master.handlers import MasterCalls
-from ..master.master import Master, device_fields
-from ..master.worker_clients import ServerPeers
+from ..master.master import Master
+from ..master.worker_clients import ClusterWorkers
 from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
 from ..observability.step_notes import Recorder, clock
 from ..rpc.dispatch import Calls, Mail
@@ -59,11 +60,11 @@ from ..wire.messages import Message
 from ..worker import colocated
 from ..worker.executor import calm_thread
 from ..worker.handlers import ClientSteps, WorkerCalls
+from ..worker.registration import device_fields
 from ..worker.tensor_exchange import BetweenTasks
 from ..worker.worker import Worker
-from .server_def import ServerDef
 
-__all__ = ["displace_nobody"]
+__all__ = ["Server", "ServerDef", "displace_nobody"]
 
 
 def displace_nobody() -> None:
@@ -82,6 +83,26 @@ logger = logging.getLogger(__name__)
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 Handler = Callable[[bytes, Message], None]
 """Takes the messages of a kind: who sent it, and what it is."""
+
+
+@dataclass(slots=True, repr=False)
+class ServerDef(Options):
+    """A server as plain data.
+
+    Attributes:
+        cluster: the jobs, and their tasks' addresses.
+        job_name, task_index: which task it is.
+        default_session_config: what its sessions get where they do not say otherwise.
+        protocol: "grpc" or "zmq".
+        port: ignored: the cluster has the address.
+    """
+
+    cluster: ClusterDef = field(default_factory=ClusterDef)
+    job_name: str = ""
+    task_index: int = 0
+    default_session_config: ConfigProto = field(default_factory=ConfigProto)
+    protocol: str = ""
+    port: int = 0
 
 
 class Server:
@@ -196,7 +217,7 @@ class Server:
         self._between.serve(self._worker, self._steps)
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
-        self._peers = mail.peers = ServerPeers(
+        self._peers = mail.peers = ClusterWorkers(
             self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: mail.endpoint
         )
         self._master = Master(self.task, self._peers)

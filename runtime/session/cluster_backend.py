@@ -28,7 +28,7 @@ from ...graph.io.serialize import graph_to_bytes
 from ...placer.plan import Plan
 from ...placer.serialize.read import parts_of
 from ..config import ConfigProto
-from ..master.master import Part, device_from_fields
+from ..master.session_state import TaskPart
 from ..observability.step_notes import Gathered, Notes, Recorder
 from ..observability.trace import offsets
 from ..rpc.dispatch import this_client
@@ -40,6 +40,7 @@ from ..transport.keys import client_keys
 from ..wire.codec import Form
 from ..wire.messages import Message
 from ..worker.colocated import Host, LocalServer, find
+from ..worker.registration import device_from_fields
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Remote:
         feeds: Sequence[str],
         warm: bool = False,
         deterministic: bool = False,
-    ) -> list[Part]:
+    ) -> list[TaskPart]:
         """As `Target.prepare`."""
         fields = {
             "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
@@ -118,7 +119,7 @@ class Remote:
         for p in reply.fields["parts"]:
             self._addresses[p["task"]] = p["address"]
             parts.append(
-                Part(
+                TaskPart(
                     p["task"],
                     p["incarnation"],
                     p["program"],
@@ -174,7 +175,7 @@ class Remote:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def run(
-        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
     ) -> dict[str, Any]:
         """As `Target.run`."""
         if len(parts) == 1 and gathered is None and parts[0].reports:
@@ -182,11 +183,11 @@ class Remote:
             if find(address, parts[0].incarnation) is None:
                 return self._run_one(parts[0], address, feeds, self._limit(timeout_s))
         number = next(self._numbers)
-        owing: dict[str, Part] = {}
+        owing: dict[str, TaskPart] = {}
         names: dict[str, str] = {}
         incarnations: dict[str, int] = {}
         quiet: set[str] = set()  # addresses of those that answer only with an error
-        here: dict[str, tuple[LocalServer, Part]] = {}  # by task: those whose server is in this process
+        here: dict[str, tuple[LocalServer, TaskPart]] = {}  # by task: those whose server is in this process
         for part in parts:
             address = self._addresses[part.task]
             server = find(address, part.incarnation)
@@ -279,7 +280,7 @@ class Remote:
             self._connections.give_back(connections)
         return values
 
-    def _run_one(self, part: Part, address: str, feeds: Mapping[str, Any], limit: float | None) -> dict[str, Any]:
+    def _run_one(self, part: TaskPart, address: str, feeds: Mapping[str, Any], limit: float | None) -> dict[str, Any]:
         """The same, of a step that one other process does."""
         number = next(self._numbers)
         connections = self._connections.take()
@@ -311,7 +312,7 @@ class Remote:
         finally:
             self._connections.give_back(connections)
 
-    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+    def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
         """As `Target.repeat`: each task begins its part again by itself, so no message is needed as long as nothing fails."""
         at = {self._addresses[p.task]: p for p in parts}
         if self._limit_s is not None or any(
@@ -366,7 +367,7 @@ class Remote:
 def _run_message(
     connections: Connections,
     number: int,
-    part: Part,
+    part: TaskPart,
     feeds: Mapping[str, Any],
     quiet: bool = False,
     traced: bool = False,

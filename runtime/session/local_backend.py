@@ -22,7 +22,8 @@ from ...graph.resources.resource_manager import Resources, SessionState
 from ...placer.cluster.spec import Cluster, local_devices
 from ...placer.plan import Plan
 from ..config import ConfigProto
-from ..master.master import Master, Part
+from ..master.master import Master
+from ..master.session_state import TaskPart
 from ..observability.step_notes import Gathered, Recorder
 from ..worker.registration import Registration
 from ..worker.worker import Worker
@@ -55,7 +56,7 @@ def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> InProcess
 
 
 class _OwnWorker:
-    """`Peers` of a master that has only its own worker."""
+    """`WorkerClients` of a master that has only its own worker."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -120,7 +121,7 @@ class InProcess:
         feeds: Sequence[str],
         warm: bool = False,
         deterministic: bool = False,
-    ) -> list[Part]:
+    ) -> list[TaskPart]:
         """As `Target.prepare`."""
         return self._master.prepare(self._session.handle, fetches, targets, feeds, warm, deterministic)
 
@@ -130,12 +131,12 @@ class InProcess:
         """As `Target.plan`."""
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
-    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+    def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
         """As `Target.repeat`: here it would be the same as to run each step."""
         return False
 
     def run(
-        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
     ) -> dict[str, Any]:
         """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
         values: dict[str, Any] = {}
@@ -150,7 +151,7 @@ class InProcess:
         return values
 
     def _step(
-        self, part: Part, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
+        self, part: TaskPart, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
     ) -> Mapping[str, Any] | OpError:
         """Run a step. The worker has no pool, so it has ended when `start` returns, or waits for another thread's step."""
         worker, number = self._worker, next(self._numbers)

@@ -9,12 +9,21 @@ prepares anew.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ...graph.core.dtypes import resource
-from ...graph.core.errors import AbortedError, CancelledError, NotFoundError, OpError, UnavailableError
+from ...graph.core.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
 from ...graph.core.graph import Graph
 from ...graph.core.node import Node
 from ...graph.core.settings import setting
@@ -23,11 +32,10 @@ from ...placer.partition.prune import needed
 from ...placer.plan import Plan
 from ..config import RunMetadata, RunOptions
 from ..observability.step_notes import Gathered
-from ..worker.step_gate import StepGate
 from .fetches import Fetches, given_back
 
 if TYPE_CHECKING:
-    from ..master.master import Part
+    from ..master.session_state import TaskPart
 
 SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
 
@@ -69,7 +77,7 @@ class Target(Protocol):
         feeds: Sequence[str],
         warm: bool = False,
         deterministic: bool = False,
-    ) -> list[Part]:
+    ) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled; `deterministic`: see `KernelOptions`."""
         ...
 
@@ -80,12 +88,12 @@ class Target(Protocol):
         ...
 
     def run(
-        self, parts: Sequence[Part], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
     ) -> dict[str, Any]:
         """Run one step; the values of all fetches by name. With `gathered`, the step is traced, and all notes go there."""
         ...
 
-    def repeat(self, parts: Sequence[Part], until: Callable[[], bool]) -> bool:
+    def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
         """Run one step, without feeds and fetches, again and again until `until()`, as long as it goes well and the tasks know it.
 
         False if that cannot be, and nothing has run.
@@ -115,6 +123,60 @@ def _changes_variables(node: Node) -> bool:
     return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
 
 
+_LOOK_S = 0.001  # a gate that closes looks this often whether the steps have ended
+
+
+class StepGate:
+    """The steps of a session that run.
+
+    Args:
+        changes: whether a step of this kind changes variables.
+    """
+
+    def __init__(self, changes: Callable[[Hashable], bool]) -> None:
+        self._changes = changes
+        self._running: dict[object, Hashable] = {}  # a step, what kind it is
+        self._turn = threading.Lock()
+        self._closed: threading.Event | None = None  # set when the gate opens again
+        self._holder = 0  # the thread that has closed it; its own steps pass
+
+    def enter(self, kind: Hashable) -> object:
+        """A step begins; it waits where the gate is closed to it. Gives what `leave` takes."""
+        step = object()
+        self._running[step] = kind  # first, so that closing the gate sees it
+        while (closed := self._closed) is not None and self._holder != threading.get_ident() and self._changes(kind):
+            del self._running[step]
+            closed.wait()
+            self._running[step] = kind
+        return step
+
+    def leave(self, step: object) -> None:
+        """The step has ended."""
+        del self._running[step]
+
+    @contextlib.contextmanager
+    def closed(self, timeout_s: float) -> Iterator[None]:
+        """A block in which no step changes variables but those of this thread. DeadlineExceededError: one does not end in time."""
+        with self._turn:
+            opened = threading.Event()
+            self._holder, self._closed = threading.get_ident(), opened
+            try:
+                deadline = time.monotonic() + timeout_s
+                while any(self._changes(kind) for kind in list(self._running.values())):
+                    if time.monotonic() > deadline:
+                        raise DeadlineExceededError(
+                            None, None,
+                            f"A step of this session that changes variables has not ended in {timeout_s:g} s, so there was no moment "
+                            "between steps. A step that waits for another one that changes variables (SyncReplicasOptimizer) never "
+                            "leaves one",
+                        )  # fmt: skip
+                    time.sleep(_LOOK_S)
+                yield
+            finally:
+                self._closed = None
+                opened.set()
+
+
 class Signatures:
     """What a session has prepared on its target, for its graph."""
 
@@ -123,10 +185,10 @@ class Signatures:
         self._graph = graph
         self._target = target
         self._lock = threading.Lock()
-        self._prepared: dict[Signature, list[Part]] = {}
+        self._prepared: dict[Signature, list[TaskPart]] = {}
         self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
         self._is_warned = False  # whether the caller has had an error that may have come from the restart of a task
-        self._last: tuple[Signature, list[Part]] | None = None
+        self._last: tuple[Signature, list[TaskPart]] | None = None
         self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
@@ -192,7 +254,7 @@ class Signatures:
             self._changing[key] = found
         return found
 
-    def prepare(self, key: Signature, warm: bool = False) -> list[Part]:
+    def prepare(self, key: Signature, warm: bool = False) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled."""
         fetched, targets, fed = key
         with self._lock:
@@ -219,7 +281,7 @@ class Signatures:
         """What the last step did; None before the first one."""
         return None if self._last is None else self._plan_of(*self._last)
 
-    def _plan_of(self, key: Signature, parts: list[Part] | None) -> Plan:
+    def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         fetched, targets, fed = key
         try:
             if not parts:
@@ -229,7 +291,7 @@ class Signatures:
             raise self._with_node(e) from None
 
     def _fill(
-        self, metadata: RunMetadata, key: Signature, parts: list[Part], gathered: Gathered | None, partitions: bool
+        self, metadata: RunMetadata, key: Signature, parts: list[TaskPart], gathered: Gathered | None, partitions: bool
     ) -> None:
         """Fill a step's metadata."""
         if gathered is None and not partitions:
@@ -245,7 +307,7 @@ class Signatures:
 
             metadata.trace = traced(gathered, plan)
 
-    def _notice_restarts(self, parts: Sequence[Part]) -> None:
+    def _notice_restarts(self, parts: Sequence[TaskPart]) -> None:
         """Forget what was registered with processes that are no more; AbortedError, unless the caller has been warned of it."""
         known, now = self._incarnations, {p.task: p.incarnation for p in parts}
         restarted = [task for task in now if known.get(task, now[task]) != now[task]]

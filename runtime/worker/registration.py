@@ -1,16 +1,53 @@
-"""What a master tells a worker about one run signature: the task's part of it, and what all its steps have in common."""
+"""The payload of a `register` message: one task's part of a run signature, and the codec of its units.
+
+`pack_units` turns each unit into a small graph of its own, in which placeholders stand for the tensors that come from outside, and a
+list of steps that points into it. The graph travels in the same checked form as every other, so `unpack_units`, on the worker, infers
+and checks all of it again: each step may only use what an earlier one has made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, NamedTuple
 
-from ...codegen.ir.partition import Unit
+import msgpack
+
+from ...codegen.ir.partition import (
+    AwaitNode,
+    BeginLoop,
+    EndLoop,
+    LeaveUnless,
+    Posted,
+    RecvTensor,
+    RunGuarded,
+    SendTensor,
+    Unit,
+    UnitStep,
+)
 from ...codegen.options import KernelOptions
+from ...graph.core.device import DeviceName, parse_strict
+from ...graph.core.dtypes import DType, bfloat16, float32
 from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.graph import Graph
+from ...graph.core.node import Node, Tensor
+from ...graph.core.opdef import opdef
+from ...graph.io.deserialize import extend_from_bytes
+from ...graph.io.serialize import graph_to_bytes
+from ...graph.ops.state.accumulators import ACCUMULATOR
+from ...placer.cluster.spec import DeviceInfo
+from ...placer.partition.one_sided_reads import VARIABLES
 from ..rpc.dispatch import NAME_CHARS
-from .partition_codec import pack_units, unpack_units
+
+__all__ = ["Registration", "Trigger", "device_fields", "device_from_fields", "pack_units", "unpack_units"]
+
+
+class Trigger(NamedTuple):
+    """What tensors start on the task that they come to: a program, for a client."""
+
+    program: str
+    client: int
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +77,11 @@ class Registration:
     compresses: bool = False
     carries: tuple[str, ...] = ()
     client: str = ""
+
+    @property
+    def reports(self) -> bool:
+        """Whether the client must be told of the end of the part (`master/lowering.py`, completion elision)."""
+        return any(u.fetches or not u.steps or not isinstance(u.steps[-1], SendTensor) for u in self.units)
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a `register` message."""
@@ -83,4 +125,293 @@ class Registration:
         )  # fmt: skip
 
 
-__all__ = ["Registration"]
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def device_fields(device: DeviceInfo) -> dict[str, object]:
+    """A device as a message carries it."""
+    return {
+        "name": str(device.name),
+        "memory": device.memory_bytes,
+        "emulated": device.emulated,
+        "incarnation": device.incarnation,
+    }
+
+
+def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
+    """A device from a message.
+
+    Raises:
+        InvalidArgumentError: it is malformed.
+    """
+    name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
+    if not (
+        isinstance(name, str)
+        and isinstance(memory, int | None)
+        and isinstance(emulated, bool)
+        and isinstance(incarnation, int)
+    ):
+        raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
+    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation)
+
+
+# --- units -----------------------------------------------------------------------------------------------------------
+
+
+class _Copy:
+    """A unit's nodes copied into a graph of their own."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.nodes: list[Node] = []
+        self.stands_for: dict[
+            Tensor, Tensor
+        ] = {}  # a tensor of the user's graph -> the one that stands for it in the copy
+        self.copied: dict[Node, Node] = {}
+
+    def placeholder(self, tensor: Tensor) -> Tensor:
+        """A stand-in for a tensor that comes from outside: its value, even where it is a variable's place."""
+        attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
+        node = self._add("Placeholder", f"in/{len(self.nodes)}", (), attrs, tensor.op)
+        node.outputs = (Tensor(node, 0, tensor.dtype.base, tensor.dims),)
+        self.stands_for[tensor] = node.outputs[0]
+        return node.outputs[0]
+
+    def node(self, original: Node, inputs: Sequence[Tensor] | None = None) -> Node:
+        """A copy of a node, taking the copies of its inputs (or of those given)."""
+        inputs = tuple(self.stands_for[t] for t in (original.inputs if inputs is None else inputs))
+        node = self._add(original.type, original.name, inputs, original.attrs, original)
+        node.container = original.container
+        node.outputs = tuple(Tensor(node, i, t.dtype, t.dims) for i, t in enumerate(original.outputs))
+        for mine, copied in zip(original.outputs, node.outputs, strict=True):
+            self.stands_for.setdefault(mine, copied)  # a fed output stays what was fed
+        self.copied[original] = node
+        return node
+
+    def loop_variable(self, merge: Node) -> Node:
+        """A copy of a loop's Merge. It has its first input twice, because the second is made later; `EndLoop` tells it."""
+        return self.node(merge, (merge.inputs[0], merge.inputs[0]))
+
+    def token(self, what: Node | int) -> tuple[int, int]:
+        """A node of the unit, or a channel, in the form that `_unpack` reads."""
+        return (0, self.copied[what].index) if isinstance(what, Node) else (1, what)
+
+    def _add(self, op: str, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], original: Node) -> Node:
+        node = Node()
+        node.graph, node.index, node.opdef, node.name = self.graph, len(self.nodes), opdef(op), name
+        node.inputs, node.controls, node.attrs = inputs, (), attrs
+        node.device, node.colocation, node.blocks, node.container = "", (), None, ""
+        node._origin = original._origin
+        self.nodes.append(node)
+        return node
+
+
+def pack_units(units: Iterable[Unit]) -> bytes:
+    """Units as bytes for `unpack_units`."""
+    out: Any = msgpack.packb([_pack(unit) for unit in units])
+    return bytes(out)
+
+
+def _pack(unit: Unit) -> dict[str, Any]:
+    copy = _Copy()
+    feeds = [(name, _address(copy.placeholder(tensor))) for name, tensor in unit.feeds]
+    steps: list[Any] = []
+    for step in unit.steps:
+        if isinstance(step, Node):
+            node = copy.copied.get(step) or copy.node(step)  # one that is reached is there already
+            steps.append(("n", node.index))
+        elif isinstance(step, SendTensor):
+            sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
+            token = () if step.token is None else (copy.token(step.token),)
+            other = () if step.travels_as is None else (step.travels_as.name,)
+            steps.append(("h" if step.held else "s", step.channel, sent, step.destination, *token, *other))
+        elif isinstance(step, RecvTensor) and step.reached is not None and step.posted is not None:
+            reached = copy.node(step.reached)
+            steps.append(("v", step.channel, reached.index, step.source, astuple(step.posted)))
+        elif isinstance(step, RecvTensor):
+            received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
+            if step.posted is not None:
+                steps.append(("d", step.channel, received, step.source, astuple(step.posted)))
+                continue
+            other = () if step.travels_as is None else (step.travels_as.name,)
+            steps.append(("r", step.channel, received, step.source, *other))
+        elif isinstance(step, RunGuarded):
+            after = [copy.token(a) for a in step.after]
+            steps.append(("g", copy.node(step.node).index, after))
+        elif isinstance(step, AwaitNode):
+            steps.append(("w", copy.copied[step.node].index))
+        elif isinstance(step, BeginLoop):
+            steps.append(("l", step.name, [copy.loop_variable(m).index for m in step.merges]))
+        elif isinstance(step, LeaveUnless):
+            steps.append(("t", _address(copy.stands_for[step.condition])))
+        else:
+            steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
+    fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in unit.fetches]
+    copy.graph.adopt(copy.nodes)
+    return {
+        "device": unit.device,
+        "graph": graph_to_bytes(copy.graph),
+        "feeds": feeds,
+        "fetches": fetches,
+        "steps": steps,
+    }
+
+
+def _address(tensor: Tensor) -> tuple[int, int]:
+    return tensor.op.index, tensor.value_index
+
+
+def unpack_units(data: bytes) -> list[Unit]:
+    """Units from a message.
+
+    Raises:
+        InvalidArgumentError: anything is wrong with the data.
+    """
+    try:
+        # A unit's graph is one byte string of any size; lengths that lie are noticed because the data end too early.
+        described = msgpack.unpackb(data, use_list=False, strict_map_key=True)
+        return [_unpack(d) for d in described]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as e:
+        raise InvalidArgumentError(None, None, f"Malformed partition in a message: {type(e).__name__}: {e}") from None
+
+
+def _unpack(described: Any) -> Unit:
+    return _Unpacking(extend_from_bytes(Graph(), described["graph"])).unit(described)
+
+
+class _Unpacking:
+    """A unit that came in a message: its nodes, and what exists so far of its tensors. Nothing is believed."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.available: set[Tensor] = set()
+        self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
+        self.begun: set[Node] = set()  # collectives that may still be waited for: nobody has taken what they give
+        self.loops: list[BeginLoop] = []  # those that are open
+        self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
+
+    def unit(self, described: Any) -> Unit:
+        """The unit, its steps checked one by one."""
+        feeds = tuple((_text(name), self.tensor(address, new=True)) for name, address in described["feeds"])
+        steps = tuple([self.step(*step) for step in described["steps"]])
+        if self.loops:
+            raise ValueError("a loop has no end")
+        fetches = tuple((_text(name), self.tensor(address)) for name, address in described["fetches"])
+        return Unit(_text(described["device"]), steps, feeds, fetches)
+
+    def step(self, kind: Any, what: Any, *rest: Any) -> UnitStep:
+        """One step, in the form that `_pack` gives it."""
+        if kind == "n":
+            node = self.node(what)
+            if node.opdef.is_collective and not self.loops:
+                self.begun.add(node)
+            return node
+        if kind == "w":
+            begun = self.nodes[_number(what)]
+            if begun not in self.begun or self.loops:
+                raise ValueError(f"{begun.name} is waited for, and does not run beside the others")
+            self.begun.remove(begun)
+            return AwaitNode(begun)
+        if kind in ("s", "h"):
+            sent, destination, *more = rest  # a control edge may have a token, a tensor another type
+            if sent is None:
+                token = self.token(more[0]) if more else None
+                return SendTensor(_number(what), None, _text(destination), token, held=kind == "h")
+            tensor = self.tensor(sent)
+            return SendTensor(_number(what), tensor, _text(destination), None, _other_type(tensor, more), kind == "h")
+        if kind == "r":
+            received, source, *more = rest
+            self.tokens.add(_number(what))
+            if received is None:
+                return RecvTensor(what, None, _text(source))
+            tensor = self.tensor(received, new=True)
+            return RecvTensor(what, tensor, _text(source), _other_type(tensor, more))
+        if kind == "d":
+            received, source, posted = rest
+            return RecvTensor(_number(what), self.tensor(received, new=True), _text(source), None, _posted(*posted))
+        if kind == "v":
+            index, source, posted = rest
+            node = self.nodes[_number(index)]
+            if node.type not in VARIABLES and node.type != ACCUMULATOR:
+                raise ValueError(f"{node.name} is reached, and is no variable or accumulator")
+            return RecvTensor(_number(what), None, _text(source), None, _posted(*posted), node)
+        if kind == "g":
+            (after,) = rest
+            step = RunGuarded(self.node(what), tuple([self.token(a) for a in after]))
+            self.tokens.add(step.node)
+            return step
+        if kind == "l":
+            (merges,) = rest
+            loop = BeginLoop(_text(what), tuple([self.node(m) for m in merges]))
+            if any(m.type != "Merge" or len(m.inputs) != 2 for m in loop.merges):
+                raise ValueError("a loop variable is no Merge of two")
+            self.tokens.update(loop.merges)
+            self.loops.append(loop)
+            self.left.append(False)
+            return loop
+        if kind == "t":
+            if not self.loops or self.left[-1]:
+                raise ValueError("a loop is left that is not open")
+            self.left[-1] = True
+            return LeaveUnless(self.tensor(what))
+        if kind == "e":
+            if not self.loops or not self.left.pop() or len(what) != len(self.loops.pop().merges):
+                raise ValueError("a loop ends that does not fit its begin")
+            return EndLoop(tuple([self.tensor(address) for address in what]))
+        raise ValueError(f"unknown step {kind!r}")
+
+    def node(self, index: Any) -> Node:
+        """A node whose inputs exist; its outputs do from now on."""
+        node = self.nodes[_number(index)]
+        for t in node.inputs:
+            if t not in self.available:
+                raise ValueError(f"{node.name} takes {t.name} before it exists")
+            self.begun.discard(t.op)
+        self.available.update(node.outputs)
+        return node
+
+    def tensor(self, address: Any, *, new: bool = False) -> Tensor:
+        """A tensor that exists, or a placeholder that is given its value here."""
+        node, output = address
+        found = self.nodes[_number(node)].outputs[_number(output)]
+        if new and found.op.type == "Placeholder":
+            self.available.add(found)
+        elif found not in self.available:
+            raise ValueError(f"{found.name} is used before it exists")
+        self.begun.discard(found.op)
+        return found
+
+    def token(self, described: Any) -> Node | int:
+        """A guarded node or a channel that has come before."""
+        kind, index = described
+        found = self.nodes[_number(index)] if kind == 0 else _number(index)
+        if found not in self.tokens:
+            raise ValueError(f"{found!r} is waited for before it exists")
+        return found
+
+
+def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
+    """The type in which a tensor travels, where that is not its own: float32 may go as bfloat16."""
+    if not given:
+        return None
+    if list(given) != [bfloat16.name] or tensor.dtype.base is not float32:
+        raise ValueError(f"{tensor.name} cannot travel as {given}")
+    return bfloat16
+
+
+def _posted(place: Any, incarnation: Any, *texts: Any) -> Posted:
+    """A posted variable, checked as far as it says where to look; what is there is looked at by who reads it."""
+    container, name, node, op, source = map(_text, texts)
+    return Posted(tuple([_number(n) for n in place]), _number(incarnation), container, name, node, op, source)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text is expected, not {value!r}")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"a number is expected, not {value!r}")
+    return value

@@ -35,19 +35,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...graph.core.errors import OpError
 from ...placer.partition.partitioned_graph import task_of
-from ..master.lowering import Carry
 from .colocated import Host
 from .executor import ChannelKey, Execution
+from .registration import Trigger
 from .step import TaskStep
-
-if TYPE_CHECKING:
-    from .executor import ChannelKey, Execution
 
 __all__ = [
     "AWAY_S",
@@ -144,9 +141,9 @@ class Loaded:
         known = self.gaps.get(channel, 0.0)
         self.gaps[channel] = min((known + seconds) / 2, 2 * known + SMALL_S / 4)
 
-    def carry(self, client: int, task: str) -> Carry | None:
+    def carry(self, client: int, task: str) -> Trigger | None:
         """What a client's tensors start on a task."""
-        return Carry(self.handle, client) if client and task in self.carries else None
+        return Trigger(self.handle, client) if client and task in self.carries else None
 
 
 class Turn:
@@ -284,7 +281,7 @@ class Around(Protocol):
         """Whether large tensors cost no more than small ones on the way to a task."""
         ...
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Trigger | None = None) -> None:
         """Send tensors of a step to a task."""
         ...
 

@@ -11,7 +11,6 @@ from ...codegen.gpu.driver.api import CudaError
 from ...codegen.gpu.driver.ipc import Outgoing
 from ...graph.core.errors import InternalError, OpError, UnavailableError
 from ...graph.resources.resource_manager import DEAD
-from ..master.lowering import Carry
 from ..observability.metrics import Traffic
 from ..rpc.dispatch import Calls, Mail
 from ..rpc.loss_detection import Lost, Overdue
@@ -21,6 +20,7 @@ from ..wire.compression import LEAST_BYTES
 from ..wire.messages import Message, UnfitError
 from .executor import ChannelKey
 from .handlers import ClientSteps
+from .registration import Trigger
 from .worker import Worker
 
 
@@ -64,7 +64,7 @@ class BetweenTasks:
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
-    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
+    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], carry: Trigger | None = None) -> None:
         """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
         channels, tensors, without, loans, size = [], [], [], [], 0
         for channel, value in values.items():

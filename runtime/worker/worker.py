@@ -26,14 +26,13 @@ from ...graph.core.node import Node
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
-from ..master.lowering import Carry, must_report
 from ..observability.step_notes import Recorder, TracedStep
 from ..rpc.loss_detection import Waiting
 from ..shared_memory.record_layout import Place
 from ..shared_memory.remote_variables import DirectReads, Want
 from .colocated import Host
 from .executor import ChannelKey, calm_thread
-from .registration import Registration
+from .registration import Registration, Trigger
 from .slow_kernels import slowed
 from .step import TaskStep
 from .step_scheduler import Alone, Finish, Loaded, Running, Turns, only_stretch
@@ -89,7 +88,7 @@ class Worker:
         task: str,
         devices: Sequence[DeviceInfo],
         *,
-        push: Callable[[str, int, Mapping[ChannelKey, Any], Carry | None], None] | None = None,
+        push: Callable[[str, int, Mapping[ChannelKey, Any], Trigger | None], None] | None = None,
         expect: Callable[[], None] = lambda: None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
@@ -169,8 +168,7 @@ class Worker:
             made = backend.finish(lower(unit, backend, context_of, self.direct.reader))
             programs.append(with_places(with_sent_results(made)))
         loaded = Loaded(
-            new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), must_report(new.units),
-            new.client,
+            new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), new.reports, new.client,
         )  # fmt: skip
         loaded.alone = only_stretch(loaded)
         with self._lock:
@@ -349,7 +347,7 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Carry | None = None) -> None:
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Trigger | None = None) -> None:
         """Send tensors of a step, and remember that they were sent."""
         self._out(task, number, values, carry)
         sent = self._sent.get(number)
@@ -467,5 +465,5 @@ def _moment(channel: ChannelKey) -> tuple[int, ...]:
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 
-def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], carry: Carry | None) -> None:
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], carry: Trigger | None) -> None:
     raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")

@@ -18,9 +18,9 @@ from dovetail.codegen.memory.pool import buffers
 from dovetail.graph.resources import shared_storage
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
+from dovetail.runtime.master.lowering import units_of
 from dovetail.runtime.shared_memory.pool import Pool
 from dovetail.runtime.shared_memory.segment import Borrower, is_available
-from dovetail.runtime.worker.partition_codec import units_of
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")
 

@@ -28,10 +28,10 @@ from dovetail.graph.collectives.coordinator import Collectives
 from dovetail.graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.runtime.config import ConfigProto
-from dovetail.runtime.master.lowering import Carry
-from dovetail.runtime.master.master import Master, Part
+from dovetail.runtime.master.master import Master
+from dovetail.runtime.master.session_state import TaskPart
 from dovetail.runtime.rpc.loss_detection import Overdue
-from dovetail.runtime.worker.registration import Registration
+from dovetail.runtime.worker.registration import Registration, Trigger
 from dovetail.runtime.worker.worker import Worker
 
 CLIENT = "client"
@@ -125,7 +125,7 @@ class Step:
     """A step as its client sees it."""
 
     number: int
-    parts: dict[str, Part]
+    parts: dict[str, TaskPart]
     owing: set[str]
     client: str
     late: set[str]  # tasks that are started by tensors, as long as nobody has told them
@@ -163,7 +163,7 @@ class World:
         self._master = Master(self.tasks[0], _Peers(self))
         self._session = self._master.create_session(ConfigProto(peer_timeout_s=3.0), graph)
 
-    def prepare(self, fetches: Sequence[str], targets: Sequence[str] = ()) -> dict[str, Part]:
+    def prepare(self, fetches: Sequence[str], targets: Sequence[str] = ()) -> dict[str, TaskPart]:
         """The parts of a signature, by task."""
         return {p.task: p for p in self._master.prepare(self._session.handle, fetches, targets, [])}
 
@@ -180,7 +180,7 @@ class World:
             self.links.setdefault((source, target), deque()).append(message)
 
     def _push_from(self, source: str) -> Callable[[str, int, Mapping[Any, Any]], None]:
-        def push(task: str, number: int, values: Mapping[Any, Any], carry: Carry | None = None) -> None:
+        def push(task: str, number: int, values: Mapping[Any, Any], carry: Trigger | None = None) -> None:
             self._say(source, task, lambda: self._come(task, number, values, carry))
 
         return push
@@ -191,7 +191,7 @@ class World:
 
         return send
 
-    def _come(self, task: str, number: int, values: Mapping[Any, Any], carry: Carry | None) -> None:
+    def _come(self, task: str, number: int, values: Mapping[Any, Any], carry: Trigger | None) -> None:
         """As `runtime/server/server.py` does it."""
         worker = self.workers[task]
         if carry is not None and worker.is_new(number) and task in self.knows_client:
@@ -202,7 +202,7 @@ class World:
 
     # --- the client, as `runtime/session/cluster_backend.py` does it -------------------------------------------------------------------
 
-    def start(self, parts: Mapping[str, Part], client: str = CLIENT) -> Step:
+    def start(self, parts: Mapping[str, TaskPart], client: str = CLIENT) -> Step:
         """Begin a step: say so to all tasks that take part."""
         late = {task for task, part in parts.items() if part.carried and task in self.knows_client}
         step = Step(next(self._numbers), dict(parts), set(parts), client, late)

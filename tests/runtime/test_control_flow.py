@@ -32,7 +32,8 @@ from dovetail.placer.partition.partitioned_graph import Partitioned, task_of
 from dovetail.placer.partition.prune import needed
 from dovetail.placer.rules.place import place
 from dovetail.placer.schedule.pacing import schedule_receives
-from dovetail.runtime.worker.partition_codec import pack_units, units_of, unpack_units
+from dovetail.runtime.master.lowering import units_of
+from dovetail.runtime.worker.registration import pack_units, unpack_units
 from dovetail.runtime.worker.step import TaskStep
 
 TASKS = ("/job:a/replica:0/task:0", "/job:b/replica:0/task:0", "/job:c/replica:0/task:0")

@@ -11,7 +11,8 @@ import pytest
 import dovetail as tf
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.runtime.config import ConfigProto
-from dovetail.runtime.worker.partition_codec import pack_units, units_of, unpack_units
+from dovetail.runtime.master.lowering import units_of
+from dovetail.runtime.worker.registration import pack_units, unpack_units
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 

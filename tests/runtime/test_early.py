@@ -16,8 +16,8 @@ from dovetail.graph.ops.state import collectives
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Partitioned
 from dovetail.placer.partition.prune import needed
-from dovetail.runtime.master.lowering import LEAST_BYTES, LEAST_WORK, with_early_collectives
-from dovetail.runtime.worker.partition_codec import pack_units, units_of, unpack_units
+from dovetail.runtime.master.lowering import LEAST_BYTES, LEAST_WORK, units_of, with_early_collectives
+from dovetail.runtime.worker.registration import pack_units, unpack_units
 
 CPU = "/job:worker/replica:0/task:0/device:CPU:0"
 MEMBERS = [CPU, "/job:worker/replica:0/task:1/device:CPU:0"]

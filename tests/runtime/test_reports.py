@@ -9,9 +9,9 @@ import pytest
 import dovetail as tf
 from dovetail.codegen.ir.partition import EndLoop, RecvTensor, SendTensor, Unit, UnitStep
 from dovetail.graph.core.device import DeviceSpec
-from dovetail.runtime.master.lowering import must_report
 from dovetail.runtime.rpc.pending_call import Wait
 from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.worker.registration import Registration
 
 HERE, THERE = (f"/job:a/replica:0/task:{i}/device:CPU:0" for i in range(2))
 SEND, RECEIVE = SendTensor(0, None, THERE), RecvTensor(1, None, THERE)
@@ -19,6 +19,10 @@ SEND, RECEIVE = SendTensor(0, None, THERE), RecvTensor(1, None, THERE)
 
 def unit(*steps: UnitStep, fetches: Any = ()) -> Unit:
     return Unit(HERE, steps, (), fetches)
+
+
+def must_report(*units: Unit) -> bool:
+    return Registration("program", "session", units, seed=0).reports
 
 
 @pytest.mark.parametrize(
@@ -34,13 +38,13 @@ def unit(*steps: UnitStep, fetches: Any = ()) -> Unit:
     ],
 )
 def test_who_ends_with_a_send_need_not_report(units: list[Unit], reports: bool) -> None:
-    assert must_report(units) is reports
+    assert must_report(*units) is reports
 
 
 def test_who_is_fetched_from_reports() -> None:
     with tf.Graph().as_default():
         x = tf.constant(1.0)
-    assert must_report([unit(SEND, fetches=(("x:0", x),))])
+    assert must_report(unit(SEND, fetches=(("x:0", x),)))
 
 
 class Deaf:

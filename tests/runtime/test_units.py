@@ -17,8 +17,7 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
-from dovetail.runtime.worker.partition_codec import pack_units, unpack_units
-from dovetail.runtime.worker.registration import Registration
+from dovetail.runtime.worker.registration import Registration, pack_units, unpack_units
 from dovetail.runtime.worker.worker import Worker
 
 TASK = "/job:a/replica:0/task:0"

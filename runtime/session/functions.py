@@ -14,7 +14,7 @@ from typing import Any
 from ...graph.core.graph import Graph
 from ...graph.core.node import Node, Tensor
 from ...graph.resources.resource_manager import Resources, SessionState
-from ..session.session import Session
+from .session import Session
 
 Call = Callable[..., Any]
 """(seed of nodes that have none, number of the call, values of the inputs) -> values of the outputs."""
@@ -57,7 +57,7 @@ def compiled(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | 
     Args:
         graph: is not changed any more. inputs: what the caller gives values for.
     """
-    from ..session.local_backend import within_task  # the code generator is loaded by those who use it
+    from .local_backend import within_task  # loads the code generator
 
     state = _CallState(0)
     session = Session(graph=graph, _within=within_task(graph, resources, lambda seed: state))

@@ -1,0 +1,124 @@
+"""What a master keeps of a session, what it needs of the workers, and what it tells a client about one task's part of a step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...graph.core.graph import Graph
+from ...placer.cluster.spec import Cluster
+from ...placer.plan import Plan
+from ...placer.rules.placement import Placement
+from ..config import ConfigProto
+from ..worker.registration import Registration
+
+__all__ = ["MasterSession", "TaskPart", "WorkerClients"]
+
+
+class WorkerClients(Protocol):
+    """How a master reaches the workers, its own task's among them."""
+
+    def devices(
+        self,
+        config: ConfigProto,
+        tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None,
+    ) -> Cluster:
+        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits.
+
+        While it waits it tells now and then for which tasks, and asks whether nobody wants the session any more.
+
+        Raises:
+            CancelledError: nobody does.
+        """
+        ...
+
+    def register(self, task: str, registration: Registration) -> int:
+        """Register one task's part of a signature; gives the incarnation of the process that took it."""
+        ...
+
+    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        """Whether one task can read variables in the memory of another one."""
+        ...
+
+    def post(
+        self,
+        task: str,
+        session: str,
+        seed: int,
+        isolated: bool,
+        names: Sequence[Sequence[str]],
+        peer_timeout_s: float,
+        changed: bool = False,
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+        """Have a task post variables of a session, named by container and name.
+
+        Gives the incarnation of its process, and of each where others can read it, and change it if it is to be `changed`; None:
+        they cannot. Accumulators that are to be changed are named as `direct_reads.accumulator_name` does.
+        """
+        ...
+
+    def release(self, task: str, programs: Sequence[str]) -> None:
+        """Let programs go; not being able to is no error."""
+        ...
+
+    def close_session(self, task: str, session: str) -> None:
+        """Forget a session; not being able to is no error."""
+        ...
+
+    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
+        """Clear containers and forget sessions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """One task's part of a run signature, as the client sees it.
+
+    Attributes:
+        task: `/job:ps/replica:0/task:0`.
+        incarnation: of the task's process when the part was registered.
+        program: handle under which the task knows it.
+        feeds: names of the values that it must be given.
+        fetches: names of the values that it gives back, in order.
+        reports: whether it tells when it has done its part (`lowering.py`).
+        carried: whether the tensors that come to it start it (`lowering.py`).
+    """
+
+    task: str
+    incarnation: int
+    program: str
+    feeds: tuple[str, ...]
+    fetches: tuple[str, ...]
+    reports: bool = True
+    carried: bool = False
+
+
+@dataclass(slots=True)
+class MasterSession:
+    """What the master keeps of one session."""
+
+    handle: str
+    config: ConfigProto
+    cluster: Cluster
+    graph: Graph
+    seed: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    client: str = ""  # the process that opened it, as it calls itself
+    is_local: bool = False  # whether client and master share the process, and so the graph
+    placement: Placement | None = None  # of the whole graph
+    kept: dict[str, str] = field(
+        default_factory=dict
+    )  # devices of stateful nodes, where only what a run needs is placed
+    programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
+    plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
+    near: dict[tuple[str, str], bool] = field(
+        default_factory=dict
+    )  # (owner, reader) -> whether it reaches its variables
+
+    @property
+    def places_pruned(self) -> bool:
+        """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
+        return self.is_local and self.config.graph_options.place_pruned_graph
