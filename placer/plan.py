@@ -35,7 +35,7 @@ from .serialize.write import write_plan
 from .views.compare import Comparison, compare
 from .views.diagram import to_dot, to_svg
 from .views.diff import PlanDiff, diff
-from .views.evaluation import Verdict, judge, told_alternatives
+from .views.evaluation import Evaluation, evaluate, told_alternatives
 from .views.lint import PlanWarning, check
 from .views.plan_page import write_html
 from .views.report import render, render_html
@@ -211,14 +211,14 @@ class Plan:
 
     def report(
         self, *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True, client: bool = False
-    ) -> Verdict:
+    ) -> Evaluation:
         """What the plan is worth: predicted time, a lower bound and the gap, what limits it, what else one could do.
 
         The arguments are those of `simulate`.
 
         >>> print(plan.report())
         """
-        return judge(self, costs, contended=contended, client=client)
+        return evaluate(self, costs, contended=contended, client=client)
 
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
         """What was predicted beside what happened: each kernel, each transfer, each device, the step.

@@ -9,7 +9,7 @@
     list_scheduling.py        HEFT and m-ETF
     orderings.py, contiguous.py            contiguous splits of linear orders
     coarsen_hypergraph.py, coarsen_dag.py  multilevel coarsening
-    anneal.py, anneal_load.py              simulated annealing
+    anneal.py                              simulated annealing
     window_search.py          local search within windows of the schedule
     exact.py, bounds.py       optimal answers of small problems, lower bounds
     portfolio.py              the driver of all of them

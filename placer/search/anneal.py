@@ -1,9 +1,17 @@
-"""Simulated annealing of the makespan. The exact evaluator judges each move.
+"""Simulated annealing of a placement: of the makespan, or of the largest load.
 
-Local search by differences needs an objective that a move changes locally; the end of a step on a clock is
-not like that. The evaluator takes some microseconds for a thousand nodes, so it judges every move. What
-makes this effective are the moves: items of coarse levels, whole chains, go first, and most moves carry an
-item to a device where one of its neighbours is.
+Both walks propose the same moves and accept them by Metropolis' rule (Kirkpatrick, Gelatt and Vecchi, 1983). Most moves carry an item
+to a device where one of its neighbours is, some carry it to any device, and some exchange two items, which balance needs once all
+devices are nearly full. A move that breaks a constraint, or adds to an excess of memory, is not tried.
+
+They differ in how a move is evaluated:
+
+- `anneal_makespan` runs the exact evaluator on each. A move changes the end of a step nearly everywhere, so there are no cheap
+  differences; the evaluator takes some microseconds for a thousand nodes. Items of coarse levels, whole chains, move first.
+- `anneal_load` keeps incremental loads. Moving an item from device p to device q changes only the loads of p and q: a value is
+  charged to each device that it touches once it touches two. So a move costs time linear in the item's values. The largest load
+  itself is a bad guide, as most moves do not change it. The walk follows the sum of the loads to the power of 16, which is close to it
+  and feels every load; it keeps the assignment with the smallest largest load.
 """
 
 from __future__ import annotations
@@ -17,7 +25,52 @@ from .types import Arrays, Floats, Ints
 
 
 @compiled
-def walk(
+def _propose(items: Items, where: Ints, devices: int, follow: int, state: int) -> tuple[int, int, int, int]:
+    """A random move: (state, item, the item that it changes places with or -1, device).
+
+    Of 8 moves, `follow` go to a device of a neighbour, one exchanges two items, and the rest go to any device.
+    """
+    m = len(where)
+    state = next_random(state)
+    i = (state >> 5) % m
+    state = next_random(state)
+    kind = (state >> 5) & 7
+    j, q = -1, int(where[i])
+    if kind < follow and items.item_start[i + 1] > items.item_start[i]:
+        state = next_random(state)
+        first = int(items.item_start[i])  # `int`, as interpreted code knows no wider number than NumPy's else
+        v = items.item_value[first + (state >> 5) % (int(items.item_start[i + 1]) - first)]
+        state = next_random(state)
+        low = int(items.value_start[v])
+        q = int(where[items.value_item[low + (state >> 5) % (int(items.value_start[v + 1]) - low)]])
+    elif kind < 7:
+        state = next_random(state)
+        q = (state >> 5) % devices
+    if kind == 7:
+        state = next_random(state)
+        j = (state >> 5) % m
+        q = int(where[j])
+    return state, i, j, q
+
+
+@compiled
+def _is_possible(items: Items, memory: Floats, capacity: Floats, where: Ints, i: int, j: int, q: int) -> bool:
+    """Whether a move changes something, is allowed, and overfills no device."""
+    p = where[i]
+    if p == q or not items.allowed[i, q] or (j >= 0 and not items.allowed[j, p]):
+        return False
+    more = items.memory[i] - (items.memory[j] if j >= 0 else 0.0)
+    return not ((more > 0.0 and memory[q] + more > capacity[q]) or (more < 0.0 and memory[p] - more > capacity[p]))
+
+
+@compiled
+def _is_accepted(state: int, exponent: float) -> bool:
+    """Metropolis' rule: a worse move is accepted with probability e**exponent."""
+    return (state >> 10) / 9007199254740992.0 < np.exp(exponent)
+
+
+@compiled
+def anneal_makespan(
     a: Arrays, rank: Ints, contended: bool, item_of: Ints, items: Items, capacity: Floats, where: Ints, moves: int,
     hot: float, cold: float, seed: int,
 ) -> float:  # fmt: skip
@@ -53,31 +106,11 @@ def walk(
     tries, done = 0, 0
     while done < moves and tries < 20 * moves:
         tries += 1
-        state = next_random(state)
-        i = (state >> 5) % m
-        state = next_random(state)
-        kind = (state >> 5) & 7
+        state, i, j, q = _propose(items, where, devices, 6, state)
+        if not _is_possible(items, memory, capacity, where, i, j, q):
+            continue
         p = where[i]
-        j, q = -1, p
-        if kind < 6 and items.item_start[i + 1] > items.item_start[i]:
-            state = next_random(state)
-            first = int(items.item_start[i])  # `int`, as interpreted code knows no wider number than NumPy's else
-            v = items.item_value[first + (state >> 5) % (int(items.item_start[i + 1]) - first)]
-            state = next_random(state)
-            low = int(items.value_start[v])
-            q = where[items.value_item[low + (state >> 5) % (int(items.value_start[v + 1]) - low)]]
-        elif kind < 7:
-            state = next_random(state)
-            q = (state >> 5) % devices
-        if kind == 7:
-            state = next_random(state)
-            j = (state >> 5) % m
-            q = where[j]
-        if p == q or not items.allowed[i, q] or (j >= 0 and not items.allowed[j, p]):
-            continue
         more = items.memory[i] - (items.memory[j] if j >= 0 else 0.0)
-        if (more > 0.0 and memory[q] + more > capacity[q]) or (more < 0.0 and memory[p] - more > capacity[p]):
-            continue
         done += 1
         temperature *= cooling
         for k in range(node_start[i], node_start[i + 1]):
@@ -89,7 +122,7 @@ def walk(
         accept = after <= now
         if not accept and after < np.inf:
             state = next_random(state)
-            accept = (state >> 10) / 9007199254740992.0 < np.exp((now - after) / (best * temperature))
+            accept = _is_accepted(state, (now - after) / (best * temperature))
         if accept:
             now = after
             where[i] = q
@@ -107,6 +140,133 @@ def walk(
             if j >= 0:
                 for k in range(node_start[j], node_start[j + 1]):
                     device[node[k]] = q
+    for k in range(m):
+        where[k] = kept[k]
+    return best
+
+
+@compiled
+def _shift(
+    items: Items, device_class: Ints, port_latency: Floats, port_per_byte: Floats,
+    touching: Ints, spread: Ints, load: Floats, memory: Floats, where: Ints, i: int, b: int,
+) -> None:  # fmt: skip
+    """Move an item to device b, and keep the books."""
+    a = where[i]
+    load[a] -= items.seconds[device_class[a], i]
+    load[b] += items.seconds[device_class[b], i]
+    memory[a] -= items.memory[i]
+    memory[b] += items.memory[i]
+    where[i] = b
+    for p in range(items.item_start[i], items.item_start[i + 1]):
+        v = items.item_value[p]
+        leaves = touching[v, a] == 1
+        joins = touching[v, b] == 0
+        touching[v, a] -= 1
+        touching[v, b] += 1
+        before = spread[v]
+        after = before - leaves + joins
+        spread[v] = after
+        size = items.value_bytes[v]
+        if before > 1 and leaves:
+            load[a] -= port_latency[a] + size * port_per_byte[a]
+        elif before == 1 and after > 1:
+            load[a] += port_latency[a] + size * port_per_byte[a]
+        if after > 1 and joins:
+            load[b] += port_latency[b] + size * port_per_byte[b]
+        elif before > 1 and after == 1:
+            load[b] -= port_latency[b] + size * port_per_byte[b]
+
+
+@compiled
+def _steepness(load: Floats, scale: float) -> float:
+    """Sum of the loads over `scale`, each to the power of 16."""
+    total = 0.0
+    for d in range(len(load)):
+        x = load[d] / scale
+        x *= x
+        x *= x
+        x *= x
+        total += x * x
+    return total
+
+
+@compiled
+def anneal_load(
+    items: Items, device_class: Ints, port_latency: Floats, port_per_byte: Floats, capacity: Floats,
+    where: Ints, moves: int, hot: float, cold: float, seed: int,
+) -> float:  # fmt: skip
+    """Improve `where` (m,) in place; returns its largest load.
+
+    Args:
+        where: the device of each item; within memory, or the walk only takes what does not add to the excess.
+        moves: how many moves are tried. hot, cold: first and last temperature, as a part of the load.
+    """
+    m, devices, values = len(where), len(device_class), len(items.value_bytes)
+    touching = np.zeros((values, devices), np.int32)
+    spread, load, memory = np.zeros(values, np.int32), np.zeros(devices), np.zeros(devices)
+    for v in range(values):
+        for p in range(items.value_start[v], items.value_start[v + 1]):
+            d = where[items.value_item[p]]
+            spread[v] += touching[v, d] == 0
+            touching[v, d] += 1
+        if spread[v] > 1:
+            for d in range(devices):
+                if touching[v, d] > 0:
+                    load[d] += port_latency[d] + items.value_bytes[v] * port_per_byte[d]
+    for i in range(m):
+        load[where[i]] += items.seconds[device_class[where[i]], i]
+        memory[where[i]] += items.memory[i]
+    best, kept = float(load.max()), where.copy()
+    if not best > 0.0:
+        return best
+    scale = best
+    energy = _steepness(load, scale)
+    state = seeded(seed)
+    temperature = hot
+    cooling = (cold / hot) ** (256.0 / max(moves, 256))
+    for move in range(moves):
+        if move & 255 == 255:
+            temperature *= cooling
+            if move & 65535 == 65535:  # sums of differences drift; and the scale follows the best
+                for d in range(devices):
+                    load[d] = 0.0
+                for v in range(values):
+                    if spread[v] > 1:
+                        for d in range(devices):
+                            if touching[v, d] > 0:
+                                load[d] += port_latency[d] + items.value_bytes[v] * port_per_byte[d]
+                for i in range(m):
+                    load[where[i]] += items.seconds[device_class[where[i]], i]
+                scale = best
+                energy = _steepness(load, scale)
+        state, i, j, b = _propose(items, where, devices, 5, state)
+        if not _is_possible(items, memory, capacity, where, i, j, b):
+            continue
+        a = where[i]
+        _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, b)
+        if j >= 0:
+            _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, j, a)
+        after = _steepness(load, scale)
+        accept = after <= energy
+        if not accept:
+            # The load that the sum stands for is its 16th root: a relative change is a sixteenth of the sum's.
+            worse = (after / energy - 1.0) / 16.0 if after < 2.0 * energy else np.log(after / energy) / 16.0
+            state = next_random(state)
+            accept = _is_accepted(state, -worse / temperature)
+        if accept:
+            energy = after
+            largest = float(load.max())
+            if largest < best * (1.0 - 1e-12):
+                best = largest
+                for k in range(m):
+                    kept[k] = where[k]
+        else:
+            if j >= 0:
+                _shift(
+                    items, device_class, port_latency, port_per_byte, touching, spread, load, memory,
+                    where, j, b,
+                )  # fmt: skip
+            _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, a)
     for k in range(m):
         where[k] = kept[k]
     return best

@@ -21,7 +21,7 @@ from .types import Flags, Floats, Ints
 
 
 @compiled
-def cut(
+def split(
     items: Items, order: Ints, kind_class: Ints, kind_count: Ints, kind_allowed: Flags, kind_capacity: Floats,
     kind_latency: Floats, kind_per_byte: Floats, additive: bool, bound: float,
 ) -> tuple[float, Ints]:  # fmt: skip

@@ -5,7 +5,7 @@
 3. for a step on a clock: HEFT and m-ETF on every level of coarseness (`list_scheduling.py`, `coarsen_dag.py`);
 4. for small problems: a proof, from the best so far (exact.py);
 5. for steps of more than a thousand nodes: passes of moves within windows (`window_search.py`);
-6. rounds of multilevel annealing (`anneal_load.py`, `anneal.py`). In even rounds the coarse items are merged without
+6. rounds of multilevel annealing (`anneal.py`). In even rounds the coarse items are merged without
    regard to the best assignment and the walk starts hot; in odd rounds only items of the same device are
    merged, so the best assignment exists on every level and is refined at once on all of them. Some rounds
    set out from other good starts. (Steps on a clock: a hot round in three.)
@@ -27,12 +27,11 @@ from functools import cached_property
 import numpy as np
 
 from . import SEARCHES
-from .anneal import walk
-from .anneal_load import anneal
+from .anneal import anneal_load, anneal_makespan
 from .bounds import lower_bound
 from .coarsen_dag import levels
 from .coarsen_hypergraph import Items, coarsened, items_of
-from .contiguous import cut
+from .contiguous import split
 from .evaluate import run
 from .feasible import first_assignment
 from .jit import TINY, interpreted, is_first_call
@@ -42,7 +41,7 @@ from .problem import Found, Objective, Problem, Solution
 from .types import Flags, Floats, Ints
 from .window_search import ended, passed
 
-MOVE_S = 1e-7  # price of one move of `anneal`, for each value of the item
+MOVE_S = 1e-7  # price of one move of `anneal_load`, for each value of the item
 VISIT_S = 4e-8  # price of one evaluation in `walk`, for each node and each end of a value
 INTERPRETED = 150.0  # times dearer than compiled loops
 TINY_S = 0.8  # of work on a tiny step: as much as compiling would hardly begin in
@@ -247,7 +246,7 @@ class _Search:
             if self.left < least:
                 return
             self.left -= price
-            cost, cuts = cut(
+            cost, cuts = split(
                 items, order, p.device_class[kinds.first], kinds.count, allowed, p.capacity[kinds.first],
                 p.port_latency[kinds.first], p.port_per_byte[kinds.first], additive, bound,
             )  # fmt: skip
@@ -444,7 +443,7 @@ class _Search:
             price = MOVE_S * max(1.0, len(items.item_value) / m / 2)
             moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
             moves = max(1000, int(min(moves, 0.1 * total / price)))
-            anneal(
+            anneal_load(
                 items, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where, moves, hot, 1e-4,
                 seed,
             )  # fmt: skip
@@ -460,7 +459,7 @@ class _Search:
 
         def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
             moves = int(min(200 + 30 * len(where) * min(1 + number // 6, 4), 0.05 * total / price))
-            walk(
+            anneal_makespan(
                 a, rank, p.contended, label[p.unit], items, p.capacity, where, moves, hot, 1e-4, seed,
             )  # fmt: skip
             return moves * price

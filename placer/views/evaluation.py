@@ -63,7 +63,7 @@ class Bubble:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Evaluation:
     """`plan.report()`.
 
     Attributes:
@@ -135,18 +135,18 @@ class Verdict:
         return "\n".join(lines)
 
 
-def judge(
+def evaluate(
     plan: PlanData,
     costs: Profile | str | os.PathLike[str] | None = None,
     *,
     contended: bool = True,
     client: bool = False,
-) -> Verdict:
+) -> Evaluation:
     """What a plan is worth; the arguments are those of `simulate`."""
     from ..search.bounds import lower_bound
 
     if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
-        return Verdict(0.0, 0.0, _finder(plan), None, (), (), None)
+        return Evaluation(0.0, 0.0, _finder(plan), None, (), (), None)
     problem, assignment, names, devices = step_of(plan, costs=costs, contended=contended, client=client)
     step = timeline(problem, assignment, names, devices, in_order=True)
     bound = lower_bound(problem)
@@ -163,15 +163,15 @@ def judge(
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
         if busy > 0 or peak > 0
     ]
-    verdict = Verdict(
+    found = Evaluation(
         step.makespan, min(bound, step.makespan), _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
     hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
     best = min(step.makespan, single[1] if single is not None else step.makespan)
     if hint is None or hint.seconds >= 0.95 * best:  # predictions are not so good that less would mean anything
-        return verdict
-    return replace(verdict, hint=hint)
+        return found
+    return replace(found, hint=hint)
 
 
 def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:

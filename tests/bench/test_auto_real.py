@@ -61,6 +61,6 @@ def test_the_model_of_the_pipelines_has_a_stage_on_each_task(bench: ModuleType) 
             _, train_op = pipeline.model(dt, schedule)
             plan = dt.place(None, dict.fromkeys(pipeline.TASKS, 1), targets=train_op)
             assert len(plan.partitions) == 2
-            verdict = plan.report()
-            assert (verdict.pipeline is None) == (not schedule)
+            evaluation = plan.report()
+            assert (evaluation.pipeline is None) == (not schedule)
     sys.modules.pop("pipeline")

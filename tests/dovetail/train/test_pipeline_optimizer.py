@@ -138,9 +138,9 @@ def test_1f1b_keeps_fewer_activations_than_gpipe() -> None:
             pipeline, plan = built(schedule, 8, width=64, batch=1024)
             peaks[schedule] = dt.simulate(plan).peak
             assert pipeline.held == ((8, 8, 8) if schedule == "gpipe" else (3, 2, 1))
-            verdict = plan.report()
-            assert verdict.pipeline is not None and 0 < verdict.pipeline.bubble < 1
-            assert f"{schedule} pipeline" in str(verdict)
+            evaluation = plan.report()
+            assert evaluation.pipeline is not None and 0 < evaluation.pipeline.bubble < 1
+            assert f"{schedule} pipeline" in str(evaluation)
     assert all(a < b for a, b in zip(peaks["1f1b"], peaks["gpipe"], strict=True))
 
 
