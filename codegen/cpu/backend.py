@@ -23,6 +23,7 @@ from ...graph.core.dtypes import bfloat16, float16, resource
 from ...graph.core.errors import FailedPreconditionError, InternalError
 from ...graph.core.node import Node
 from ...graph.core.settings import setting
+from ...graph.resources.buffer_pool import LARGE, buffers
 from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
 from ..check import agree, difference, scale_of
@@ -34,7 +35,6 @@ from ..ir.fused_kernel import FusedNodes
 from ..ir.loop_cost import nanoseconds
 from ..ir.loop_nest import READS, Loops
 from ..ir.program import Call, Guarded, Instruction, Kernel, Loop, Program
-from ..memory.pool import LARGE, buffers
 from ..reference import NumpyBackend, one_by_one
 from .dispatch import kernel_for
 from .emit.nest import PART, PARTS, ROWS, as_passed

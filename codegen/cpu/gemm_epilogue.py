@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.shape import element_count
+from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.resource_manager import VariableState, changing
 from ..ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
-from ..memory.pool import buffers
 from .dispatch import NodeKernel
 from .emit.epilogue import PIECE, product_update_source
 from .kernels.gemm import Product, product_of

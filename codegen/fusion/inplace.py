@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.node import Node, Tensor
+from ...graph.resources.buffer_pool import LARGE, buffers
 from ..ir.fused_kernel import FusedNodes, inputs_of
 from ..ir.loop_nest import READS, Loops
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, RunGuarded, Unit, UnitStep
-from ..memory.pool import LARGE, buffers
 from .range_analysis import has_short_rows
 
 Pairs = tuple[tuple[int, int], ...]

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.resources.buffer_pool import sending
 from ...graph.resources.shared_storage import is_shared
 from ..cpu.tiering import WarmingKernel
 from ..ir.program import Call, Guarded, Instruction, Kernel, Loop, Program
-from ..memory.pool import sending
 
 
 def with_sent_results(program: Program) -> Program:

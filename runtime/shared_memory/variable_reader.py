@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from ...codegen.memory.pool import buffers
 from ...graph.core.interpreter_state import process_id
+from ...graph.resources.buffer_pool import buffers
 from .record_layout import (
     MOST_BYTES,
     MOST_DIMS,

@@ -20,8 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from ...codegen.memory.pool import buffers
 from ...graph.core.settings import setting
+from ...graph.resources.buffer_pool import buffers
 from .messages import MAX_HEADER, Frame
 from .schema import WireError, numbers_of
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.codegen.memory.pool import LARGE, Buffers
+from dovetail.graph.resources.buffer_pool import LARGE, Buffers
 
 FLOAT = np.dtype(np.float32)
 

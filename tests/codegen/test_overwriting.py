@@ -16,8 +16,8 @@ from dovetail.codegen.fusion.inplace import with_overwriting
 from dovetail.codegen.ir.partition import Unit
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.memory.plan import plan_memory
-from dovetail.codegen.memory.pool import LARGE, buffers
 from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.resources.buffer_pool import LARGE, buffers
 
 pytest.importorskip("numba")
 

@@ -14,8 +14,8 @@ from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.ir.program import Call, Program, Send
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.lower.send_buffers import Sending, with_sent_results
-from dovetail.codegen.memory.pool import buffers
 from dovetail.graph.resources import shared_storage
+from dovetail.graph.resources.buffer_pool import buffers
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.master.lowering import units_of

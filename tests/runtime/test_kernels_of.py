@@ -149,7 +149,7 @@ _MEASURE_A_STEP = """
 import json, sys, tracemalloc
 import numpy as np
 import dovetail as dt
-from dovetail.codegen.memory.pool import buffers
+from dovetail.graph.resources.buffer_pool import buffers
 
 buffers._kept = 0  # so that all of a step's memory is new, and counted
 x = dt.placeholder(dt.float32, [128, 512])

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.ops.nn.conv_geometry import Window
-from ...memory.pool import LARGE
+from ....graph.resources.buffer_pool import LARGE
 from ..jit import Function
 from ..native.recorder import Doer
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS

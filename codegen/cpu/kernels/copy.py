@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.node import Node
+from ....graph.resources.buffer_pool import LARGE, buffers
 from ...ir.program import Kernel
-from ...memory.pool import LARGE, buffers
 from ..emit.instantiate import source_of
 from ..thread_pool import ranges_of, share
 

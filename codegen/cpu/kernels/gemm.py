@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.node import Node
-from ...memory.pool import buffers
+from ....graph.resources.buffer_pool import buffers
 from ..emit.instantiate import source_of
 from ..native.planner import NotPlannableError, Planner, Value
 from ..native.vm import flat

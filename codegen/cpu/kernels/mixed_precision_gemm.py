@@ -15,10 +15,10 @@ import numpy as np
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.core.errors import InternalError
 from ....graph.core.node import Node
+from ....graph.resources.buffer_pool import buffers
 from ...check import agree, difference
 from ...ir.loop_nest import Loops, LoopsBuilder
 from ...ir.program import Kernel
-from ...memory.pool import buffers
 from ..emit.instantiate import source_of as text_of
 from ..emit.nest import as_passed
 from ..jit import Function, compile_now, source_of

@@ -28,6 +28,7 @@ from ....graph.core.errors import InternalError
 from ....graph.core.node import Node
 from ....graph.core.shape import element_count
 from ....graph.ops.state.training import RULES
+from ....graph.resources.buffer_pool import buffers
 from ....graph.resources.resource_manager import VariableState, changing
 from ...check import agree, difference
 from ...fusion.legality import SUPPORTED, NotFusibleError
@@ -36,7 +37,6 @@ from ...fusion.table_loops import added
 from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import Loops
 from ...ir.program import Kernel
-from ...memory.pool import buffers
 from ..emit.nest import as_passed
 from ..jit import Function, compile_now, source_of
 from ..native.planner import NotPlannableError, Planner, Value

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
-from ...memory.pool import LARGE, buffers
 from ..thread_pool import Ranges, share, share_units
 from . import vm
 from .worker_pool import Crew, crew, ranges_array

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ....graph.resources.buffer_pool import LARGE
 from ...memory.plan import Piece, places
-from ...memory.pool import LARGE
 from ..jit import compiled
 from ..kernels.copy import copy_source
 from ..thread_pool import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...memory.pool import buffers
+from ....graph.resources.buffer_pool import buffers
 from ..kernels.copy import sum_source
 from ..thread_pool import Ranges, ranges_of, share, share_units
 from .planner import NS_PER_COPIED, NotPlannableError, Planner, Value

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.resources import shared_storage
+from . import shared_storage
 
 LARGE = 1 << 16  # bytes; the C library gives larger pieces back to the system, below it reuses memory itself
 KEPT = 1 << 29  # bytes that are kept at most for results to come
