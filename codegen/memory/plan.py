@@ -11,8 +11,8 @@ Lee, "Efficient memory management for deep neural net inference", 2020, greedy b
 
 Programs do not run in such an arena. What they make outlives a step too easily (what is fetched, sent, or stored into a variable
 is handed on without a copy), so memory is given out when it is needed and comes back when the last holder lets go
-(`graph/resources/buffer_pool.py`). That comes near the least that is possible: slots are let go after their last use, so what a program holds
-is what is alive, and what it takes at most is the peak, as a test measures.
+(`graph/resources/buffer_pool.py`). That comes near the least that is possible: slots are let go after their last use, so what a
+program holds is what is alive, and what it takes at most is the peak, as a test measures.
 """
 
 from __future__ import annotations
