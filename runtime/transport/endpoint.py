@@ -15,7 +15,7 @@ and wake the I/O thread.
 
     event_loop.py    waits for all descriptors, and does what other threads ask it to do
     zmq_router.py       ZeroMQ's sockets: for clients, and for peers that this process sends to on its own account
-    connection_upgrade.py        streams without ZeroMQ's threads, to which processes of one machine go over as soon as they have met
+    server_streams.py        streams without ZeroMQ's threads, to which processes of one machine go over as soon as they have met
 
 A client has `Connections` (client_set.py): one DEALER per server that it talks to, opened when first needed. They belong to
 whoever holds them and are used by one thread at a time; there is no thread behind them.
@@ -49,7 +49,7 @@ from ..wire.messages import BORROW_BYTES, Frame, Message, UnfitError, Unreadable
 from ..wire.reassembly import TooLargeError
 from .access_control import Gate
 from .address import all_loopback, resolve, split_address
-from .connection_upgrade import Lanes
+from .server_streams import Lanes
 from .event_loop import IoThread
 from .fault_injection import break_connections, link_faults
 from .file_descriptors import Reserve

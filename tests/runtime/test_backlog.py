@@ -10,7 +10,7 @@ from echoing import WAIT_S, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime.shared_memory import negotiation
-from dovetail.runtime.transport import connection_upgrade, endpoint as backlog_module, zmq_router
+from dovetail.runtime.transport import server_streams, endpoint as backlog_module, zmq_router
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Backlog, Endpoint
 from dovetail.runtime.wire.messages import Message
@@ -42,7 +42,7 @@ def test_a_slow_client_loses_nothing() -> None:
 
 def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_router, "MAX_BACKLOG", 50)
-    monkeypatch.setattr(connection_upgrade, "MAX_BACKLOG", 50)
+    monkeypatch.setattr(server_streams, "MAX_BACKLOG", 50)
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(1_000):
