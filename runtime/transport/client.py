@@ -13,7 +13,7 @@ from collections import deque
 
 import zmq
 
-from ..shared_memory.negotiation import UNREADABLE, Sharing, borrow, first_words
+from .connection_upgrade import UNREADABLE, Sharing, borrow, first_words
 from ..wire.chunking import Inbox, Outbox, is_large, is_part
 from ..wire.codec import decode, encode
 from ..wire.messages import Frame, Message, UnreadableError, WireError

@@ -43,7 +43,7 @@ from functools import partial
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.settings import setting
 from ..logs import Throttle
-from ..shared_memory.negotiation import UNREADABLE, Sharing, borrow
+from .connection_upgrade import UNREADABLE, Sharing, borrow
 from ..wire.codec import decode, encode
 from ..wire.messages import BORROW_BYTES, Frame, Message, UnfitError, UnreadableError, WireError
 from ..wire.reassembly import TooLargeError

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..shared_memory.negotiation import Sharing, first_words
+from .connection_upgrade import Sharing, first_words
 from ..wire.codec import encode
 from ..wire.messages import Frame, Message, WireError
 from ..wire.reassembly import most_bytes

@@ -19,7 +19,7 @@ from functools import partial
 
 import zmq
 
-from ..shared_memory.negotiation import Sharing, first_words
+from .connection_upgrade import Sharing, first_words
 from ..wire.chunking import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
 from ..wire.codec import encode
 from ..wire.messages import Frame, WireError

@@ -9,7 +9,7 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
-from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport import connection_upgrade
 from dovetail.runtime.transport import server_streams, endpoint as backlog_module, zmq_router
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Backlog, Endpoint
@@ -61,7 +61,7 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 ) -> None:
     monkeypatch.setenv("DOVETAIL_BACKLOG_MB", "32")
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
-    monkeypatch.setattr(negotiation, "_pools", {})
+    monkeypatch.setattr(connection_upgrade, "_pools", {})
     peers: list[bytes] = []
 
     def note(peer: bytes, message: Message) -> None:

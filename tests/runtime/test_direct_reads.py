@@ -10,7 +10,8 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime.shared_memory import negotiation, variable_reader
+from dovetail.runtime.transport import connection_upgrade
+from dovetail.runtime.shared_memory import variable_reader
 from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, can_post
 from dovetail.runtime.shared_memory.segment import is_available
 
@@ -300,4 +301,4 @@ def test_tasks_that_are_stopped_killed_and_started_again():
                 assert is_direct(again)
                 with pytest.raises(tf.errors.AbortedError, match="restarted"):
                     session.run(y)
-        negotiation.borrowed()
+        connection_upgrade.borrowed()

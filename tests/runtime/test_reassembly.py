@@ -17,7 +17,7 @@ import zmq
 from echoing import WAIT_S
 
 import dovetail as tf
-from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport import connection_upgrade
 from dovetail.runtime.transport import event_loop, zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import Connection
@@ -176,7 +176,7 @@ def test_a_tensor_of_another_task_that_is_too_large_ends_its_step() -> None:
 
 def test_an_answer_that_is_too_large_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_MESSAGE_MB", "1")
-    monkeypatch.setattr(negotiation, "pool_of_process", lambda: None)
+    monkeypatch.setattr(connection_upgrade, "pool_of_process", lambda: None)
     answers = []
 
     def answer(peer: bytes, message: Message) -> None:

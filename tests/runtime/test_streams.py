@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime.shared_memory import negotiation
+from dovetail.runtime.transport import connection_upgrade
 from dovetail.runtime.transport import client as connection_module, stream_listener
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
@@ -38,7 +38,7 @@ def warm(connection: Connection) -> None:
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(negotiation, "pool_of_process", lambda: None)
+    monkeypatch.setattr(connection_upgrade, "pool_of_process", lambda: None)
 
 
 def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
@@ -100,7 +100,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 
 def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
     keys = object()
-    assert negotiation.first_words(negotiation.Sharing(), b"", keys) is None  # type: ignore[arg-type]
+    assert connection_upgrade.first_words(connection_upgrade.Sharing(), b"", keys) is None  # type: ignore[arg-type]
 
 
 # --- meeting ---------------------------------------------------------------------------------------------------------

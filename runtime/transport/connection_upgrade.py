@@ -20,10 +20,10 @@ import numpy as np
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.resources import shared_storage
-from ..transport.keys import Keys
+from .keys import Keys
 from ..wire.messages import Lend, Message
-from .pool import Pool
-from .segment import Borrower, Reference, is_available
+from ..shared_memory.pool import Pool
+from ..shared_memory.segment import Borrower, Reference, is_available
 
 MOST_PEERS = 4_096  # whoever reconnects has a new name: the latest are remembered
 
