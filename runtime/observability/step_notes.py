@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,15 +29,11 @@ from ...codegen.ir.program import (
     Kernel,
     Loop,
     Program,
-    Read,
     Send,
     one_by_one,
 )
 from ...graph.core.errors import InternalError
-from ...graph.resources.async_request import Request
-from ..worker.async_kernel import Begun
-from ..worker.executor import ABSENT, ChannelKey, Execution
-from ..worker.step import Shell, TaskStep
+from ..wire.messages import ChannelKey
 
 clock = time.perf_counter_ns
 """The clock of all notes."""
@@ -215,7 +210,7 @@ class Recorder:
         if len(self.notes.sends) < MAX_NOTES:
             number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
             self.notes.sends.append(
-                SendNote(channel, self._source.get(number, ""), destination, clock(), _bytes(value))
+                SendNote(channel, self._source.get(number, ""), destination, clock(), bytes_of(value))
             )
 
     def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
@@ -234,12 +229,12 @@ class Recorder:
         """What ran beside a program since `began` has its result. Each such call has a thread of its own here: it changes threads."""
         if len(self._kernels) < MAX_NOTES:
             number = self._begun[call]
-            self._kernels.append((number, began, clock(), -1 - number, _bytes(result)))
+            self._kernels.append((number, began, clock(), -1 - number, bytes_of(result)))
 
-    def waited(self, execution: Execution, what: str, began: int) -> None:
-        """A program goes on that could not since `began`."""
+    def waited(self, device: str, what: str, began: int) -> None:
+        """A program on this device continues after a wait that began at `began`."""
         if len(self.notes.waits) < MAX_NOTES:
-            self.notes.waits.append(WaitNote(execution.program.device, what, began, clock()))
+            self.notes.waits.append(WaitNote(device, what, began, clock()))
 
     def finished(self) -> Notes:
         """The notes, when the task's part of the step has ended."""
@@ -262,94 +257,15 @@ def _timed_kernel(kernel: Kernel, call: int, rows: list[Row]) -> Kernel:
             gpu.synchronize()
         ended = clock()
         if len(rows) < MAX_NOTES:
-            size = result.nbytes if type(result) is np.ndarray else _bytes(result)
+            size = result.nbytes if type(result) is np.ndarray else bytes_of(result)
             rows.append((call, began, ended, get_ident(), size))
         return result
 
     return timed
 
 
-def _bytes(value: Any) -> int:
-    return sum(map(_bytes, value)) if isinstance(value, tuple) else int(getattr(value, "nbytes", 0))
-
-
-class TracedStep(TaskStep):
-    """A `TaskStep` that takes notes."""
-
-    def __init__(
-        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], shell: Shell,
-        arrived: dict[ChannelKey, Any] | None = None,
-    ) -> None:  # fmt: skip
-        self._recorder = recorder
-        self._since: dict[ChannelKey | Execution, int] = {}  # what is waited for -> since when
-        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, shell, arrived)
-
-    def take(self, channel: ChannelKey, execution: Execution) -> Any:
-        """As `TaskStep.take`."""
-        # Noted before the program is left to others: whoever delivers may have it go on before this returns.
-        paused = self._since.get(channel)
-        began = self._since[channel] = clock() if paused is None else paused
-        value = super().take(channel, execution)
-        if value is not ABSENT:
-            self._since.pop(channel, None)
-            if paused is not None:
-                self._recorder.waited(execution, f"channel {channel}", began)
-        return value
-
-    def read(self, now: Read, slots: list[Any], device: str) -> None:
-        """As `TaskStep.read`."""
-        began = clock()
-        super().read(now, slots, device)
-        for receive, slot in zip(now.receives, now.slots, strict=True):
-            if receive.reached is None:
-                self._recorder.read(receive, device, began, _bytes(slots[slot]))
-
-    def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
-        """As `TaskStep.give`."""
-        self._recorder.sent(channel, destination, value)
-        super().give(destination, channel, value)
-
-    def deliver(self, channel: ChannelKey, value: Any) -> None:
-        """As `TaskStep.deliver`."""
-        self._recorder.arrived(channel)
-        super().deliver(channel, value)
-
-    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
-        """As `TaskStep.deliver_all`."""
-        for channel, value in values.items():
-            self.deliver(channel, value)
-
-    def begin(
-        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
-    ) -> Begun[Execution]:
-        """As `TaskStep.begin`."""
-        began = clock()
-        return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
-
-    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
-        """As `TaskStep.awaited`."""
-        paused = self._since.get(execution)
-        if paused is None:
-            self._since[execution] = clock()
-        if not super().awaited(begun, execution):
-            return False
-        del self._since[execution]
-        if paused is not None:
-            self._recorder.waited(execution, begun.what, paused)
-        return True
-
-    def wait_for(self, request: Request, execution: Execution) -> bool:
-        """As `TaskStep.wait_for`."""
-        self._since[execution] = clock()
-        return super().wait_for(request, execution)
-
-    def answered(self, execution: Execution) -> Request | None:
-        """As `TaskStep.answered`."""
-        request = super().answered(execution)
-        began = self._since.pop(execution, None)
-        if request is not None and began is not None:
-            self._recorder.waited(execution, request.what, began)
-        return request
+def bytes_of(value: Any) -> int:
+    return sum(map(bytes_of, value)) if isinstance(value, tuple) else int(getattr(value, "nbytes", 0))
 
 
 @dataclasses.dataclass(slots=True)

@@ -32,8 +32,7 @@ from ...placer.render.text import short, size_text
 from ...placer.render.timeline import Bar, Chart, time_text
 from ...placer.simulate import Span, Timeline, Transfer as Travel
 from ..transport.client_set import Connections
-from ..wire.messages import Message, WireError
-from ..worker.executor import ChannelKey
+from ..wire.messages import ChannelKey, Message, WireError
 from .step_notes import SAME, UNKNOWN, Gathered, Offset, clock
 from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
 

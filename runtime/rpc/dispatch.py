@@ -18,17 +18,21 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import add, gt, sub
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
 from ...graph.core.settings import setting
 from ..transport.endpoint import Endpoint
 from ..wire.messages import Message, WireError
 
-if TYPE_CHECKING:
-    from ..master.worker_clients import ClusterWorkers
-
 __all__ = ["Calls", "Mail"]
+
+
+class AddressBook(Protocol):
+    """Where the tasks of a cluster are: names like `/job:worker/replica:0/task:1` to addresses like `host:port`."""
+
+    def address(self, task: str, /) -> str: ...  # raises KeyError for an unknown task
+    def knows(self, task: str, /) -> bool: ...
 
 
 class Mail:
@@ -43,7 +47,7 @@ class Mail:
 
     __slots__ = ("endpoint", "is_stopping", "peers", "task")
 
-    peers: ClusterWorkers
+    peers: AddressBook
 
     def __init__(self, task: str) -> None:
         self.task = task

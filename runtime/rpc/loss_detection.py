@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ..worker.executor import ChannelKey
+from ..wire.messages import ChannelKey
 
 ASK_S: Final = 1.0
 APART_S: Final = 0.2

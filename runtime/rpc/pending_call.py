@@ -22,7 +22,7 @@ from ...graph.core.errors import (
     UnavailableError,
     from_code,
 )
-from ..transport.connection_upgrade import borrowed
+from ..shared_memory.pool import borrowed
 from ..transport.client_set import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message, WireError

@@ -51,7 +51,7 @@ from ..observability.step_notes import Recorder, clock
 from ..rpc.dispatch import Calls, Mail
 from ..shared_memory.collective_memory import Boards
 from ..shared_memory.doorbell import Bell
-from ..transport.connection_upgrade import borrowed, share_variables
+from ..shared_memory.pool import borrowed, share_variables
 from ..shared_memory.shared_variable import can_open
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys

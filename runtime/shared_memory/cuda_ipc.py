@@ -31,7 +31,7 @@ from ...codegen.gpu.driver.api import CudaError
 from ...codegen.gpu.driver.ipc import Incoming, Outgoing, closed, handle_of, opened
 from ...graph.core import dtypes
 from ...graph.core.settings import setting
-from ..worker.executor import ChannelKey
+from ..wire.messages import ChannelKey
 from .segment import Borrower, Reference, is_alive, is_available, new_segment
 
 logger = logging.getLogger(__name__)

@@ -24,15 +24,15 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ...graph.core.interpreter_state import process_id
-from .segment import PAGE, RETIRED, Block, Reference, Segment, new_segment
-
-SHARE_BYTES: Final = 64 << 10
-"""Tensors from this size on are shared. A smaller one is copied faster than a block is found, or mapped."""
+from ...graph.core.settings import setting
+from ...graph.resources import shared_storage
+from ..wire.tensors import SHARE_BYTES
+from .segment import PAGE, RETIRED, Block, Borrower, Reference, Segment, is_available, new_segment
 
 _SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
 _IDLE_S = 30.0  # a segment that nobody has used for so long goes
@@ -249,4 +249,49 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return array.ctypes.data
 
 
-__all__ = ["SHARE_BYTES", "Pool", "block_of", "where"]
+_pools: dict[int, Pool] = {}
+_borrower = Borrower()
+
+
+def pool_of_process() -> Pool | None:
+    """What this process lends from; None where memory cannot be shared, or is not to be.
+
+    After a fork the child has its own: what its parent lends is not the child's to take back.
+    """
+    pool = _pools.get(process_id())
+    if pool is None:
+        limit = int(setting("DOVETAIL_SHARED_MEMORY")) << 20
+        if limit <= 0 or not is_available():
+            return None
+        pool = _pools.setdefault(process_id(), Pool(limit))
+    return pool
+
+
+def borrower() -> Borrower:
+    """What reads other processes' memory."""
+    return _borrower
+
+
+def borrowed() -> int:
+    """How many segments of other processes this one has mapped; those of processes that have gone are let go first."""
+    _borrower.let_go()
+    return len(_borrower)
+
+
+def share_variables() -> None:
+    """Let the values of this process's variables lie where the other processes of its machine can read them."""
+    pool = pool_of_process()
+    if pool is not None:
+        shared_storage.use(pool)
+
+
+def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes at a place that a peer named, as `decode` wants them.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    return _borrower.borrow(place, size)
+
+
+__all__ = ["Pool", "block_of", "borrow", "borrowed", "borrower", "pool_of_process", "share_variables", "where"]

@@ -26,7 +26,7 @@ from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...graph.resources.accumulator import AccumulatorKind
 from ...graph.resources.resource_manager import Resources, VariableState
 from ...placer.partition.partitioned_graph import task_of
-from ..transport.connection_upgrade import borrower, pool_of_process
+from ..shared_memory.pool import borrower, pool_of_process
 from .record_layout import Place, can_post
 from .segment import Reference
 from .shared_variable import Reached

@@ -13,12 +13,13 @@ from collections import deque
 
 import zmq
 
-from .connection_upgrade import UNREADABLE, Sharing, borrow, first_words
+from ..shared_memory.pool import borrow
 from ..wire.chunking import Inbox, Outbox, is_large, is_part
 from ..wire.codec import decode, encode
 from ..wire.messages import Frame, Message, UnreadableError, WireError
 from ..wire.reassembly import most_bytes
 from .access_control import why_silent
+from .connection_upgrade import UNREADABLE, Sharing, first_words
 from .fault_injection import link_faults
 from .keys import Keys
 from .stream import Lane

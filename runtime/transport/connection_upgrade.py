@@ -18,52 +18,15 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.interpreter_state import process_id
-from ...graph.core.settings import setting
-from ...graph.resources import shared_storage
-from .keys import Keys
+from ..shared_memory.pool import Pool, borrow, pool_of_process
+from ..shared_memory.segment import Reference
 from ..wire.messages import Lend, Message
-from ..shared_memory.pool import Pool
-from ..shared_memory.segment import Borrower, Reference, is_available
+from .keys import Keys
 
 MOST_PEERS = 4_096  # whoever reconnects has a new name: the latest are remembered
 
 UNREADABLE = Message("hello", {"memory": None, "readable": False})
 """What to say to a peer that lent us what we cannot read."""
-
-_pools: dict[int, Pool] = {}
-_borrower = Borrower()
-
-
-def pool_of_process() -> Pool | None:
-    """What this process lends from; None where memory cannot be shared, or is not to be.
-
-    After a fork the child has its own: what its parent lends is not the child's to take back.
-    """
-    pool = _pools.get(process_id())
-    if pool is None:
-        limit = int(setting("DOVETAIL_SHARED_MEMORY")) << 20
-        if limit <= 0 or not is_available():
-            return None
-        pool = _pools.setdefault(process_id(), Pool(limit))
-    return pool
-
-
-def borrower() -> Borrower:
-    """What reads other processes' memory."""
-    return _borrower
-
-
-def borrowed() -> int:
-    """How many segments of other processes this one has mapped; those of processes that have gone are let go first."""
-    _borrower.let_go()
-    return len(_borrower)
-
-
-def share_variables() -> None:
-    """Let the values of this process's variables lie where the other processes of its machine can read them."""
-    pool = pool_of_process()
-    if pool is not None:
-        shared_storage.use(pool)
 
 
 @dataclass(slots=True)
@@ -98,7 +61,7 @@ class Sharing:
         if place is not None:
             try:
                 reference = Reference.from_fields(place)
-                _borrower.borrow(reference, 1)
+                borrow(reference, 1)
             except ValueError:
                 pass
             else:
@@ -149,15 +112,6 @@ def _lender(pool: Pool, pid: int) -> Lend:
         return pool.lend(array, pid, alone)
 
     return lend
-
-
-def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes at a place that a peer named, as `decode` wants them.
-
-    Raises:
-        ValueError: they cannot be read.
-    """
-    return _borrower.borrow(place, size)
 
 
 def first_words(sharing: Sharing, peer: bytes, keys: Keys | None) -> Message | None:

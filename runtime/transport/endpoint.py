@@ -43,17 +43,18 @@ from functools import partial
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.settings import setting
 from ..logs import Throttle
-from .connection_upgrade import UNREADABLE, Sharing, borrow
+from ..shared_memory.pool import borrow
 from ..wire.codec import decode, encode
 from ..wire.messages import BORROW_BYTES, Frame, Message, UnfitError, UnreadableError, WireError
 from ..wire.reassembly import TooLargeError
 from .access_control import Gate
 from .address import all_loopback, resolve, split_address
-from .server_streams import Lanes
+from .connection_upgrade import UNREADABLE, Sharing
 from .event_loop import IoThread
 from .fault_injection import break_connections, link_faults
 from .file_descriptors import Reserve
 from .keys import Keys
+from .server_streams import Lanes
 from .zmq_router import Counters, Router, address_of, dialled_name, is_dialled, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS
 

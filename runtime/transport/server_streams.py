@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .connection_upgrade import Sharing, first_words
 from ..wire.codec import encode
 from ..wire.messages import Frame, Message, WireError
 from ..wire.reassembly import most_bytes
+from .connection_upgrade import Sharing, first_words
 from .event_loop import IoThread
 from .keys import Keys
 from .stream import Lane

@@ -19,12 +19,12 @@ from functools import partial
 
 import zmq
 
-from .connection_upgrade import Sharing, first_words
 from ..wire.chunking import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
 from ..wire.codec import encode
 from ..wire.messages import Frame, WireError
 from ..wire.reassembly import most_bytes
 from .access_control import Gate
+from .connection_upgrade import Sharing, first_words
 from .event_loop import IoThread
 from .keys import Keys
 from .zmq_auth import Door

@@ -7,7 +7,7 @@ import os
 import select
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import zmq
 
@@ -17,9 +17,6 @@ from .address import split_address
 from .keys import Keys
 from .zmq_auth import prove
 from .zmq_liveness import Link
-
-if TYPE_CHECKING:
-    from .client import Connection
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_FRAME_BYTES = 2 * PIECE  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
@@ -37,8 +34,14 @@ class AddressInUse(OSError):  # noqa: N818  (the name says it)
     """Another socket listens on the address."""
 
 
+class Closable(Protocol):
+    """A connection, of which is known whether it was closed."""
+
+    closed: bool
+
+
 _contexts: dict[int, zmq.Context[Socket]] = {}
-open_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+open_connections: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def shared_context() -> zmq.Context[Socket]:

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 import msgpack
 import numpy as np
 
-from ..shared_memory.pool import SHARE_BYTES
 from . import compression
 from .messages import (
     FIRST,
@@ -37,6 +36,7 @@ from .tensors import (
     LENT,
     NAME_OF,
     PLACE,
+    SHARE_BYTES,
     Frame,
     Layout,
     Tensor,

@@ -34,15 +34,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from .schema import KINDS, MAX_DEPTH, KindSchema, WireError
 from .tensors import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
-
-if TYPE_CHECKING:
-    from .codec import Form
 
 VERSION = 2  # one byte on the wire
 
@@ -68,6 +65,14 @@ class UnreadableError(WireError):
     """A tensor lies in shared memory that the receiver cannot read: the sender should let tensors travel."""
 
 
+class Encoder(Protocol):
+    """What knows most of a message already; see `codec.Form`."""
+
+    def encode(
+        self, numbers: tuple[int, ...], tensors: Sequence[Tensor], lend: Lend | None = None, /
+    ) -> list[Frame]: ...
+
+
 @dataclass(slots=True, eq=False, repr=False)  # a frozen one takes twice as long to make
 class Message:
     """One message. Compared by identity, since arrays have no single truth value.
@@ -88,7 +93,7 @@ class Message:
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
-    form: Form | None = None
+    form: Encoder | None = None
 
     def __repr__(self) -> str:
         parts = [repr(self.kind)]
@@ -98,6 +103,9 @@ class Message:
         parts += [f"{t.dtype}{list(t.shape)}" for t in self.tensors]
         return f"Message({', '.join(parts)})"
 
+
+ChannelKey: TypeAlias = int | str
+"""A channel's number; inside a loop, followed by those of the iterations."""
 
 Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "Sequence[int] | None"]
 """Says where the receiver can read an array, or, if so asked, a copy of its own; None: it has to travel."""
@@ -137,6 +145,7 @@ __all__ = [
     "VERSION",
     "Borrow",
     "Bytes",
+    "ChannelKey",
     "Frame",
     "Lend",
     "Message",

@@ -20,6 +20,9 @@ from .schema import WireError, short
 #: afterwards.
 BORROW_BYTES = 64 * 1024
 
+SHARE_BYTES: Final = 64 << 10
+"""Tensors from this size on are shared. A smaller one is copied faster than a block is found, or mapped."""
+
 MAX_DIM = 1 << 40
 
 HERE: Final = "here"

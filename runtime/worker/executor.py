@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from ...graph.core.errors import (
 )
 from ...graph.resources.async_request import Desk, Request
 from ...graph.resources.resource_manager import DEAD
+from ..wire.messages import ChannelKey
 from .async_kernel import Begun
 
 # Errors that NumPy and Python functions raise, by what they mean to the user (TensorFlow's own table for py_func).
@@ -81,8 +82,6 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
 ABSENT = object()
 """What a step answers for a tensor that has not come."""
 _EMPTY = None  # what a control message carries
-ChannelKey: TypeAlias = int | str
-"""A channel's number; inside a loop, followed by those of the iterations."""
 
 
 class Step(Protocol):

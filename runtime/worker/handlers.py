@@ -21,8 +21,7 @@ from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Calls, Limit, Mail, Quota
 from ..rpc.liveness import SILENT_S, Caller, Callers
-from ..wire.messages import Message
-from .executor import ChannelKey
+from ..wire.messages import ChannelKey, Message
 from .registration import Registration
 from .worker import Worker
 

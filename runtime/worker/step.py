@@ -21,8 +21,9 @@ from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program, Read, Recv
 from ...graph.core.errors import OpError, from_code
 from ...graph.resources.async_request import Request
+from ..wire.messages import ChannelKey
 from .async_kernel import Begun
-from .executor import ABSENT, ChannelKey, Execution, explained
+from .executor import ABSENT, Execution, explained
 
 
 class Shell(Protocol):

@@ -41,8 +41,9 @@ from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...graph.core.errors import OpError
 from ...placer.partition.partitioned_graph import task_of
+from ..wire.messages import ChannelKey
 from .colocated import Host
-from .executor import ChannelKey, Execution
+from .executor import Execution
 from .registration import Trigger
 from .step import TaskStep
 

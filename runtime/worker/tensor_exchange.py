@@ -17,8 +17,7 @@ from ..rpc.loss_detection import Lost, Overdue
 from ..shared_memory.cuda_ipc import GpuLoans
 from ..shared_memory.remote_variables import Want
 from ..wire.compression import LEAST_BYTES
-from ..wire.messages import Message, UnfitError
-from .executor import ChannelKey
+from ..wire.messages import ChannelKey, Message, UnfitError
 from .handlers import ClientSteps
 from .registration import Trigger
 from .worker import Worker

@@ -26,16 +26,18 @@ from ...graph.core.node import Node
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
-from ..observability.step_notes import Recorder, TracedStep
+from ..observability.step_notes import Recorder
 from ..rpc.loss_detection import Waiting
 from ..shared_memory.record_layout import Place
 from ..shared_memory.remote_variables import DirectReads, Want
+from ..wire.messages import ChannelKey
 from .colocated import Host
-from .executor import ChannelKey, calm_thread
+from .executor import calm_thread
 from .registration import Registration, Trigger
 from .slow_kernels import slowed
 from .step import TaskStep
 from .step_scheduler import Alone, Finish, Loaded, Running, Turns, only_stretch
+from .traced_step import TracedStep
 
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
 MAX_EARLY_MESSAGES = 4_000  # for each

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script 
 
 
 import dovetail as tf
-from dovetail.runtime.transport.connection_upgrade import borrowed
+from dovetail.runtime.shared_memory.pool import borrowed
 
 JOBS = {"a": 1, "b": 1, "c": 1, "d": 1}
 WHAT = ("kill", "stop", "restart", "cut", "slow")

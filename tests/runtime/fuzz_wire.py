@@ -35,7 +35,7 @@ import msgpack
 import numpy as np
 
 import dovetail as tf
-from dovetail.runtime.transport.connection_upgrade import borrow
+from dovetail.runtime.shared_memory.pool import borrow
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream import Lane

@@ -7,7 +7,8 @@ from typing import Any
 
 from dovetail.codegen.ir.partition import RecvTensor
 from dovetail.graph.core.errors import OpError
-from dovetail.runtime.worker.executor import ChannelKey, Execution
+from dovetail.runtime.wire.messages import ChannelKey
+from dovetail.runtime.worker.executor import Execution
 from dovetail.runtime.worker.step import TaskStep
 
 

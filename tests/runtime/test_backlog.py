@@ -9,8 +9,8 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
-from dovetail.runtime.transport import connection_upgrade
-from dovetail.runtime.transport import server_streams, endpoint as backlog_module, zmq_router
+from dovetail.runtime.shared_memory import pool as memory_pool
+from dovetail.runtime.transport import endpoint as backlog_module, server_streams, zmq_router
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Backlog, Endpoint
 from dovetail.runtime.wire.messages import Message
@@ -61,7 +61,7 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 ) -> None:
     monkeypatch.setenv("DOVETAIL_BACKLOG_MB", "32")
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
-    monkeypatch.setattr(connection_upgrade, "_pools", {})
+    monkeypatch.setattr(memory_pool, "_pools", {})
     peers: list[bytes] = []
 
     def note(peer: bytes, message: Message) -> None:

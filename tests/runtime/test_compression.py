@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.core import dtypes
-from dovetail.runtime.transport import connection_upgrade
+from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire import compression
@@ -138,7 +138,7 @@ def test_only_who_cannot_read_our_memory_gets_compressed_tensors(
     unpacked: list[int], monkeypatch: pytest.MonkeyPatch, shared: str
 ) -> None:
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
-    monkeypatch.setattr(connection_upgrade, "_pools", {})
+    monkeypatch.setattr(memory_pool, "_pools", {})
 
     def answer(peer: bytes, message: Message) -> None:
         server.reply(peer, sent(COUNTS) if message.kind == "tensors" else message, compressed=True)

@@ -10,8 +10,7 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime.transport import connection_upgrade
-from dovetail.runtime.shared_memory import variable_reader
+from dovetail.runtime.shared_memory import pool as memory_pool, variable_reader
 from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, can_post
 from dovetail.runtime.shared_memory.segment import is_available
 
@@ -301,4 +300,4 @@ def test_tasks_that_are_stopped_killed_and_started_again():
                 assert is_direct(again)
                 with pytest.raises(tf.errors.AbortedError, match="restarted"):
                     session.run(y)
-        connection_upgrade.borrowed()
+        memory_pool.borrowed()

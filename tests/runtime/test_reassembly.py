@@ -17,8 +17,7 @@ import zmq
 from echoing import WAIT_S
 
 import dovetail as tf
-from dovetail.runtime.transport import connection_upgrade
-from dovetail.runtime.transport import event_loop, zmq_sockets
+from dovetail.runtime.transport import connection_upgrade, event_loop, zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint

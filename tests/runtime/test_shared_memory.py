@@ -18,12 +18,13 @@ import dovetail as dt
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import VariableState, changing
 from dovetail.runtime.server.local_cluster import LocalCluster
-from dovetail.runtime.transport import connection_upgrade
-from dovetail.runtime.shared_memory.pool import SHARE_BYTES, Pool
+from dovetail.runtime.shared_memory import pool as memory_pool
+from dovetail.runtime.shared_memory.pool import Pool
 from dovetail.runtime.shared_memory.segment import Borrower, Reference, Unreadable, is_available
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.tensors import SHARE_BYTES
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")
 
@@ -330,12 +331,12 @@ def test_large_tensors_are_lent_between_processes_that_can_read_each_other():
         assert lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
         assert not lies_in_shared_memory(exchange(connection, np.arange(100.0)))
         gc.collect()
-    assert connection_upgrade.pool_of_process().lent() == 0
+    assert memory_pool.pool_of_process().lent() == 0
 
 
 def test_nothing_is_lent_when_a_setting_says_so(monkeypatch):
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")
-    monkeypatch.setattr(connection_upgrade, "_pools", {})
+    monkeypatch.setattr(memory_pool, "_pools", {})
     server[:] = [echo_server()]
     with server[0], Connection(server[0].address) as connection:
         assert not lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
@@ -347,7 +348,7 @@ def test_a_peer_that_cannot_read_gets_messages(monkeypatch):
     def unreadable(*_):
         raise Unreadable("not here")
 
-    monkeypatch.setattr(connection_upgrade._borrower, "borrow", unreadable)
+    monkeypatch.setattr(memory_pool._borrower, "borrow", unreadable)
     server[:] = [echo_server()]
     with server[0], Connection(server[0].address) as connection:
         assert not lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
@@ -358,7 +359,7 @@ def test_a_peer_that_stops_being_able_to_read_is_sent_messages_again(monkeypatch
     with server[0], Connection(server[0].address) as connection:
         exchange(connection, np.arange(100_000.0))
         with monkeypatch.context() as patch:
-            patch.setattr(connection_upgrade._borrower, "borrow", lambda *_: (_ for _ in ()).throw(Unreadable("not here")))
+            patch.setattr(memory_pool._borrower, "borrow", lambda *_: (_ for _ in ()).throw(Unreadable("not here")))
             connection.send(Message("done", {"request": 7, "fetches": ["x"]}, (np.arange(100_000.0),)))
             refusal = connection.recv(5.0)
         assert refusal.kind == "error"

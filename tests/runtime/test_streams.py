@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime.transport import connection_upgrade
-from dovetail.runtime.transport import client as connection_module, stream_listener
+from dovetail.runtime.transport import client as connection_module, connection_upgrade, stream_listener
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream_listener import StreamLanding, connect_stream

@@ -1,0 +1,93 @@
+"""The part of a traced step that runs on this task: a `TaskStep` that takes notes (`observability/step_notes.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...codegen.ir.program import Call, Program, Read
+from ...graph.resources.async_request import Request
+from ..observability.step_notes import Recorder, bytes_of, clock
+from ..wire.messages import ChannelKey
+from .async_kernel import Begun
+from .executor import ABSENT, Execution
+from .step import Shell, TaskStep
+
+
+class TracedStep(TaskStep):
+    """A `TaskStep` that takes notes."""
+
+    def __init__(
+        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], shell: Shell,
+        arrived: dict[ChannelKey, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._recorder = recorder
+        self._since: dict[ChannelKey | Execution, int] = {}  # what is waited for -> since when
+        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, shell, arrived)
+
+    def take(self, channel: ChannelKey, execution: Execution) -> Any:
+        """As `TaskStep.take`."""
+        # Noted before the program is left to others: whoever delivers may have it go on before this returns.
+        paused = self._since.get(channel)
+        began = self._since[channel] = clock() if paused is None else paused
+        value = super().take(channel, execution)
+        if value is not ABSENT:
+            self._since.pop(channel, None)
+            if paused is not None:
+                self._recorder.waited(execution.program.device, f"channel {channel}", began)
+        return value
+
+    def read(self, now: Read, slots: list[Any], device: str) -> None:
+        """As `TaskStep.read`."""
+        began = clock()
+        super().read(now, slots, device)
+        for receive, slot in zip(now.receives, now.slots, strict=True):
+            if receive.reached is None:
+                self._recorder.read(receive, device, began, bytes_of(slots[slot]))
+
+    def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
+        """As `TaskStep.give`."""
+        self._recorder.sent(channel, destination, value)
+        super().give(destination, channel, value)
+
+    def deliver(self, channel: ChannelKey, value: Any) -> None:
+        """As `TaskStep.deliver`."""
+        self._recorder.arrived(channel)
+        super().deliver(channel, value)
+
+    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
+        """As `TaskStep.deliver_all`."""
+        for channel, value in values.items():
+            self.deliver(channel, value)
+
+    def begin(
+        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
+    ) -> Begun[Execution]:
+        """As `TaskStep.begin`."""
+        began = clock()
+        return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
+
+    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
+        """As `TaskStep.awaited`."""
+        paused = self._since.get(execution)
+        if paused is None:
+            self._since[execution] = clock()
+        if not super().awaited(begun, execution):
+            return False
+        del self._since[execution]
+        if paused is not None:
+            self._recorder.waited(execution.program.device, begun.what, paused)
+        return True
+
+    def wait_for(self, request: Request, execution: Execution) -> bool:
+        """As `TaskStep.wait_for`."""
+        self._since[execution] = clock()
+        return super().wait_for(request, execution)
+
+    def answered(self, execution: Execution) -> Request | None:
+        """As `TaskStep.answered`."""
+        request = super().answered(execution)
+        began = self._since.pop(execution, None)
+        if request is not None and began is not None:
+            self._recorder.waited(execution.program.device, request.what, began)
+        return request
