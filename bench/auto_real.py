@@ -55,7 +55,7 @@ def serve(cores: str, faults: str) -> None:
     if faults:
         os.environ["DOVETAIL_FAULTS"] = faults
     if "rate" in faults:  # what a link carries must pass the link
-        os.environ["DOVETAIL_SHARED_MEMORY"] = "0"
+        os.environ["DOVETAIL_SHARED_MEMORY_MB"] = "0"
     sys.argv = sys.argv[:1]
     from dovetail.runtime.server.process import main as run_task
 

@@ -23,7 +23,7 @@ def rows(quick: bool) -> Iterator[Row]:
     from dovetail.codegen.gpu.driver import api
     from dovetail.codegen.gpu.toolchain import compile
 
-    os.environ |= {"DOVETAIL_TUNE": "0", "DOVETAIL_BACKEND": "numpy"}
+    os.environ |= {"DOVETAIL_AUTOTUNE": "0", "DOVETAIL_BACKEND": "numpy"}
     api.use(NullDriver())
     compile.compile_kernel = compiled  # type: ignore[assignment]
     compile.compile_together = lambda kernels, target: None  # type: ignore[assignment]

@@ -41,7 +41,7 @@ class Clusters:
     def _get(self, name: str) -> Driver:
         driver = self._drivers.get(name)
         if driver is None:
-            settings = {"DOVETAIL_SHARED_MEMORY": "0"} if name == APART else {}
+            settings = {"DOVETAIL_SHARED_MEMORY_MB": "0"} if name == APART else {}
             system, python = (PEER, peer_python()) if name == PEER else (OURS, sys.executable)
             driver = self._drivers[name] = Driver(system, python, **settings)
         return driver

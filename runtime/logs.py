@@ -64,11 +64,11 @@ def set_up_log(job: str, task_index: int) -> None:
     """Let this process log as the settings say. A program that has set up its log itself is left alone.
 
     Raises:
-        ValueError: `DOVETAIL_LOG_FORMAT` is none of `FORMATS`, or `DOVETAIL_LOG` no level.
+        ValueError: `DOVETAIL_LOG_FORMAT` is none of `FORMATS`, or `DOVETAIL_LOG_LEVEL` no level.
     """
-    level = setting("DOVETAIL_LOG")
+    level = setting("DOVETAIL_LOG_LEVEL")
     if level not in logging.getLevelNamesMapping():
-        raise ValueError(f"DOVETAIL_LOG={level!r}: it must be one of {', '.join(logging.getLevelNamesMapping())}")
+        raise ValueError(f"DOVETAIL_LOG_LEVEL={level!r}: it must be one of {', '.join(logging.getLevelNamesMapping())}")
     wanted = setting("DOVETAIL_LOG_FORMAT")
     if wanted not in FORMATS:
         raise ValueError(f"DOVETAIL_LOG_FORMAT={wanted!r}: it must be one of {', '.join(FORMATS)}")

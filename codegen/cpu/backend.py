@@ -122,7 +122,7 @@ class NumbaBackend(NumpyBackend):
 
     @property
     def _has_stretches(self) -> bool:
-        return not self.check and bool(setting("DOVETAIL_NATIVE_STRETCHES"))
+        return not self.check and bool(setting("DOVETAIL_NATIVE_REGIONS"))
 
 
 def _let_overwrite(instructions: Iterable[Instruction]) -> None:

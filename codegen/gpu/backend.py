@@ -52,7 +52,7 @@ class CudaBackend:
         lends: which GPUs of other tasks read this one's memory; None: none.
         check: compare every kernel with the references, at every run.
         tf32: products of float32 may be made from 10 bits of each factor's fraction.
-        tunes: of several kernels the fastest may be taken, as it is measured (DOVETAIL_TUNE).
+        tunes: of several kernels the fastest may be taken, as it is measured (DOVETAIL_AUTOTUNE).
     """
 
     name = "cuda"
@@ -73,7 +73,7 @@ class CudaBackend:
         self.lends = lends
         self.check = check
         self.tf32 = tf32
-        self.tunes = tunes and bool(setting("DOVETAIL_TUNE"))
+        self.tunes = tunes and bool(setting("DOVETAIL_AUTOTUNE"))
         self.variables: dict[str, tuple[str, str]] = {}  # nodes that give a variable's place: its container and name
         self._host = NumpyBackend()
 

@@ -99,7 +99,7 @@ class Rewritten:
 def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
     """A unit that gives the same with less work; the unit itself when there is nothing to gain.
 
-    With DOVETAIL_DEBUG=1, each rule that fired is logged with how often it did; with 2, each place.
+    With DOVETAIL_LOG_REWRITES=1, each rule that fired is logged with how often it did; with 2, each place.
     """
     fired: list[Fired] = []
     walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else (), sized=True)
@@ -124,7 +124,7 @@ def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
 
 
 def _tell(unit: Unit, fired: Sequence[Fired]) -> None:
-    level = setting("DOVETAIL_DEBUG")
+    level = setting("DOVETAIL_LOG_REWRITES")
     if level >= 1 and fired:
         counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
         logger.warning("rewrites on %s: %s", unit.device, counts)

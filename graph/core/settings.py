@@ -1,6 +1,7 @@
 """Settings from the environment: one registry, one table.
 
-Each setting is a row of `SETTINGS`; `setting(name)` reads it. The documentation's table is made from the same rows.
+Each setting is a row of `SETTINGS`; `setting(name)` reads it. The documentation's table is made from the same rows. A setting that was
+renamed is still read under its old name (`RENAMED`), with a warning.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ SETTINGS = {
             "kernels of CPUs: auto (fused, compiled once it pays), numba (compiled before the first step), numpy",
         ),
         Setting(
-            "DOVETAIL_BATCH",
+            "DOVETAIL_SCHED_BATCH",
             1,
-            "1: Linux schedules a server's threads as batch work: who is woken by a message does not displace who has sent it; 0: it does",
+            "1: a server's threads are scheduled as SCHED_BATCH: a thread that a message wakes does not preempt its sender; 0: it may",
         ),
         Setting(
             "DOVETAIL_CACHE_DIR", "", "where compiled kernels are kept; default: dovetail in the user's cache folder"
@@ -40,7 +41,7 @@ SETTINGS = {
         Setting(
             "DOVETAIL_CHECK",
             0,
-            "1: mirrored replicas compare checksums of variables every 100 updates; 2: fused kernels run beside NumPy references, too",
+            "1: mirrored replicas compare checksums of variables every 100 updates; 2: fused kernels are compared with NumPy, too",
         ),
         Setting(
             "DOVETAIL_CLIENT_MB", 16384, "MiB that one client may feed to a server's running steps at once; 0: no limit"
@@ -57,17 +58,17 @@ SETTINGS = {
         Setting(
             "DOVETAIL_CUDA_IPC",
             1,
-            "1: GPUs of processes of one machine read each other's memory; 0: tensors between them go by the host's",
+            "1: GPUs of processes of one machine read each other's memory; 0: tensors between them are copied through the host's",
         ),
         Setting(
             "DOVETAIL_CUDA_GRAPHS",
             1,
-            "1: launches that follow one another on a GPU become one CUDA graph; 0: they do not",
+            "1: consecutive kernel launches on a GPU become one CUDA graph; 0: they do not",
         ),
         Setting(
-            "DOVETAIL_DEBUG",
+            "DOVETAIL_LOG_REWRITES",
             0,
-            "1: log which rewrite rules fired, and how often, when a program is made; 2: each place, with the user's line",
+            "1: log which rewrite rules fired, and how often, when a program is compiled; 2: each match, with the user's line",
         ),
         Setting(
             "DOVETAIL_DETERMINISTIC",
@@ -80,76 +81,96 @@ SETTINGS = {
             "the only folder in which this process writes and reads checkpoints for steps; default: anywhere",
         ),
         Setting(
-            "DOVETAIL_DIRECT_READS",
+            "DOVETAIL_ONE_SIDED_READS",
             1,
-            "1: a task reads variables of others of its machine in their memory, where it can; 0: their values are sent",
+            "1: a task reads variables of other tasks of its machine in their memory, where it can; 0: their values are sent",
         ),
         Setting(
-            "DOVETAIL_DIRECT_UPDATES",
+            "DOVETAIL_ONE_SIDED_UPDATES",
             1,
-            "1: a task changes variables of others of its machine in their memory, where it can (and reads them there); 0: their tasks do",
+            "1: a task updates variables of other tasks of its machine in their memory, where it can; 0: the owning tasks do",
         ),
         Setting(
             "DOVETAIL_EMULATE_GPUS",
             0,
-            "how many emulated GPU devices each task has: the CPU's kernels under a GPU's name",
+            "how many emulated GPUs each task has: devices with a GPU's name that run the CPU's kernels",
         ),
         Setting("DOVETAIL_GPU_MEMORY", 0, "bytes that this process may use of each GPU's memory; 0: all that is there"),
         Setting(
-            "DOVETAIL_TUNE",
+            "DOVETAIL_AUTOTUNE",
             1,
-            "0: GPUs take the likely best of several kernels; 1: the fastest, measured once and kept",
+            "1: GPUs use the fastest of several kernels, measured once and cached; 0: the one that a cost model expects to be fastest",
         ),
         Setting(
             "DOVETAIL_KEYS",
             "",
-            "folder of keys with which servers and clients prove who they are; default: no keys, loopback only",
+            "folder of the keys that authenticate servers and clients; default: no keys, loopback only",
         ),
-        Setting("DOVETAIL_LOG", "WARNING", "log level of a task started from the command line or by LocalCluster"),
+        Setting(
+            "DOVETAIL_LOG_LEVEL", "WARNING", "log level of a task started from the command line or by LocalCluster"
+        ),
         Setting(
             "DOVETAIL_LOG_FORMAT", "text", "how such a task logs: text, or json: one object a line, with job and task"
         ),
         Setting(
             "DOVETAIL_METRICS",
             "",
-            "where a server tells its figures to Prometheus: a port of localhost, or host:port; default: nowhere",
+            "where a server listens for Prometheus: a port of localhost, or host:port; default: nowhere",
         ),
         Setting(
-            "DOVETAIL_STALL_S", 30.0, "seconds after which a step that waits for the same things is reported; 0: never"
+            "DOVETAIL_STALL_S",
+            30.0,
+            "seconds without progress after which a running step is logged, with what it waits for; 0: never",
         ),
-        Setting("DOVETAIL_REWRITE", 1, "0: graphs are run as they were written: nothing is folded, merged or replaced"),
+        Setting("DOVETAIL_REWRITE", 1, "0: no graph rewrites: nothing is folded, merged or replaced"),
         Setting(
             "DOVETAIL_FAULTS",
             "",
             "for tests: faults on purpose, such as cut:all, delay:30 or save:7; graph/core/fault_injection.py lists them",
         ),
         Setting(
-            "DOVETAIL_NATIVE_STRETCHES",
+            "DOVETAIL_NATIVE_REGIONS",
             1,
-            "1: launches that follow one another on a CPU become one call; 0: they do not",
+            "1: consecutive kernels on a CPU are called as one native region; 0: one by one",
         ),
         Setting(
             "DOVETAIL_QUEUE_MB",
             4096,
-            "MiB that one queue may hold, elements that wait for room included; more is an error, 0: no limit",
+            "MiB that one queue may hold, elements that wait for space included; more is an error, 0: no limit",
         ),
         Setting(
-            "DOVETAIL_BACKLOG_MB",
+            "DOVETAIL_SEND_QUEUE_MB",
             4096,
-            "MiB of tensors that may wait for one peer that does not take them; more is an error, 0: no limit",
+            "MiB of tensors that may be queued for one peer; more is an error, 0: no limit",
         ),
         Setting(
-            "DOVETAIL_MESSAGE_MB",
+            "DOVETAIL_MAX_MESSAGE_MB",
             16384,
-            "MiB of the largest message that a process takes; the sender of a larger one gets an error; 0: no limit but its memory",
+            "MiB of the largest message that a process accepts; the sender of a larger one gets an error; 0: no limit but its memory",
         ),
         Setting(
-            "DOVETAIL_SHARED_MEMORY",
+            "DOVETAIL_SHARED_MEMORY_MB",
             1024,
-            "most MiB that a process lends to others of its machine, its large variables included; 0: all tensors travel in messages",
+            "most MiB of shared memory that a process makes for others of its machine; 0: all tensors travel in messages",
         ),
     )
 }
+
+RENAMED = {
+    "DOVETAIL_BACKLOG_MB": "DOVETAIL_SEND_QUEUE_MB",
+    "DOVETAIL_BATCH": "DOVETAIL_SCHED_BATCH",
+    "DOVETAIL_DEBUG": "DOVETAIL_LOG_REWRITES",
+    "DOVETAIL_DIRECT_READS": "DOVETAIL_ONE_SIDED_READS",
+    "DOVETAIL_DIRECT_UPDATES": "DOVETAIL_ONE_SIDED_UPDATES",
+    "DOVETAIL_LOG": "DOVETAIL_LOG_LEVEL",
+    "DOVETAIL_MESSAGE_MB": "DOVETAIL_MAX_MESSAGE_MB",
+    "DOVETAIL_NATIVE_STRETCHES": "DOVETAIL_NATIVE_REGIONS",
+    "DOVETAIL_SHARED_MEMORY": "DOVETAIL_SHARED_MEMORY_MB",
+    "DOVETAIL_TUNE": "DOVETAIL_AUTOTUNE",
+}
+"""Old name -> new name of settings that were renamed. Where both are set, the new one counts."""
+
+_OLD_NAME = {new: old for old, new in RENAMED.items()}
 
 
 @cache
@@ -158,12 +179,18 @@ def _warn_of_misspelt() -> None:
     import difflib
 
     for name in os.environ:
-        if name.startswith("DOVETAIL_") and name not in SETTINGS:
+        if name.startswith("DOVETAIL_") and name not in SETTINGS and name not in RENAMED:
             close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.9)
             if close:
                 warnings.warn(
                     f"{name} is no setting of Dovetail, and changes nothing: did you mean {close[0]}?", stacklevel=3
                 )
+
+
+@cache
+def _warn_of_old_name(old: str, new: str) -> None:
+    """Once for each setting: it was renamed."""
+    warnings.warn(f"The setting {old} is now called {new}; the old name is still read", FutureWarning, stacklevel=3)
 
 
 def setting(name: str) -> Any:
@@ -175,7 +202,11 @@ def setting(name: str) -> Any:
     _warn_of_misspelt()
     row = SETTINGS[name]
     text = os.environ.get(name)
-    if text is None or text == "":
+    if not text and name in _OLD_NAME:
+        text = os.environ.get(_OLD_NAME[name])
+        if text:
+            _warn_of_old_name(_OLD_NAME[name], name)
+    if not text:
         return row.default
     if isinstance(row.default, str):
         return text

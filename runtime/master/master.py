@@ -217,7 +217,7 @@ class Master:
         if urgency is not None:
             cut = urgency.sends_first(cut)
         posted: dict[int, Posted] = {}
-        if setting("DOVETAIL_DIRECT_READS"):
+        if setting("DOVETAIL_ONE_SIDED_READS"):
             reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)
             posted = self._reaching.posted(session, reads)
             reads = [r for r in reads if r.channel.id in posted]

@@ -53,7 +53,7 @@ class Reaching:
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
     ) -> tuple[Callable[[Node], str], Reached]:
         """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
-        if not (setting("DOVETAIL_DIRECT_READS") and setting("DOVETAIL_DIRECT_UPDATES")):
+        if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
             return device_of, {}
         home = device_of
         device_of, reached = self._added(session, nodes, home, fed)

@@ -70,9 +70,9 @@ __all__ = ["Server", "ServerDef", "displace_nobody"]
 def displace_nobody() -> None:
     """Let the calling thread, and those that it starts from now on, be scheduled as batch work.
 
-    Nothing changes where somebody has chosen another policy for it, or `DOVETAIL_BATCH` is 0.
+    Nothing changes where somebody has chosen another policy for it, or `DOVETAIL_SCHED_BATCH` is 0.
     """
-    if not setting("DOVETAIL_BATCH") or not hasattr(os, "SCHED_BATCH"):
+    if not setting("DOVETAIL_SCHED_BATCH") or not hasattr(os, "SCHED_BATCH"):
         return
     with contextlib.suppress(OSError):  # forbidden here: it only costs speed
         if os.sched_getscheduler(0) == os.SCHED_OTHER:

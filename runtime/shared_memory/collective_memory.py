@@ -41,7 +41,7 @@ class Boards:
         self.may_sleep = may_sleep
 
     def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
-        """As `Machine.make`. There is as much as DOVETAIL_SHARED_MEMORY says, beside what the pool lends."""
+        """As `Machine.make`. There is as much as DOVETAIL_SHARED_MEMORY_MB says, beside what the pool lends."""
         if not is_available() or not _take(size):
             return None
         try:
@@ -58,7 +58,7 @@ class Boards:
 
     def open(self, place: Sequence[int], size: int) -> memoryview | None:
         """As `Machine.open`."""
-        if setting("DOVETAIL_SHARED_MEMORY") <= 0:
+        if setting("DOVETAIL_SHARED_MEMORY_MB") <= 0:
             return None
         try:
             memory = map_segment(Reference.from_fields(list(place)))
@@ -85,7 +85,7 @@ def _take(size: int) -> bool:
     """Count bytes of boards; False if there are too many."""
     global _made
     with _lock:
-        if size > 0 and _made + size > int(setting("DOVETAIL_SHARED_MEMORY")) << 20:
+        if size > 0 and _made + size > int(setting("DOVETAIL_SHARED_MEMORY_MB")) << 20:
             return False
         _made += size
         return True

@@ -371,7 +371,7 @@ _making = threading.Lock()
 
 def ledger_of_process() -> Ledger | None:
     """What this process lends from; None where memory cannot be shared, or is not to be."""
-    if not setting("DOVETAIL_CUDA_IPC") or int(setting("DOVETAIL_SHARED_MEMORY")) <= 0 or not is_available():
+    if not setting("DOVETAIL_CUDA_IPC") or int(setting("DOVETAIL_SHARED_MEMORY_MB")) <= 0 or not is_available():
         return None
     with _making:
         pid = os.getpid()

@@ -260,7 +260,7 @@ def pool_of_process() -> Pool | None:
     """
     pool = _pools.get(process_id())
     if pool is None:
-        limit = int(setting("DOVETAIL_SHARED_MEMORY")) << 20
+        limit = int(setting("DOVETAIL_SHARED_MEMORY_MB")) << 20
         if limit <= 0 or not is_available():
             return None
         pool = _pools.setdefault(process_id(), Pool(limit))

@@ -58,7 +58,7 @@ from .server_streams import Lanes
 from .zmq_router import Counters, Router, address_of, dialled_name, is_dialled, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS
 
-SETTING = "DOVETAIL_BACKLOG_MB"
+SETTING = "DOVETAIL_SEND_QUEUE_MB"
 MOST_IDLE = 4_096  # peers of whom is remembered how much was sent to them
 
 
@@ -194,7 +194,7 @@ class Endpoint:
         _endpoints.add(self)
         self._next_look = 0.0
         self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
-        self._waiting_bytes = Backlog(int(setting("DOVETAIL_BACKLOG_MB")) << 20)
+        self._waiting_bytes = Backlog(int(setting("DOVETAIL_SEND_QUEUE_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._throttle = Throttle()
         self._is_listening = True
@@ -239,7 +239,7 @@ class Endpoint:
 
         Raises:
             WireError: the message cannot travel.
-            ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_BACKLOG_MB`).
+            ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_SEND_QUEUE_MB`).
         """
         lend = self._sharing.lender(peer) if message.tensors else None
         frames = encode(message, lend, compressed and lend is None)

@@ -25,7 +25,7 @@ from ...graph.resources.buffer_pool import buffers
 from .messages import MAX_HEADER, Frame
 from .schema import WireError, numbers_of
 
-SETTING: Final = "DOVETAIL_MESSAGE_MB"
+SETTING: Final = "DOVETAIL_MAX_MESSAGE_MB"
 FIRST_BYTES: Final = 4 << 20  # of a larger frame, so many are made first
 _LOOK_BYTES: Final = 64 << 20  # a message of so many bytes is compared with the memory that is there
 _MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024

@@ -162,7 +162,7 @@ def test_a_killed_process_ends_it(start: type[Demo], mode: list[str], module: st
 
 @pytest.mark.slow
 def test_a_silent_process_ends_it(start: type[Demo], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_DIRECT_UPDATES", "0")  # else the workers need nothing of a ps, and go on without it
+    monkeypatch.setenv("DOVETAIL_ONE_SIDED_UPDATES", "0")  # else the workers need nothing of a ps, and go on without it
     demo = start("--steps", "1000000")
     demo.wait_for("held-out accuracy")
     os.kill(demo.child("dovetail.runtime.server.process"), signal.SIGSTOP)

@@ -230,10 +230,10 @@ def test_memory_that_is_not_a_board():
 
 
 def test_there_is_as_much_as_the_setting_says(monkeypatch):
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "1")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "1")
     gc.collect()
     machine = Boards(lambda: True)
     assert machine.make(2 << 20) is None
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")
     assert machine.make(100) is None
     assert machine.open([1, 2, 3, 4, 5], 100) is None

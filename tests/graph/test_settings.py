@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dovetail.graph.core.settings import setting
+from dovetail.graph.core.settings import RENAMED, SETTINGS, _warn_of_old_name, setting
 
 
 def test_a_setting_has_the_type_of_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +37,15 @@ def test_a_misspelt_setting_is_told_once() -> None:
     told = "DOVETAIL_CHEK is no setting of Dovetail, and changes nothing: did you mean DOVETAIL_CHECK?"
     assert done.stderr.count(told) == 1
     assert "SOMETHING_ELSE" not in done.stderr
+
+
+def test_a_renamed_setting_is_read_under_its_old_name_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not RENAMED.keys() & SETTINGS.keys()
+    assert set(RENAMED.values()) <= SETTINGS.keys()
+    _warn_of_old_name.cache_clear()
+    monkeypatch.setenv("DOVETAIL_TUNE", "0")
+    with pytest.warns(FutureWarning, match="DOVETAIL_TUNE is now called DOVETAIL_AUTOTUNE") as told:
+        assert [setting("DOVETAIL_AUTOTUNE") for _ in range(2)] == [0, 0]
+    assert len(told) == 1
+    monkeypatch.setenv("DOVETAIL_AUTOTUNE", "1")
+    assert setting("DOVETAIL_AUTOTUNE") == 1

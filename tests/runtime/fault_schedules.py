@@ -158,7 +158,7 @@ class Suite:
         self.faults = folder / "faults"
         self.faults.mkdir()
         self.peer_timeout_s = peer_timeout_s
-        environment = {"DOVETAIL_FAULTS": f"from:{self.faults}", "DOVETAIL_SHARED_MEMORY": "64"}
+        environment = {"DOVETAIL_FAULTS": f"from:{self.faults}", "DOVETAIL_SHARED_MEMORY_MB": "64"}
         self.cluster = tf.LocalCluster(JOBS, environment=environment)
         self.model = Model(folder)
         self.config = tf.ConfigProto(peer_timeout_s=peer_timeout_s, wait_for_cluster_s=2.0)

@@ -306,7 +306,7 @@ def fuzz_server(
     rng = random.Random(seed)
     outcomes: dict[str, Any] = {"sent": 0, "answers": 0, "steps": 0}
     with tempfile.TemporaryDirectory() as folder:
-        environment = {"DOVETAIL_CHECKPOINT_DIR": folder, "DOVETAIL_LOG": "CRITICAL"}
+        environment = {"DOVETAIL_CHECKPOINT_DIR": folder, "DOVETAIL_LOG_LEVEL": "CRITICAL"}
         with tf.LocalCluster({"a": 1}, environment=environment) as cluster:
             address = cluster.cluster_spec.task_address("a", 0)
             pid = cluster.process("a", 0).pid

@@ -35,7 +35,7 @@ def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
     """A machine with such GPUs, whose kernels are interpreted. Candidates are not timed: they are many, and the interpreter is slow."""
     _random[0] = np.random.default_rng(0)
     with pytest.MonkeyPatch.context() as patch, fake_gpus(gpus) as made:
-        patch.setenv("DOVETAIL_TUNE", "0")
+        patch.setenv("DOVETAIL_AUTOTUNE", "0")
         patch.setattr(compile, "compile_kernel", made.compile_kernel)
         yield made
 

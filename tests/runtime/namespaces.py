@@ -95,7 +95,7 @@ class Machines:
         """Make a machine, join it to the bridge, start its server."""
         (job, index), address = task, TASKS[task]
         command = self.dovetail("server", f"--cluster={self.file}", "-j", job, "-i", str(index), f"--keys={self.keys}")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DOVETAIL_LOG": "INFO"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DOVETAIL_LOG_LEVEL": "INFO"}
         with (self.folder / f"{job}-{index}.log").open("w") as log:
             process = subprocess.Popen(
                 ["unshare", "--net", "sh", "-c", 'echo; read go; exec "$@"', "sh", *command],

@@ -59,8 +59,8 @@ def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.Monk
 def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
     monkeypatch: pytest.MonkeyPatch, shared: str
 ) -> None:
-    monkeypatch.setenv("DOVETAIL_BACKLOG_MB", "32")
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
+    monkeypatch.setenv("DOVETAIL_SEND_QUEUE_MB", "32")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", shared)
     monkeypatch.setattr(memory_pool, "_pools", {})
     peers: list[bytes] = []
 
@@ -80,7 +80,7 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
                 server.reply(peers[0], Message("tensors", {"step": 1, "channels": [0], "without": []}, (tensor,)))
                 sent.append(weakref.ref(tensor))
 
-        with pytest.raises(ResourceExhaustedError, match="DOVETAIL_BACKLOG_MB"):
+        with pytest.raises(ResourceExhaustedError, match="DOVETAIL_SEND_QUEUE_MB"):
             fill()
         held = [one for one in sent if one() is not None]
         assert len(held) <= 5

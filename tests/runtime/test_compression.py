@@ -137,7 +137,7 @@ def test_descriptions_that_lie_are_refused(spec: list[object], says: str) -> Non
 def test_only_who_cannot_read_our_memory_gets_compressed_tensors(
     unpacked: list[int], monkeypatch: pytest.MonkeyPatch, shared: str
 ) -> None:
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", shared)
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", shared)
     monkeypatch.setattr(memory_pool, "_pools", {})
 
     def answer(peer: bytes, message: Message) -> None:
@@ -170,7 +170,7 @@ def test_a_worker_knows_which_steps_ask_for_it() -> None:
 
 @pytest.mark.slow
 def test_a_session_may_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")
     config = dt.ConfigProto(graph_options=dt.GraphOptions(compress_sendrecv=True))
     assert dt.ConfigProto.from_fields(config.to_fields()).graph_options.compress_sendrecv
     with dt.LocalCluster({"ps": 1, "worker": 1}) as cluster, dt.Graph().as_default():

@@ -58,7 +58,7 @@ def is_added_directly(session) -> bool:
 @pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
 @pytest.mark.parametrize("direct", ["0", "1"])
 def test_it_gives_what_is_given_by_messages(pair, monkeypatch, direct, reduction):
-    monkeypatch.setenv("DOVETAIL_DIRECT_UPDATES", direct)
+    monkeypatch.setenv("DOVETAIL_ONE_SIDED_UPDATES", direct)
     sums = Sums(reduction)
     with pair.session() as session:
         for value in (0.1, 0.7, 0.2):

@@ -91,7 +91,7 @@ def test_plans_survive_files_and_pages(pair, tmp_path):
 
 def test_it_can_be_turned_off(pair, monkeypatch):
     y = doubled(variable())
-    monkeypatch.setenv("DOVETAIL_DIRECT_READS", "0")
+    monkeypatch.setenv("DOVETAIL_ONE_SIDED_READS", "0")
     with pair.session() as session:
         session.run(tf.global_variables_initializer())
         np.testing.assert_array_equal(session.run(y), [2, 4])

@@ -60,7 +60,7 @@ def test_training_gives_the_same_bits(pair, monkeypatch, name, resource):
     train, loss, feeds = regression(OPTIMIZERS[name](), resource)
     results = []
     for direct in "01":
-        monkeypatch.setenv("DOVETAIL_DIRECT_UPDATES", direct)
+        monkeypatch.setenv("DOVETAIL_ONE_SIDED_UPDATES", direct)
         with pair.session(isolate_session_state=True) as session:
             session.run(tf.global_variables_initializer())
             losses = []
@@ -117,7 +117,7 @@ def test_it_is_told_what_is_run_where(pair, tmp_path):
     plan.to_html(tmp_path / "page.html")
 
 
-@pytest.mark.parametrize("name", ["DOVETAIL_DIRECT_UPDATES", "DOVETAIL_DIRECT_READS"])
+@pytest.mark.parametrize("name", ["DOVETAIL_ONE_SIDED_UPDATES", "DOVETAIL_ONE_SIDED_READS"])
 def test_it_can_be_turned_off(pair, monkeypatch, name):
     v, x, _, up = counted()
     monkeypatch.setenv(name, "0")

@@ -50,7 +50,7 @@ class Workers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        environment = {"DOVETAIL_FAULTS": f"from:{folder}", "DOVETAIL_SHARED_MEMORY": "0"}
+        environment = {"DOVETAIL_FAULTS": f"from:{folder}", "DOVETAIL_SHARED_MEMORY_MB": "0"}
         self.cluster = tf.LocalCluster({"worker": COUNT}, environment=environment)
         self.sessions = [self.session(i) for i in range(COUNT)]
 

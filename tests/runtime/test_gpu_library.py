@@ -29,7 +29,7 @@ def library(fake):
         return max((i for i, name in enumerate(names) if made.wanted in name), default=0)
 
     with pytest.MonkeyPatch.context() as patch:  # of its own: undone before what `fake` has set is
-        patch.setenv("DOVETAIL_TUNE", "1")
+        patch.setenv("DOVETAIL_AUTOTUNE", "1")
         patch.setattr(kernels, "fastest", fastest)
         yield made
     cublaslt.use(before)

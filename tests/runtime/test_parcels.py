@@ -256,7 +256,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")  # and with keys there is no lane over TCP
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")  # and with keys there is no lane over TCP
 
 
 @pytest.fixture

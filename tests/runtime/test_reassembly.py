@@ -128,7 +128,7 @@ time.sleep(60)
 @pytest.fixture(scope="module")
 def tight() -> Iterator[tf.LocalCluster]:
     """A task that may get 96 MiB more memory than it has, and whose tensors come in messages."""
-    with tf.LocalCluster({"a": 1}, environment={"DOVETAIL_SHARED_MEMORY": "0"}) as cluster:
+    with tf.LocalCluster({"a": 1}, environment={"DOVETAIL_SHARED_MEMORY_MB": "0"}) as cluster:
         with tf.Graph().as_default(), tf.Session(cluster.target("a")) as session:
             session.run(tf.constant(1.0) + 1.0)  # its threads have their stacks
         pid = cluster.process("a", 0).pid
@@ -163,18 +163,18 @@ def test_a_tensor_of_another_task_that_is_too_large_ends_its_step() -> None:
         large = tf.zeros([tf.placeholder_with_default(3 << 20, [])], tf.uint8)
     with tf.device("/job:b"):
         total = tf.reduce_sum(tf.cast(large[:10], tf.int32))
-    environment = {"DOVETAIL_SHARED_MEMORY": "0", "DOVETAIL_MESSAGE_MB": "2"}
+    environment = {"DOVETAIL_SHARED_MEMORY_MB": "0", "DOVETAIL_MAX_MESSAGE_MB": "2"}
     with (
         tf.LocalCluster({"a": 1, "b": 1}, environment=environment) as cluster,
         tf.Session(cluster.target("a")) as session,
     ):
-        with pytest.raises(tf.errors.ResourceExhaustedError, match="the limit is 2097152 .DOVETAIL_MESSAGE_MB"):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="the limit is 2097152 .DOVETAIL_MAX_MESSAGE_MB"):
             session.run(total)
         assert session.run(total, {large: np.zeros(100, np.uint8)}) == 0
 
 
 def test_an_answer_that_is_too_large_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_MESSAGE_MB", "1")
+    monkeypatch.setenv("DOVETAIL_MAX_MESSAGE_MB", "1")
     monkeypatch.setattr(connection_upgrade, "pool_of_process", lambda: None)
     answers = []
 

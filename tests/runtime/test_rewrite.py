@@ -228,7 +228,7 @@ def test_a_backend_is_told_what_to_rewrite() -> None:
 
 
 def test_fast_math_acts_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv("DOVETAIL_DEBUG", "2")
+    monkeypatch.setenv("DOVETAIL_LOG_REWRITES", "2")
     with dt.Graph().as_default(), caplog.at_level(logging.WARNING):
         x = dt.placeholder(dt.float32, [])
         y = dt.add(x + 0.1, 0.2, name="sum")

@@ -33,7 +33,7 @@ def policies(before: str = "SCHED_OTHER", **environment: str) -> list[int]:
 
 
 def test_a_server_s_threads_are_batch_work() -> None:
-    assert os.SCHED_BATCH in policies() and os.SCHED_BATCH not in policies(DOVETAIL_BATCH="0")
+    assert os.SCHED_BATCH in policies() and os.SCHED_BATCH not in policies(DOVETAIL_SCHED_BATCH="0")
 
 
 def test_what_somebody_has_chosen_stays() -> None:

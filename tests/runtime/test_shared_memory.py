@@ -335,7 +335,7 @@ def test_large_tensors_are_lent_between_processes_that_can_read_each_other():
 
 
 def test_nothing_is_lent_when_a_setting_says_so(monkeypatch):
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY", "0")
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")
     monkeypatch.setattr(memory_pool, "_pools", {})
     server[:] = [echo_server()]
     with server[0], Connection(server[0].address) as connection:

@@ -137,8 +137,8 @@ class TestLogs:
             set_up_log("a", 0)
 
     def test_levels_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DOVETAIL_LOG", "LOUD")
-        with pytest.raises(ValueError, match="DOVETAIL_LOG='LOUD': it must be one of .*WARNING"):
+        monkeypatch.setenv("DOVETAIL_LOG_LEVEL", "LOUD")
+        with pytest.raises(ValueError, match="DOVETAIL_LOG_LEVEL='LOUD': it must be one of .*WARNING"):
             set_up_log("a", 0)
 
 
@@ -166,7 +166,7 @@ class TestObserver:
             taken = queue.dequeue()
         with tf.device("/job:worker"):
             total = tf.reduce_sum(v * 2.0)
-        quick = {"DOVETAIL_STALL_S": "0.5", "DOVETAIL_DIRECT_READS": "0"}  # so that the variable is sent
+        quick = {"DOVETAIL_STALL_S": "0.5", "DOVETAIL_ONE_SIDED_READS": "0"}  # so that the variable is sent
         with (
             tf.LocalCluster({"ps": 1, "worker": 2}, environment=quick) as cluster,
             tf.Session(cluster.target("worker")) as session,

@@ -78,7 +78,7 @@ def with_native_stretches(program: Program, at_once: bool = False) -> Program:
     constants = constants_of(program.slots)
     gathered = tuple(_gathered(program.instructions, constants, at_once, program.sent))
     made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))
-    if setting("DOVETAIL_DEBUG"):
+    if setting("DOVETAIL_LOG_REWRITES"):
         found = [f"{call.op} up to {call.node}" for call in runs_of(made.instructions)]
         if found:
             logger.warning("stretches on %s: %s", program.device, ", ".join(found))
