@@ -14,8 +14,8 @@ from ..graph.resources.resource_manager import Context
 from .ir.program import Kernel, Program
 
 if TYPE_CHECKING:
-    from .ir.fused_kernel import FusedNodes
-    from .ir.partition import Unit, UnitStep
+    from .ir.fused_kernel import FusedKernel
+    from .ir.partition import PartitionGraph, PartitionStep
     from .passes.rewrite import Rewrites
 
 
@@ -41,11 +41,11 @@ class Backend(Protocol):
         """
         ...
 
-    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
         """The unit's steps, with those nodes put together that this backend has one kernel for."""
         ...
 
-    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+    def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple.
 
         `context_of`: the `Context` for a stateful node: a group may look up rows of a variable.

@@ -11,13 +11,13 @@ from ..graph.core.dtypes import resource
 from ..graph.core.node import Node, Tensor
 from ..graph.core.opdef import nbytes
 from .cpu.fusion_passes import fuse_for_cpu
-from .fusion.epilogue import EdgedNodes
+from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.inplace import as_run
 from .gpu.fusion_passes import fuse_for_gpu, gpu_rewrites
-from .ir.fused_kernel import FusedNodes, inputs_of, outputs_of
+from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
-from .ir.partition import Unit, UnitStep, node_of
+from .ir.partition import PartitionGraph, PartitionStep, node_of
 from .ir.program import Program
 from .memory.plan import Arena, MemoryPlan, plan_memory
 from .passes.rewrite import Fired, Rewrites, rewrite
@@ -34,7 +34,7 @@ class KernelInfo:
     """
 
     number: int
-    group: FusedNodes
+    group: FusedKernel
     on_gpu: bool = False
 
     @property
@@ -70,7 +70,7 @@ class KernelInfo:
     @property
     def loops(self) -> str:
         """What it computes, in the loop IR; of a product, the work at its edges."""
-        if isinstance(self.group, EdgedNodes):
+        if isinstance(self.group, EpilogueKernel):
             return self.group.text()
         return str(self.group.loops)
 
@@ -81,7 +81,7 @@ class KernelInfo:
             from .cpu.jit import source_of
 
             return source_of(*as_run(self.group)).text
-        if isinstance(self.group, EdgedNodes):
+        if isinstance(self.group, EpilogueKernel):
             from .gpu.bind.gemm_epilogue import likely_source
 
             return likely_source(self.group)
@@ -192,13 +192,13 @@ class DeviceKernels:
     """
 
     device: str
-    unit: Unit
-    rewritten: Unit
+    unit: PartitionGraph
+    rewritten: PartitionGraph
     fired: tuple[Fired, ...]
     fusion: Fusion
     on_gpu: bool = False
     updates: tuple[tuple[str, ...], ...] = ()
-    program: Callable[[Unit], Program] | None = None
+    program: Callable[[PartitionGraph], Program] | None = None
 
     @cached_property
     def stretches(self) -> tuple[StretchInfo, ...]:
@@ -321,7 +321,7 @@ class DeviceKernels:
             return "they share no tensor"
         return "another step takes a result of the first before the second can run, or one kernel would be too large"
 
-    def _between(self, one: FusedNodes, other: FusedNodes) -> Node | None:
+    def _between(self, one: FusedKernel, other: FusedKernel) -> Node | None:
         """A node outside both on a way from one to the other: what takes from the first and gives to the second."""
         reached: dict[Tensor, Node | None] = dict.fromkeys(one.outputs)
         for step in self.fusion.steps:
@@ -330,7 +330,7 @@ class DeviceKernels:
             hits = [t for t in inputs_of(step) if t in reached]
             if step is other:
                 return next((reached[t] for t in hits if reached[t] is not None), None)
-            node = step.nodes[-1] if isinstance(step, FusedNodes) else node_of(step)
+            node = step.nodes[-1] if isinstance(step, FusedKernel) else node_of(step)
             if hits and node is not None:
                 first = next((reached[t] for t in hits if reached[t] is not None), node)
                 reached.update(dict.fromkeys(outputs_of(step), first))
@@ -371,17 +371,17 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _nodes(steps: Sequence[UnitStep]) -> list[Node]:
+def _nodes(steps: Sequence[PartitionStep]) -> list[Node]:
     return [n for n in map(node_of, steps) if n is not None]
 
 
 def explain(
-    unit: Unit,
+    unit: PartitionGraph,
     wanted: Rewrites,
     *,
     small: bool,
     on_gpu: bool = False,
-    program: Callable[[Unit], Program] | None = None,
+    program: Callable[[PartitionGraph], Program] | None = None,
 ) -> DeviceKernels:
     """What a unit becomes.
 

@@ -14,8 +14,8 @@ from .ir.program import Kernel, Program
 from .passes.rewrite import NONE, Rewrites
 
 if TYPE_CHECKING:
-    from .ir.fused_kernel import FusedNodes
-    from .ir.partition import Unit, UnitStep
+    from .ir.fused_kernel import FusedKernel
+    from .ir.partition import PartitionGraph, PartitionStep
 
 
 class NumpyBackend:
@@ -38,11 +38,11 @@ class NumpyBackend:
             return functools.partial(op.reference, context, **attrs)
         return functools.partial(op.reference, **attrs) if attrs else op.reference
 
-    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
         """Nothing: each node is a NumPy call of its own."""
         return unit.steps
 
-    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+    def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """The nodes one by one."""
         return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
 

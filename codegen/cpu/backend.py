@@ -31,10 +31,10 @@ from ..fusion.grouping import has_only_small
 from ..fusion.inplace import as_run, is_held_once, order_of
 from ..fusion.optimizer_loops import ACCUMULATES
 from ..fusion.to_loops import kernel_of
-from ..ir.fused_kernel import FusedNodes
+from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_cost import nanoseconds
-from ..ir.loop_nest import READS, Loops
-from ..ir.program import Call, Guarded, Instruction, Kernel, Loop, Program
+from ..ir.loop_nest import READS, LoopNest
+from ..ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
 from ..reference import NumpyBackend, one_by_one
 from .dispatch import kernel_for
 from .emit.nest import PART, PARTS, ROWS, as_passed
@@ -52,7 +52,7 @@ from .thread_pool import PARALLEL_NS, TOGETHER_NS, cores, ranges_of, share
 from .tiering import WarmingKernel
 
 if TYPE_CHECKING:
-    from ..ir.partition import Unit, UnitStep
+    from ..ir.partition import PartitionGraph, PartitionStep
 
 FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
 STRIP = 512  # columns that a range of columns should have: memory is fast along rows
@@ -82,7 +82,7 @@ class NumbaBackend(NumpyBackend):
         self.check = check
         self._has_lone = False
 
-    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
         """Steps with fused nodes among them."""
         small = self.fuse_small or len(unit.steps) <= FEW_STEPS
         self._has_lone = small and self._has_stretches
@@ -90,9 +90,11 @@ class NumbaBackend(NumpyBackend):
             return unit.steps
         return fuse_for_cpu(unit, self.rewrites, small=small)[1].steps
 
-    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> FusedKernel:
+    def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> CpuFusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
-        return FusedKernel(group, context_of, threads=self.threads, compile_first=self.compile_first, check=self.check)
+        return CpuFusedKernel(
+            group, context_of, threads=self.threads, compile_first=self.compile_first, check=self.check
+        )
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """The op's reference; for some ops one that becomes compiled."""
@@ -131,8 +133,8 @@ def _let_overwrite(instructions: Iterable[Instruction]) -> None:
         if isinstance(step, Loop):
             _let_overwrite((*step.head, *step.body))
             continue
-        call = step.call if isinstance(step, Guarded) else step
-        if isinstance(call, Call) and isinstance(call.kernel, FusedKernel):
+        call = step.call if isinstance(step, Predicated) else step
+        if isinstance(call, Call) and isinstance(call.kernel, CpuFusedKernel):
             call.kernel.dying = frozenset(i for i, slot in enumerate(call.inputs) if slot in call.frees)
 
 
@@ -165,7 +167,7 @@ class _Launch:
     pieces: int  # of what is reduced, each of which notes what it has found
 
 
-class FusedKernel(WarmingKernel):
+class CpuFusedKernel(WarmingKernel):
     """A fused kernel: a function of arrays that gets faster.
 
     Attributes:
@@ -176,7 +178,7 @@ class FusedKernel(WarmingKernel):
 
     def __init__(
         self,
-        group: FusedNodes,
+        group: FusedKernel,
         context_of: ContextOf | None = None,
         *,
         threads: int = 1,
@@ -346,7 +348,7 @@ class FusedKernel(WarmingKernel):
         for i, node in enumerate(self.group.nodes):
             for output in node.outputs if node.type != "Shape" else ():
                 grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
-                kernel = FusedKernel(grown, self._context_of, compile_first=True)
+                kernel = CpuFusedKernel(grown, self._context_of, compile_first=True)
                 at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
                 values = [at[t] for t in (*grown.inputs, *grown.shapes)]
                 mine, theirs = kernel(*values), kernel._reference(*values)
@@ -359,7 +361,7 @@ class FusedKernel(WarmingKernel):
 
 
 def launch_of(
-    group: FusedNodes,
+    group: FusedKernel,
     shapes: Sequence[tuple[int, ...]],
     threads: int,
     split: int | None,
@@ -421,7 +423,7 @@ def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
 
 
 def _ranges(
-    loops: Loops, sizes: Sequence[int], time: float, threads: int, split: int | None, worth_help: float = PARALLEL_NS
+    loops: LoopNest, sizes: Sequence[int], time: float, threads: int, split: int | None, worth_help: float = PARALLEL_NS
 ) -> tuple[tuple[int, int], ...]:
     """How the split axis is divided between threads, if the work takes so many nanoseconds that they are worth it."""
     if split is None:

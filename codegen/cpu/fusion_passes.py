@@ -10,15 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..fusion.fuse import Fusion, fuse
-from ..fusion.inplace import with_overwriting
+from ..fusion.inplace import reuse_inputs_in_place
 from ..ir.loop_cost import OPERATIONS_PER_BYTE
-from ..ir.partition import Unit
-from ..passes.attention_fusion import join_attention
+from ..ir.partition import PartitionGraph
+from ..passes.attention_fusion import fuse_attention
 from ..passes.rewrite import Fired, Rewrites
 from .kernels.attention import TYPES
 
 
-def fuse_for_cpu(unit: Unit, wanted: Rewrites, *, small: bool) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
+def fuse_for_cpu(
+    unit: PartitionGraph, wanted: Rewrites, *, small: bool
+) -> tuple[PartitionGraph, Fusion, tuple[Fired, ...]]:
     """The unit after its first pass, its steps with kernels among them, and what the first pass did.
 
     Args:
@@ -26,6 +28,6 @@ def fuse_for_cpu(unit: Unit, wanted: Rewrites, *, small: bool) -> tuple[Unit, Fu
         wanted: what may be rewritten.
         small: fuse what is too small to gain, too.
     """
-    unit, fired = join_attention(unit, TYPES) if wanted.rules else (unit, ())
+    unit, fired = fuse_attention(unit, TYPES) if wanted.rules else (unit, ())
     fusion = fuse(unit, small=small, again=OPERATIONS_PER_BYTE, numbers=True)
-    return unit, replace(fusion, steps=with_overwriting(unit, fusion.steps)), fired
+    return unit, replace(fusion, steps=reuse_inputs_in_place(unit, fusion.steps)), fired

@@ -17,7 +17,7 @@ import numpy as np
 from ...graph.core.shape import element_count
 from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.resource_manager import VariableState, changing
-from ..ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Recv, Send, Wait
+from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Recv, Send, Wait
 from .dispatch import NodeKernel
 from .emit.epilogue import PIECE, product_update_source
 from .kernels.gemm import Product, product_of
@@ -167,7 +167,7 @@ def _held(steps: Iterable[Instruction], needed: Sequence[int]) -> list[int]:
     """Let these steps keep the slots that are needed after them; gives those that somebody else must let go of."""
     kept: dict[int, None] = {}
     for step in steps:
-        target = step.call if isinstance(step, Guarded) else step
+        target = step.call if isinstance(step, Predicated) else step
         if isinstance(target, Call | Send | Loop):
             mine = [s for s in target.frees if s in needed]
             if mine:
@@ -182,7 +182,7 @@ def _read(step: Instruction) -> Iterable[int]:
         return step.inputs
     if isinstance(step, Send):
         return (step.slot,)
-    if isinstance(step, Guarded):
+    if isinstance(step, Predicated):
         return (*step.checks, *step.call.inputs)
     if isinstance(step, Loop):
         inner = [s for part in (step.head, step.body) for x in part for s in _read(x)]

@@ -25,7 +25,7 @@ from typing import Any
 
 from ...graph.core import philox
 from .. import artifact_cache
-from ..ir.loop_nest import Loops
+from ..ir.loop_nest import LoopNest
 from .emit.nest import NumbaSource, numba_source
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def versions() -> str:
 
 
 @cache
-def source_of(loops: Loops, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
     """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
     return numba_source(loops, versions(), in_place, short_rows)
 

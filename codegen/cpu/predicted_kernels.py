@@ -13,8 +13,8 @@ from ...graph.core.node import Node, Tensor
 from ...graph.core.shape import element_count
 from ..fusion.legality import SUPPORTED
 from ..fusion.optimizer_loops import update_of
-from ..ir.fused_kernel import FusedNodes, inputs_of
-from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, UnitStep, node_of
+from ..ir.fused_kernel import FusedKernel, inputs_of
+from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, PartitionStep, RecvTensor, node_of
 from .dispatch import own_kernel
 from .gemm_epilogue import SMALLEST as SMALLEST_PRODUCT
 from .jit import source_of
@@ -35,7 +35,7 @@ class OwnKernel:
     source: str
 
 
-def own_kernels(steps: Sequence[UnitStep | FusedNodes], fetches: Iterable[Tensor]) -> tuple[OwnKernel, ...]:
+def own_kernels(steps: Sequence[PartitionStep | FusedKernel], fetches: Iterable[Tensor]) -> tuple[OwnKernel, ...]:
     """Those of a unit's steps after fusion, in the order in which they run."""
     joined = dict(_products_of_updates(steps, set(fetches)))
     inside = set(joined.values())
@@ -53,12 +53,12 @@ def own_kernels(steps: Sequence[UnitStep | FusedNodes], fetches: Iterable[Tensor
 
 
 def joined_steps(
-    steps: Sequence[UnitStep | FusedNodes], fetches: Iterable[Tensor]
-) -> tuple[list[UnitStep | FusedNodes], set[Tensor]]:
+    steps: Sequence[PartitionStep | FusedKernel], fetches: Iterable[Tensor]
+) -> tuple[list[PartitionStep | FusedKernel], set[Tensor]]:
     """The steps in the order in which they run, with products before the updates that take them, and the gradients never made."""
     joined = dict(_products_of_updates(steps, set(fetches)))
     moved = set(joined.values())
-    out: list[UnitStep | FusedNodes] = []
+    out: list[PartitionStep | FusedKernel] = []
     for step in steps:
         if isinstance(step, Node) and step in joined:
             out.append(joined[step])
@@ -86,7 +86,9 @@ def _source(node: Node) -> str | None:
     return found[0] if found is not None else None
 
 
-def _products_of_updates(steps: Sequence[UnitStep | FusedNodes], fetched: set[Tensor]) -> Iterator[tuple[Node, Node]]:
+def _products_of_updates(
+    steps: Sequence[PartitionStep | FusedKernel], fetched: set[Tensor]
+) -> Iterator[tuple[Node, Node]]:
     """(update, product) where the product is made piece by piece as the update takes it."""
     users: dict[Tensor, int] = {}
     made: dict[Tensor, tuple[Node, int]] = {}

@@ -13,8 +13,8 @@ from ...graph.core.node import Node
 from ..fusion.fuse import fuse
 from ..fusion.legality import NotFusibleError
 from ..fusion.op_rules import rule_of
-from ..ir.partition import Unit
-from ..ir.program import Call, Guarded, Instruction, Kernel, Loop
+from ..ir.partition import PartitionGraph
+from ..ir.program import Call, Instruction, Kernel, Loop, Predicated
 from .native.planner import NotPlannableError, Planner, Value
 
 
@@ -66,7 +66,7 @@ class LoneKernel:
 
     def _group(self) -> Any:
         node = self._node
-        unit = Unit("", (node,), (), tuple((t.name, t) for t in node.outputs))
+        unit = PartitionGraph("", (node,), (), tuple((t.name, t) for t in node.outputs))
         kernels = fuse(unit, small=True, lone=True).kernels
         return kernels[0] if kernels else None
 
@@ -90,6 +90,6 @@ def without_lone(instructions: Sequence[Instruction]) -> None:
         if isinstance(step, Loop):
             without_lone((*step.head, *step.body))
             continue
-        call = step.call if isinstance(step, Guarded) else step
+        call = step.call if isinstance(step, Predicated) else step
         if isinstance(call, Call) and isinstance(call.kernel, LoneKernel) and call.kernel.kernel is None:
             call.kernel = call.kernel.reference

@@ -24,9 +24,9 @@ from typing import Any
 from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
 from ...graph.core.node import Node, Tensor
 from ..gpu.templates.epilogue import Edge
-from ..ir.fused_kernel import FusedNodes, inputs_of
-from ..ir.loop_nest import COSTLY, Loops, Store, Value
-from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, RecvTensor, Unit, UnitStep
+from ..ir.fused_kernel import FusedKernel, inputs_of
+from ..ir.loop_nest import COSTLY, LoopNest, Store, Value
+from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RecvTensor
 
 ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DBackpropInput": (4, 0)}
 """Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""
@@ -38,7 +38,7 @@ _FENCES = (RecvTensor, BeginLoop, EndLoop, LeaveUnless)
 
 
 @dataclass(frozen=True, slots=True)
-class EdgedNodes(FusedNodes):
+class EpilogueKernel(FusedKernel):
     """An anchor and the kernels at its edges: one kernel. `loops` and axes are those of the kernel behind it, or before it.
 
     `inputs` are the anchor's (or, where there is work before it, what that takes for its tile), then what the kernels read
@@ -54,13 +54,13 @@ class EdgedNodes(FusedNodes):
     """
 
     anchor: Node = None  # type: ignore[assignment]
-    before: tuple[FusedNodes | None, ...] = ()
+    before: tuple[FusedKernel | None, ...] = ()
     reshape: Node | None = None
-    behind: FusedNodes | None = None
+    behind: FusedKernel | None = None
     edges: tuple[Edge | None, ...] = ()
 
     @property
-    def kernels(self) -> list[FusedNodes]:
+    def kernels(self) -> list[FusedKernel]:
         """The kernels at its edges, in the order of `inputs`."""
         return [k for k in (*self.before, self.behind) if k is not None]
 
@@ -71,7 +71,9 @@ class EdgedNodes(FusedNodes):
         return "\n".join(f"{at} {self.anchor.type}: {e.loops}" for at, e in zip(places, self.edges, strict=True) if e)
 
 
-def join_edges(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tuple[UnitStep | FusedNodes, ...]:
+def fuse_epilogues(
+    unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]
+) -> tuple[PartitionStep | FusedKernel, ...]:
     """The steps of a unit after fusion, with kernels joined to the products that they stand beside.
 
     Guarantees: as `fuse`.
@@ -82,8 +84,8 @@ def join_edges(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tuple[Unit
 
 
 class _Joining:
-    def __init__(self, unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> None:
-        self.steps: list[UnitStep | FusedNodes | None] = list(steps)
+    def __init__(self, unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]) -> None:
+        self.steps: list[PartitionStep | FusedKernel | None] = list(steps)
         self.fed = {t for _, t in unit.feeds}
         self.fetched = {t for _, t in unit.fetches}
         self.maker: dict[Tensor, int] = {}
@@ -91,12 +93,12 @@ class _Joining:
         self.fences = [0]  # before each step, how many of what nothing is moved over
         for i, step in enumerate(steps):
             self.fences.append(self.fences[-1] + isinstance(step, _FENCES))
-            if isinstance(step, FusedNodes):
+            if isinstance(step, FusedKernel):
                 self.maker.update(dict.fromkeys(step.outputs, i))
             for t in dict.fromkeys(inputs_of(step)):
                 self.takers.setdefault(t, []).append(i)
 
-    def result(self) -> tuple[UnitStep | FusedNodes, ...]:
+    def result(self) -> tuple[PartitionStep | FusedKernel, ...]:
         for i, step in enumerate(self.steps):
             if isinstance(step, Node) and step.type in ANCHORS and self.is_plain(step):
                 self.join(i, step)
@@ -127,7 +129,7 @@ class _Joining:
 
     # --- behind ----------------------------------------------------------------------------------------------------
 
-    def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedNodes, Edge] | None, Node | None, int]:
+    def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedKernel, Edge] | None, Node | None, int]:
         """The kernel that takes the result, the reshape on the way, and where the kernel stands."""
         none = None, None, at
         tile, reshape = anchor.outputs[0], None
@@ -145,7 +147,7 @@ class _Joining:
         there = takers[0]
         kernel = self.steps[there]
         others = len(takers) > 1 or tile in self.fetched
-        if not isinstance(kernel, FusedNodes) or isinstance(kernel, EdgedNodes) or not self.near(at, there):
+        if not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel) or not self.near(at, there):
             return none
         if kernel.is_guarded:
             return none
@@ -158,12 +160,12 @@ class _Joining:
 
     # --- before ----------------------------------------------------------------------------------------------------
 
-    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedNodes, Edge] | None:
+    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedKernel, Edge] | None:
         """Where a kernel stands that makes an operand, and the kernel."""
         operand = anchor.inputs[which]
         place = self.maker.get(operand)
         kernel = None if place is None else self.steps[place]
-        if place is None or not isinstance(kernel, FusedNodes) or isinstance(kernel, EdgedNodes):
+        if place is None or not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel):
             return None
         alone = kernel.outputs == (operand,) and self.takers[operand] == [at] and anchor.inputs.count(operand) == 1
         if not alone or operand in self.fetched or kernel.is_guarded or not self.near(place, at):
@@ -182,7 +184,7 @@ def _same_columns(before: Tensor, after: Tensor) -> bool:
 # --- kernels as edges ------------------------------------------------------------------------------------------------
 
 
-def edge_behind(kernel: FusedNodes, tile: Tensor, rank: int) -> Edge | None:
+def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
     """A kernel as work on a template's result, which lies over `rank` axes; None when it cannot be that.
 
     All axes of the tile are in the space, and nothing else is; of the axes that are one to the template (those of a stack, or
@@ -198,7 +200,7 @@ def edge_behind(kernel: FusedNodes, tile: Tensor, rank: int) -> Edge | None:
     return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
 
 
-def edge_before(kernel: FusedNodes, rank: int, is_transposed: bool) -> tuple[FusedNodes, Edge] | None:
+def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[FusedKernel, Edge] | None:
     """A kernel as work on an operand, and the kernel with its tile as the first input; None when it is not worth it, or not one.
 
     One input has all axes, and no more bytes than twice what comes out of it; nothing costly is computed. Other inputs have an
@@ -225,7 +227,7 @@ def edge_before(kernel: FusedNodes, rank: int, is_transposed: bool) -> tuple[Fus
     return None if edge is None else (kernel, edge)
 
 
-def _edge(kernel: FusedNodes, position: int, to: Sequence[int]) -> Edge | None:
+def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> Edge | None:
     """The loops with the input in this position as the tile; `to`: the template's axis of each axis of the space."""
     axes = []
     for part in kernel.parts:
@@ -239,14 +241,14 @@ def _edge(kernel: FusedNodes, position: int, to: Sequence[int]) -> Edge | None:
             return v
         return replace(v, data=0 if v.data == position else v.data + 1 if v.data < position else v.data)
 
-    loops = Loops(kernel.loops.reduced, tuple(number(v) for v in kernel.loops.values), kernel.loops.stores)
+    loops = LoopNest(kernel.loops.reduced, tuple(number(v) for v in kernel.loops.values), kernel.loops.stores)
     try:
         return Edge(loops, tuple(axes))
     except ValueError:
         return None
 
 
-def _with_tile(kernel: FusedNodes, edge: Edge, tile: Tensor) -> tuple[FusedNodes, Edge]:
+def _with_tile(kernel: FusedKernel, edge: Edge, tile: Tensor) -> tuple[FusedKernel, Edge]:
     """With the tile itself as one more output, for others."""
     number = next(i for i, v in enumerate(edge.loops.values) if v.op == "load" and v.data == 0)
     store = Store(number, tuple(range(len(edge.loops.reduced))))
@@ -260,14 +262,14 @@ def _with_tile(kernel: FusedNodes, edge: Edge, tile: Tensor) -> tuple[FusedNodes
     return kernel, Edge(replace(edge.loops, stores=(*edge.loops.stores, store)), edge.axes)
 
 
-def tile_of(kernel: FusedNodes, edge: Edge) -> int:
+def tile_of(kernel: FusedKernel, edge: Edge) -> int:
     """The position of the input that is the tile."""
     own = [v for v in kernel.loops.values if v.op == "load"]
     renamed = [v for v in edge.loops.values if v.op == "load"]
     return next(int(a.data) for a, b in zip(own, renamed, strict=True) if b.data == 0)
 
 
-def _beside(kernel: FusedNodes, edge: Edge) -> list[Tensor]:
+def _beside(kernel: FusedKernel, edge: Edge) -> list[Tensor]:
     """What a kernel reads beside its tile."""
     tile = tile_of(kernel, edge)
     return [t for i, t in enumerate(kernel.inputs) if i != tile]
@@ -277,8 +279,8 @@ def _joined(
     anchor: Node,
     before: Sequence[Sequence[Any] | None],
     reshape: Node | None,
-    behind: tuple[FusedNodes, Edge] | None,
-) -> EdgedNodes:
+    behind: tuple[FusedKernel, Edge] | None,
+) -> EpilogueKernel:
     """Everything as one step."""
     loaded, looked = operands_of(anchor)
     inputs: list[Tensor] = list(loaded)
@@ -302,11 +304,11 @@ def _joined(
         shapes += behind[0].shapes
         outputs = behind[0].outputs
     base = behind[0] if behind is not None else next(b for b in before if b is not None)[0]
-    told = {f.name: getattr(base, f.name) for f in fields(FusedNodes)}
+    told = {f.name: getattr(base, f.name) for f in fields(FusedKernel)}
     told |= {"nodes": tuple(nodes), "inputs": (*inputs, *beside), "shapes": tuple(shapes), "outputs": outputs}
     kernels = tuple(None if b is None else b[0] for b in before)
     edges = (*(None if b is None else b[1] for b in before), None if behind is None else behind[1])
-    return EdgedNodes(
+    return EpilogueKernel(
         **told,
         anchor=anchor,
         before=kernels,
@@ -324,7 +326,7 @@ def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     return anchor.inputs, ()
 
 
-def given_to(kernel: FusedNodes, edge: Edge, tile: Any, beside: Sequence[Any]) -> list[Any]:
+def given_to(kernel: FusedKernel, edge: Edge, tile: Any, beside: Sequence[Any]) -> list[Any]:
     """A kernel's inputs in its own order, from those of the template."""
     rest = list(beside)
     rest.insert(tile_of(kernel, edge), tile)

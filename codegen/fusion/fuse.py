@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from ...graph.core.dtypes import DType
 from ...graph.core.node import Node, Tensor
 from ...graph.core.opdef import size
-from ..ir.fused_kernel import FusedNodes
+from ..ir.fused_kernel import FusedKernel
 from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS
-from ..ir.partition import Unit, UnitStep, node_of
-from ..passes.rng import with_streams
+from ..ir.partition import PartitionGraph, PartitionStep, node_of
+from ..passes.rng import functionalize_random
 from .grouping import BATCH, SMALL, Walk
 from .legality import SUPPORTED, NotFusibleError
-from .merge import Group
-from .rematerialize import Again, computed_again
+from .merge import FusionGroup
+from .rematerialize import Rematerialized, rematerialize
 from .to_loops import write_kernel
 
 ALONE = 1 << 16
@@ -34,17 +34,17 @@ class Fusion:
     """What fusion made of a unit's steps, and why nodes are where they are.
 
     Attributes:
-        steps: the unit's steps, with `FusedNodes` among them.
+        steps: the unit's steps, with `CpuFusedKernel` among them.
         reasons: node name -> why it is in no kernel (nodes that have none of their own are left out).
     """
 
-    steps: tuple[UnitStep | FusedNodes, ...]
+    steps: tuple[PartitionStep | FusedKernel, ...]
     reasons: dict[str, str]
 
     @property
-    def kernels(self) -> list[FusedNodes]:
+    def kernels(self) -> list[FusedKernel]:
         """The kernels, in the order in which they run."""
-        return [s for s in self.steps if isinstance(s, FusedNodes)]
+        return [s for s in self.steps if isinstance(s, FusedKernel)]
 
     def __str__(self) -> str:
         lines = []
@@ -57,21 +57,21 @@ class Fusion:
 class _Result:
     """The kernels of the groups that a walk has formed."""
 
-    def __init__(self, walk: Walk, lone: bool, again: Again) -> None:
+    def __init__(self, walk: Walk, lone: bool, again: Rematerialized) -> None:
         self.walk = walk
         self.again = again
         self.lone = lone
         self.unit = walk.unit
         self.views = walk.views
         self.reasons = walk.reasons
-        self.home: dict[Node, Group] = {}
+        self.home: dict[Node, FusionGroup] = {}
 
     def result(self) -> Fusion:
         """The groups that are worth it, in the places of their last nodes."""
         if not self.walk.groups:
             return self.fusion(self.unit.steps)
         takers = self.walk.takers
-        kernels: dict[Node, FusedNodes] = {}
+        kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
         place = {node_of(step): i for i, step in enumerate(self.unit.steps)}
         self.home = {n: g for g in self.walk.groups for n in self.own(g)}
@@ -93,7 +93,7 @@ class _Result:
         inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
         gone.update(self.dropped(sorted(inside, key=place.__getitem__), takers, gone))
         gone.update(self.unasked(kernels.values(), takers, gone))
-        steps: list[UnitStep | FusedNodes] = []
+        steps: list[PartitionStep | FusedKernel] = []
         for step in self.unit.steps:
             node = node_of(step)
             if node in kernels:
@@ -102,12 +102,12 @@ class _Result:
                 steps.append(step)
         return self.fusion(tuple(steps))
 
-    def own(self, group: Group) -> list[Node]:
+    def own(self, group: FusionGroup) -> list[Node]:
         """The nodes that a group runs for everybody."""
         copies = self.again.of(group)
         return [n for n in group.nodes if n not in self.views and n not in copies]
 
-    def fusion(self, steps: tuple[UnitStep | FusedNodes, ...]) -> Fusion:
+    def fusion(self, steps: tuple[PartitionStep | FusedKernel, ...]) -> Fusion:
         return Fusion(
             steps, self.reasons | dict.fromkeys((n.name for n in self.walk.passed), "it is too small to gain")
         )
@@ -122,13 +122,13 @@ class _Result:
                 left.add(view)
         return out
 
-    def unasked(self, kernels: Iterable[FusedNodes], takers: dict[Tensor, list[object]], gone: set[Node]) -> set[Node]:
+    def unasked(self, kernels: Iterable[FusedKernel], takers: dict[Tensor, list[object]], gone: set[Node]) -> set[Node]:
         """Shapes that only kernels take which know them."""
         found = {n for k in kernels for n in k.nodes if n.type == "Shape"}
         found -= {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
         return {n for n in found if all(isinstance(t, Node) and t in gone for t in takers.get(n.outputs[0], ()))}
 
-    def check_worth(self, group: Group, own: Sequence[Node]) -> None:
+    def check_worth(self, group: FusionGroup, own: Sequence[Node]) -> None:
         if len(own) < 2 and not self.lone and not self.is_worth_alone(own[0]):
             raise NotFusibleError("nothing to fuse it with")
         if all(n.type in LOOKUPS or self.walk.patterns[n].is_view for n in own):
@@ -152,7 +152,7 @@ class _Result:
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 
-    def kernel(self, group: Group, takers: dict[Tensor, list[object]], members: set[Node]) -> FusedNodes:
+    def kernel(self, group: FusionGroup, takers: dict[Tensor, list[object]], members: set[Node]) -> FusedKernel:
         """The kernel of a finished group."""
         number = {axis: i for i, axis in enumerate(group.space)}
         outputs = [
@@ -181,7 +181,7 @@ class _Result:
             return False
         return not (isinstance(taker, Node) and tensor.op in self.again.of(self.home.get(taker)))
 
-    def guarded(self, kernel: FusedNodes) -> FusedNodes:
+    def guarded(self, kernel: FusedKernel) -> FusedKernel:
         """The kernel with what tells whether its nodes are dead."""
         made = {t for n in kernel.nodes for t in n.outputs}
         taken = dict.fromkeys(t for n in kernel.nodes for t in n.inputs if t not in made)
@@ -192,7 +192,7 @@ class _Result:
 
 
 def fuse(
-    unit: Unit,
+    unit: PartitionGraph,
     *,
     small: bool = False,
     lone: bool = False,
@@ -215,6 +215,6 @@ def fuse(
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(with_streams(unit), small=small, types=types, numbers=numbers, longest=longest)
+    walk = Walk(functionalize_random(unit), small=small, types=types, numbers=numbers, longest=longest)
     walk.walk()
-    return _Result(walk, lone, computed_again(walk, again) if again else Again()).result()
+    return _Result(walk, lone, rematerialize(walk, again) if again else Rematerialized()).result()

@@ -32,13 +32,13 @@ from functools import cached_property
 from ...graph.core.dtypes import DType, resource
 from ...graph.core.node import Node, Tensor
 from ...graph.core.shape import Dims, element_count
-from ..ir.index_maps import EXTREMES, LOOKUPS, Pattern, pattern_of
-from ..ir.partition import AwaitNode, RecvTensor, RunGuarded, SendTensor, Unit, node_of, taken_by
-from ..ir.predicates import Guards, Sources, asked_for
-from ..ir.symbolic_shape import STEERING, Sizes
+from ..ir.index_maps import EXTREMES, LOOKUPS, IndexMaps, index_maps_of
+from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of
+from ..ir.predicates import Predicate, Predicates, asked_for
+from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from ..passes.rng import DRAWN
 from .legality import SUPPORTED, NotFusibleError, check_types
-from .merge import Axes, Axis, Group, Join, merged
+from .merge import Axes, Axis, FusionGroup, Join, merged
 from .op_rules import rule_of
 from .to_loops import write_alone
 
@@ -51,7 +51,7 @@ BATCH = 64  # what a size that only the running graph knows counts as
 SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
 
 
-def has_only_small(unit: Unit) -> bool:
+def has_only_small(unit: PartitionGraph) -> bool:
     """Whether nothing that the unit computes is worth a kernel, because all its tensors are small: the quick answer."""
     tensors = [t for _, t in unit.feeds]
     for step in unit.steps:
@@ -59,7 +59,7 @@ def has_only_small(unit: Unit) -> bool:
             tensors += step.outputs
         elif isinstance(step, RecvTensor):
             tensors += () if step.tensor is None else (step.tensor,)
-        elif isinstance(step, RunGuarded):
+        elif isinstance(step, RunPredicated):
             tensors += step.node.outputs
         elif not isinstance(step, SendTensor | AwaitNode):
             return False  # a loop
@@ -81,7 +81,7 @@ class Walk:
 
     def __init__(
         self,
-        unit: Unit,
+        unit: PartitionGraph,
         *,
         small: bool,
         types: Sequence[DType] = SUPPORTED,
@@ -94,24 +94,24 @@ class Walk:
         self.longest = longest
         self.small = small
         self.fed = {t for _, t in unit.feeds}
-        self.open: dict[Group, None] = {}  # in order
-        self.group_of: dict[Tensor, Group] = {}  # tensors that a group makes
-        self.patterns: dict[Node, Pattern] = {}
+        self.open: dict[FusionGroup, None] = {}  # in order
+        self.group_of: dict[Tensor, FusionGroup] = {}  # tensors that a group makes
+        self.patterns: dict[Node, IndexMaps] = {}
         self.views: set[Node] = set()  # that stand by themselves
-        self.reading: set[Group] = set()  # open ones that read rows of variables
+        self.reading: set[FusionGroup] = set()  # open ones that read rows of variables
         self.at_hand: set[Node] = set()  # those of them that may be copied here
         self.reasons: dict[str, str] = {}
-        self.groups: dict[Group, None] = {}
+        self.groups: dict[FusionGroup, None] = {}
         self.choosing: set[Node] = set()
         self.depth: dict[Node, int] = {}  # how many values nodes make one from the other
         self.part = 0
         self.passed: list[Node] = []
         self.small_dims: dict[Dims, bool] = {}
-        self.guards = Guards()
+        self.guards = Predicates()
         self.guarded: dict[Node, tuple[Node | int, ...]] = {}
         self.asked = asked_for(unit)
         self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where its shape says more than its static one
-        self.sizes = Sizes(self.makers)
+        self.sizes = SymbolicShapes(self.makers)
 
     def walk(self) -> None:
         """Form the groups."""
@@ -119,11 +119,11 @@ class Walk:
             sources = self.guards.see(step)
             if isinstance(step, Node):
                 self.node(step, sources)
-            elif isinstance(step, RunGuarded):
+            elif isinstance(step, RunPredicated):
                 self.guarded[step.node] = step.after
                 self.node(step.node, sources)
             elif isinstance(step, SendTensor):
-                self.taken(taken_by(step))
+                self.taken(inputs_of_step(step))
             elif not isinstance(step, AwaitNode):
                 # A kernel runs in the place of its last node: what joined it behind a receive would make the others wait for
                 # another task, with nothing done meanwhile.
@@ -132,7 +132,7 @@ class Walk:
                     self.at_hand.clear()
                     self.part += 1
 
-    def node(self, node: Node, sources: Sources) -> None:
+    def node(self, node: Node, sources: Predicate) -> None:
         self.see(node)
         if node.type in ("Const", "Placeholder"):
             return
@@ -151,7 +151,7 @@ class Walk:
             if node in self.asked:
                 raise NotFusibleError("it tells others whether its branch is taken")
             rule_of(node)
-            pattern = self.patterns[node] = pattern_of(node).with_sizes(node, self.sizes)
+            pattern = self.patterns[node] = index_maps_of(node).with_sizes(node, self.sizes)
             check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
             if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
                 self.check_length(pattern)
@@ -185,7 +185,7 @@ class Walk:
                 self.makers.update(dict.fromkeys(node.outputs, node))
             self.sizes.see(node)
 
-    def scattered(self, node: Node, pattern: Pattern, sources: Sources) -> None:
+    def scattered(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
         """Put a sum over segments behind what makes its rows, if nobody else takes anything of that; or by itself. Nothing follows it."""
         group = self.group_of.get(node.inputs[0])
         if group is not None and group in self.open and group.sources == sources and not group.reduced:
@@ -202,7 +202,7 @@ class Walk:
         self.start(node, pattern, sources)
         self.close_scatter(next(reversed(self.groups)))
 
-    def close_scatter(self, group: Group) -> None:
+    def close_scatter(self, group: FusionGroup) -> None:
         """Let nothing more come into a group."""
         group.scatters = True
         self.open.pop(group, None)
@@ -212,20 +212,20 @@ class Walk:
         """For each tensor who takes it: nodes, and steps that are none; None for a fetch."""
         out: dict[Tensor, list[object]] = {}
         for step in self.unit.steps:
-            for t in taken_by(step):
+            for t in inputs_of_step(step):
                 out.setdefault(t, []).append(node_of(step) or step)
         for _, t in self.unit.fetches:
             out.setdefault(t, []).append(None)
         return out
 
-    def check_length(self, pattern: Pattern) -> None:
+    def check_length(self, pattern: IndexMaps) -> None:
         """Leave long running sums, and places of extremes along long axes, to templates that go along these once."""
         (along,) = pattern.reduced
         size = pattern.sizes[along]
         if size is None or size > self.longest:
             raise NotFusibleError("its axis is long, or of a size that is not known: a template goes along that once")
 
-    def is_number(self, node: Node, pattern: Pattern) -> bool:
+    def is_number(self, node: Node, pattern: IndexMaps) -> bool:
         """Whether it makes one number from others, which each group may compute for itself."""
         return self.numbers and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
 
@@ -251,7 +251,7 @@ class Walk:
             if group is not None and group in self.open:
                 del self.open[group]
 
-    def known(self, group: Group, tensor: Tensor) -> Axes | None:
+    def known(self, group: FusionGroup, tensor: Tensor) -> Axes | None:
         """A tensor's axes in a group, if it makes or reads it, or would through views."""
         found = group.dims.get(tensor)
         if found is not None or tensor.op not in self.at_hand:
@@ -270,7 +270,7 @@ class Walk:
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
-    def joined(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
+    def joined(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
         """Put the node into an open group, if there is one that it fits into."""
         data = pattern.data_of(node)
         makers = [
@@ -297,12 +297,12 @@ class Walk:
             return True
         return False
 
-    def deep(self, groups: Iterable[Group], node: Node) -> int:
+    def deep(self, groups: Iterable[FusionGroup], node: Node) -> int:
         """How many values groups would make one from the other up to a node."""
         before = max([g.depth.get(t, 0) for g in groups for t in node.inputs], default=0)
         return before + self.depth[node]
 
-    def lifted(self, node: Node, pattern: Pattern, sources: Sources) -> bool:
+    def lifted(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
         """Put a reduction into a closed group that makes what it reduces, and has all it takes, if there is one."""
         if not pattern.reduced or pattern.scanned is not None or pattern.before or node.opdef.is_stateful:
             return False
@@ -342,19 +342,19 @@ class Walk:
             for t in group.made:
                 self.group_of[t] = main
 
-    def start(self, node: Node, pattern: Pattern, sources: Sources) -> None:
+    def start(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
         """A new group of one node."""
         axes = {
             label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)
         }  # what is unknown comes with the node
-        group = Group(
+        group = FusionGroup(
             [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part,
             scanned=pattern.scanned,
         )  # fmt: skip
         self.open[group] = self.groups[group] = None
         self.add(group, node, pattern, axes)
 
-    def add(self, group: Group, node: Node, pattern: Pattern, mapping: dict[int, Axis]) -> None:
+    def add(self, group: FusionGroup, node: Node, pattern: IndexMaps, mapping: dict[int, Axis]) -> None:
         for t, labels in pattern.data_of(node):
             self.read(group, t, tuple(None if x is None else mapping[x] for x in labels))
         group.nodes.append(node)
@@ -374,7 +374,7 @@ class Walk:
             if label in pattern.unknown:
                 axis.unknown |= pattern.unknown[label]
 
-    def read(self, group: Group, tensor: Tensor, axes: Axes) -> None:
+    def read(self, group: FusionGroup, tensor: Tensor, axes: Axes) -> None:
         """Let a group read a tensor; of a view, it reads what is viewed and gets a copy of the view."""
         if tensor in group.dims:
             return

@@ -1,7 +1,7 @@
 """Kernels that write where an input was, which nobody needs any more.
 
 A result that takes the place of an input needs no memory of its own, and no cache lines beside those that the input is in. What a
-unit's steps tell beforehand is which inputs die with a kernel (`with_overwriting`); whether an array is really held by nobody else
+unit's steps tell beforehand is which inputs die with a kernel (`reuse_inputs_in_place`); whether an array is really held by nobody else
 (a user who fetched it, a message on its way, a variable, a list of a loop, a view) shows when the kernel runs (`is_held_once`).
 
 An input is overwritten by an output when
@@ -23,9 +23,9 @@ import numpy as np
 
 from ...graph.core.node import Node, Tensor
 from ...graph.resources.buffer_pool import LARGE, buffers
-from ..ir.fused_kernel import FusedNodes, inputs_of
-from ..ir.loop_nest import READS, Loops
-from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, RunGuarded, Unit, UnitStep
+from ..ir.fused_kernel import FusedKernel, inputs_of
+from ..ir.loop_nest import READS, LoopNest
+from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RunPredicated
 from .range_analysis import has_short_rows
 
 Pairs = tuple[tuple[int, int], ...]
@@ -34,7 +34,9 @@ _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropInput
 """Nodes whose results are always new, and that keep nothing."""
 
 
-def with_overwriting(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tuple[UnitStep | FusedNodes, ...]:
+def reuse_inputs_in_place(
+    unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]
+) -> tuple[PartitionStep | FusedKernel, ...]:
     """A unit's steps with the kernels told which of their inputs they may overwrite."""
     kept = {t for _, t in (*unit.feeds, *unit.fetches)}
     made: dict[Tensor, int] = {}  # by kernels -> the part of a loop that it was made in
@@ -43,8 +45,8 @@ def with_overwriting(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tupl
     for i, step in enumerate(steps):
         if isinstance(step, BeginLoop | LeaveUnless | EndLoop):
             part += 1
-        node = step.node if isinstance(step, RunGuarded) else step
-        makes = isinstance(step, FusedNodes) or isinstance(node, Node) and node.type in _PRODUCTS
+        node = step.node if isinstance(step, RunPredicated) else step
+        makes = isinstance(step, FusedKernel) or isinstance(node, Node) and node.type in _PRODUCTS
         taken = inputs_of(step)
         for t in taken:
             if makes:
@@ -52,14 +54,14 @@ def with_overwriting(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tupl
             else:
                 kept.add(t)
         if makes:
-            assert isinstance(node, FusedNodes | Node)
+            assert isinstance(node, FusedKernel | Node)
             made.update(dict.fromkeys(node.outputs, part))
     out = list(steps)
     part = 0
     for i, step in enumerate(steps):
         if isinstance(step, BeginLoop | LeaveUnless | EndLoop):
             part += 1
-        elif isinstance(step, FusedNodes) and not any(step.loops.reduced):
+        elif isinstance(step, FusedKernel) and not any(step.loops.reduced):
             taken = (*step.inputs, *step.shapes)
             dying = [
                 j
@@ -72,7 +74,7 @@ def with_overwriting(unit: Unit, steps: Sequence[UnitStep | FusedNodes]) -> tupl
     return tuple(out)
 
 
-def _pairs(group: FusedNodes, dying: Iterable[int]) -> Pairs:
+def _pairs(group: FusedKernel, dying: Iterable[int]) -> Pairs:
     """(input, output) of each output that can lie where a dying input was."""
     pairs: list[tuple[int, int]] = []
     free = set(range(len(group.outputs)))
@@ -104,14 +106,14 @@ def order_of(inputs: int, outputs: int, pairs: Pairs) -> Order:
     return Order((*first, *rest), (*where, *(j for j in range(outputs) if j not in where)))
 
 
-def reordered(loops: Loops, order: Order) -> Loops:
+def reordered(loops: LoopNest, order: Order) -> LoopNest:
     """The same kernel with its arguments in this order."""
     at = {old: new for new, old in enumerate(order.inputs)}
     values = tuple(replace(v, data=at[v.data]) if v.op in READS else v for v in loops.values)
-    return Loops(loops.reduced, values, tuple(loops.stores[j] for j in order.outputs))
+    return LoopNest(loops.reduced, values, tuple(loops.stores[j] for j in order.outputs))
 
 
-def as_run(group: FusedNodes) -> tuple[Loops, int, bool]:
+def as_run(group: FusedKernel) -> tuple[LoopNest, int, bool]:
     """The loops of a group as a CPU runs them, how many outputs overwrite inputs (the first ones), and whether its rows are short."""
     if not group.overwrites:
         return group.loops, 0, has_short_rows(group.loops, group.joined_sizes())

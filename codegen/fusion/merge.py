@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...graph.core.node import Node, Tensor
-from ..ir.index_maps import Labels, Pattern
-from ..ir.predicates import NONE, Sources
+from ..ir.index_maps import AxisMap, IndexMaps
+from ..ir.predicates import NONE, Predicate
 from ..ir.symbolic_shape import Size
 
 
@@ -36,12 +36,12 @@ Axes: TypeAlias = "tuple[Axis | None, ...]"
 
 
 @dataclass(eq=False, slots=True)
-class Group:
+class FusionGroup:
     """A kernel in the making."""
 
     space: list[Axis]
     reduced: set[Axis]
-    sources: Sources = NONE  # why all of it may be dead
+    sources: Predicate = NONE  # why all of it may be dead
     nodes: list[Node] = field(default_factory=list)
     dims: dict[Tensor, Axes] = field(default_factory=dict)  # of what it makes and what it reads
     made: set[Tensor] = field(default_factory=set)
@@ -71,8 +71,8 @@ class Join:
         mapping: the node's labels -> axes of the main group.
     """
 
-    main: Group
-    rest: list[Group]
+    main: FusionGroup
+    rest: list[FusionGroup]
     same: dict[Axis, Axis]
     reduced: set[Axis]
     scanned: bool | None
@@ -80,10 +80,10 @@ class Join:
 
 
 def merged(
-    groups: Sequence[Group],
-    data: Sequence[tuple[Tensor, Labels]],
-    pattern: Pattern,
-    known: Callable[[Group, Tensor], Axes | None],
+    groups: Sequence[FusionGroup],
+    data: Sequence[tuple[Tensor, AxisMap]],
+    pattern: IndexMaps,
+    known: Callable[[FusionGroup, Tensor], Axes | None],
 ) -> Join | None:
     """The groups and a node as one; None when they don't fit. Changes nothing.
 
@@ -153,7 +153,7 @@ def merged(
     return Join(main, rest, same, reduced, ways.pop() if ways else None, mapping)
 
 
-def _guess(group: Group, pattern: Pattern, mapping: dict[int, Axis]) -> None:
+def _guess(group: FusionGroup, pattern: IndexMaps, mapping: dict[int, Axis]) -> None:
     """A label unknown to the group is the axis in its place in the group's space, if that is known to have the very size."""
     if len(pattern.space) != len(group.space):
         return

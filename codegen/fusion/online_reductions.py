@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir.loop_nest import Loops
+from ..ir.loop_nest import LoopNest
 
 SOFTMAX, VARIANCE = "softmax", "variance"
 
@@ -35,7 +35,7 @@ class Pair:
     mean: int = -1
 
 
-def pairs_of(loops: Loops, *, whole: bool = True) -> dict[int, Pair]:
+def pairs_of(loops: LoopNest, *, whole: bool = True) -> dict[int, Pair]:
     """The pairs, by their first reductions.
 
     `whole`: the loops are not a part of others, made to store reductions: an output that is a sum wants its very value.
@@ -63,7 +63,7 @@ def pairs_of(loops: Loops, *, whole: bool = True) -> dict[int, Pair]:
     return out
 
 
-def _users(loops: Loops, number: int, whole: bool) -> list[int]:
+def _users(loops: LoopNest, number: int, whole: bool) -> list[int]:
     """The values that are made from a value; -1 for an output."""
     users = [i for i, v in enumerate(loops.values) if number in v.args]
     return users + [-1 for s in loops.stores if whole and s.value == number]

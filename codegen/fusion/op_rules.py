@@ -12,16 +12,16 @@ import numpy as np
 
 from ...graph.core.dtypes import bfloat16, bool_, float16, float32, int64
 from ...graph.core.node import Node, Tensor
-from ..ir.loop_nest import LoopsBuilder, Scan
+from ..ir.loop_nest import LoopNestBuilder, Scan
 from .legality import NotFusibleError
 from .tracer import Symbol, SymbolicMath, literal, python_number
 
-Rule = Callable[[LoopsBuilder, Node, Sequence[int]], Sequence[int]]
+Rule = Callable[[LoopNestBuilder, Node, Sequence[int]], Sequence[int]]
 """(builder, node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row
 that is looked up) -> values of the outputs."""
 
 
-def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _scalar_rule(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     op = node.opdef
     assert op.scalar is not None
     result = op.scalar(SymbolicMath(), *[Symbol(builder, i) for i in inputs], **op.kernel_attrs(node.attrs))
@@ -30,7 +30,7 @@ def _scalar_rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Se
     return [result.number]
 
 
-def _same(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _same(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     return [inputs[0]]
 
 
@@ -40,11 +40,11 @@ def _constant(value: int) -> Rule:
     ]
 
 
-def _add(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _add(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     return [builder.apply("add", inputs[0], inputs[1])]
 
 
-def _select(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _select(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     return [builder.apply("select", *inputs)]
 
 
@@ -52,25 +52,25 @@ def _reduction(kind: str) -> Rule:
     return lambda builder, node, inputs: [builder.reduce(kind, inputs[0])]
 
 
-def _mean(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _mean(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     dtype = builder.dtype(inputs[0])
     if not dtype.is_floating:
         raise NotFusibleError("the mean of integers stays with NumPy, which checks for an empty one")
     return [builder.apply("div", builder.reduce("sum", inputs[0]), builder.count(dtype))]
 
 
-def _l2_loss(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _l2_loss(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     total = builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))
     return [builder.apply("div", total, builder.constant(2.0, builder.dtype(total)))]
 
 
-def _softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _softmax(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     (x,) = inputs
     e = builder.apply("exp", builder.apply("sub", x, builder.reduce("max", x)))
     return [builder.apply("div", e, builder.reduce("sum", e))]
 
 
-def _layer_norm(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _layer_norm(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     x, *affine = inputs
     apply, dtype = builder.apply, builder.dtype(x)
     centred = apply("sub", x, apply("div", builder.reduce("sum", x), builder.count(dtype)))
@@ -80,16 +80,16 @@ def _layer_norm(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Seq
     return [apply("add", apply("mul", y, affine[0]), affine[1]) if affine else y]
 
 
-def _log_softmax_of(builder: LoopsBuilder, x: int) -> int:
+def _log_softmax_of(builder: LoopNestBuilder, x: int) -> int:
     shifted = builder.apply("sub", x, builder.reduce("max", x))
     return builder.apply("sub", shifted, builder.apply("log", builder.reduce("sum", builder.apply("exp", shifted))))
 
 
-def _log_softmax(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _log_softmax(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     return [_log_softmax_of(builder, inputs[0])]
 
 
-def _cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     logits, y = inputs
     apply = builder.apply
     log_p = _log_softmax_of(builder, logits)
@@ -99,7 +99,7 @@ def _cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> 
     return [loss, apply("sub", apply("mul", apply("exp", log_p), builder.reduce("sum", y)), y)]
 
 
-def _sparse_cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _sparse_cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     """The loss of a label that there is not, which nobody refused before, is NaN, and so is its gradient."""
     logits, label, position = inputs
     apply, dtype = builder.apply, builder.dtype(logits)
@@ -113,12 +113,12 @@ def _sparse_cross_entropy(builder: LoopsBuilder, node: Node, inputs: Sequence[in
     return [loss, apply("sub", apply("exp", log_p), apply("select", found, one, zero))]
 
 
-def _one_hot(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _one_hot(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     index, on, off, position = inputs
     return [builder.apply("select", builder.apply("eq", _as_position(builder, index), position), on, off)]
 
 
-def _looked_up(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _looked_up(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     return [inputs[-1]]
 
 
@@ -128,7 +128,7 @@ def _scan(kind: str) -> Rule:
     ]
 
 
-def _drawn(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _drawn(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     """The numbers; in a narrow type, the first bits of those of float32."""
     number, dtype = inputs[-1], node.outputs[0].dtype
     if builder.dtype(number) is dtype:
@@ -139,14 +139,14 @@ def _drawn(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence
     return [builder.apply("cast", builder.apply("mul", whole, back), dtype=dtype)]
 
 
-def _as_position(builder: LoopsBuilder, number: int) -> int:
+def _as_position(builder: LoopNestBuilder, number: int) -> int:
     return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
 
 
 def _extreme(kind: str) -> Rule:
     """The first place of the largest or smallest element, or of a NaN."""
 
-    def rule(builder: LoopsBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+    def rule(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
         x, position = inputs
         apply, dtype = builder.apply, builder.dtype(inputs[0])
         if dtype is bool_:

@@ -16,7 +16,7 @@ import numpy as np
 from ...graph.core.dtypes import DType
 from ...graph.core.node import Node
 from ...graph.ops.state.training import RULES, UpdateRule
-from ..ir.loop_nest import Loops, LoopsBuilder
+from ..ir.loop_nest import LoopNest, LoopNestBuilder
 from .legality import NotFusibleError
 from .table_loops import owned_row
 from .tracer import Symbol, SymbolicMath
@@ -55,7 +55,7 @@ class _Array(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 @lru_cache(maxsize=256)
-def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loops:
+def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> LoopNest:
     """An optimizer's rule over all elements: inputs in the order of its op, the new values as outputs.
 
     >>> print(update("GradientDescent", float32, ()))
@@ -70,7 +70,7 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
     found: UpdateRule = RULES[rule]
     places = 1 + len(found.slots)
     names = ["var", *found.slots, *found.before, found.gradient, *found.after]
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     arrays = {
         name: _Array(Symbol(builder, builder.load(i, dtype, [0] if i < places or name == found.gradient else [])))
         for i, name in enumerate(names)
@@ -86,7 +86,7 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
 @lru_cache(maxsize=256)
 def sparse_update(
     rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], index: DType, summed: DType | None = None
-) -> Loops:
+) -> LoopNest:
     """An optimizer's rule over the rows that are named, each once: inputs as of `update`, and then the numbers of the rows.
 
     `summed`: rows may be named several times. Then one more input says who makes the step of each row of the variable, as a place
@@ -103,7 +103,7 @@ def sparse_update(
       store out0[v0, d1] = v5
     """
     dense, places = update(rule, dtype, flags), 1 + len(RULES[rule].slots)
-    builder = LoopsBuilder([False, False])
+    builder = LoopNestBuilder([False, False])
     row = builder.load(len(dense.loads), index, [0])
     if summed is not None:
         row = owned_row(builder, row, len(dense.loads) + 1)
@@ -127,15 +127,15 @@ def sparse_update(
 
 
 @lru_cache(maxsize=64)
-def accumulation(op: str, dtype: DType) -> Loops:
+def accumulation(op: str, dtype: DType) -> LoopNest:
     """A variable plus, or minus, an array."""
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     builder.store(builder.apply(op, builder.load(0, dtype, [0]), builder.load(1, dtype, [0])), [0])
     loops, _ = builder.finish()
     return loops
 
 
-def update_of(node: Node) -> tuple[Loops, int, int] | None:
+def update_of(node: Node) -> tuple[LoopNest, int, int] | None:
     """For a node that changes variables from a dense array: the loops, how many places it takes, and which input the array is.
 
     None for all other nodes, and for rules that have no form as loops.

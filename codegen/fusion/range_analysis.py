@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..ir.loop_nest import COSTLY, Loops, Value
+from ..ir.loop_nest import COSTLY, LoopNest, Value
 
 _SHORT = (
     32  # elements of a row: two vectors of 64 bytes. Elements of several rows are apart, and are collected one by one
@@ -27,24 +27,24 @@ _SPREAD_NAN_ALONG = frozenset(("sum", "prod"))
 """Reductions of which that is true, whatever is done for speed."""
 
 
-def is_below_zero(loops: Loops, number: int) -> bool:
+def is_below_zero(loops: LoopNest, number: int) -> bool:
     """Whether a value is never above 0 (or is NaN), because it is a number less the largest of those beside it."""
     v = loops.values[number]
     return v.op == "sub" and _is_largest_of(loops, v.args[1], v.args[0])
 
 
-def is_part(loops: Loops, v: Value) -> bool:
+def is_part(loops: LoopNest, v: Value) -> bool:
     """Whether a quotient is that of an exponential and the sum of these along rows, as in a softmax: from 0 to 1, one divisor."""
     part, total = (loops.values[a] for a in v.args)
     return part.op == "exp" and total.op == "reduce" and total.data == "sum" and total.args[0] == v.args[0]
 
 
-def _is_largest_of(loops: Loops, number: int, what: int) -> bool:
+def _is_largest_of(loops: LoopNest, number: int, what: int) -> bool:
     v = loops.values[number]
     return v.op == "reduce" and v.data == "max" and v.args[0] == what
 
 
-def passes_over_nan(loops: Loops, number: int) -> bool:
+def passes_over_nan(loops: LoopNest, number: int) -> bool:
     """Whether a maximum along rows may leave out NaN, because all that is made of it is NaN in such a row anyhow."""
     most = loops.values[number]
     if most.op != "reduce" or most.data != "max" or not most.dtype.is_floating:
@@ -65,11 +65,11 @@ def passes_over_nan(loops: Loops, number: int) -> bool:
     return all(s.value in everywhere for s in loops.stores if s.value in made)
 
 
-def _is_cast(loops: Loops, v: Value) -> bool:
+def _is_cast(loops: LoopNest, v: Value) -> bool:
     return v.op == "cast" and v.dtype.is_floating and loops.values[v.args[0]].dtype.is_floating
 
 
-def has_short_rows(loops: Loops, sizes: Sequence[int | None]) -> bool:
+def has_short_rows(loops: LoopNest, sizes: Sequence[int | None]) -> bool:
     """Whether what is reduced are rows that are known to be short, behind an axis that may be long.
 
     `sizes`: static ones of the axes.

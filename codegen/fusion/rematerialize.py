@@ -19,14 +19,14 @@ from ...graph.core.node import Node, Tensor
 from ...graph.core.opdef import size
 from ..ir.partition import node_of
 from .grouping import BATCH, MOST_NODES, Walk
-from .merge import Axes, Axis, Group
+from .merge import Axes, Axis, FusionGroup
 from .op_rules import constant_of
 
 SMALLEST = 1 << 14  # elements of a tensor: smaller ones stay in the caches
 
 
 @dataclass(slots=True)
-class Again:
+class Rematerialized:
     """What groups compute again.
 
     Attributes:
@@ -34,15 +34,15 @@ class Again:
         lent: what such copies take from outside.
     """
 
-    nodes: dict[Group, set[Node]] = field(default_factory=dict)
+    nodes: dict[FusionGroup, set[Node]] = field(default_factory=dict)
     lent: set[Tensor] = field(default_factory=set)
-    _before: dict[Group, tuple[list[Node], dict[Tensor, Axes]]] = field(default_factory=dict)
+    _before: dict[FusionGroup, tuple[list[Node], dict[Tensor, Axes]]] = field(default_factory=dict)
 
-    def of(self, group: Group | None) -> set[Node]:
+    def of(self, group: FusionGroup | None) -> set[Node]:
         """The nodes that a group has copies of."""
         return self.nodes.get(group, set()) if group is not None else set()
 
-    def add(self, group: Group, copies: _Copies, place: dict[Node, int]) -> None:
+    def add(self, group: FusionGroup, copies: _Copies, place: dict[Node, int]) -> None:
         """Put copies into a group, before its own nodes and in the order of the unit."""
         self._before.setdefault(group, ([*group.nodes], {**group.dims}))
         held = self.nodes.setdefault(group, set())
@@ -69,14 +69,14 @@ class _Copies:
     axes: dict[Tensor, Axes]
 
 
-def computed_again(walk: Walk, operations_per_byte: float) -> Again:
+def rematerialize(walk: Walk, operations_per_byte: float) -> Rematerialized:
     """Put copies of nodes into the groups of a walk, where that saves more of the memory's time than it costs.
 
     Args:
         walk: the groups.
         operations_per_byte: how many operations take as long as to read or write one byte.
     """
-    again = Again()
+    again = Rematerialized()
     place = {n: i for i, n in enumerate(map(node_of, walk.unit.steps)) if n is not None}
     for group in walk.groups:
         for maker in _makers(walk, group):
@@ -86,7 +86,7 @@ def computed_again(walk: Walk, operations_per_byte: float) -> Again:
     return again
 
 
-def _makers(walk: Walk, group: Group) -> list[Group]:
+def _makers(walk: Walk, group: FusionGroup) -> list[FusionGroup]:
     """The groups from which a group takes."""
     found = dict.fromkeys(walk.group_of.get(t) for n in group.nodes for t in n.inputs)
     return [
@@ -96,7 +96,7 @@ def _makers(walk: Walk, group: Group) -> list[Group]:
     ]
 
 
-def _copies(walk: Walk, maker: Group, group: Group, operations_per_byte: float) -> _Copies | None:
+def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_byte: float) -> _Copies | None:
     """What of `maker` a group should have copies of."""
     own = {n for n in maker.nodes if _is_pointwise(walk, n)} - _random(walk, maker)
     # Views that stand by themselves may be in both; what is small costs nothing to read.
@@ -145,7 +145,7 @@ def _is_pointwise(walk: Walk, node: Node) -> bool:
     )
 
 
-def _random(walk: Walk, maker: Group) -> set[Node]:
+def _random(walk: Walk, maker: FusionGroup) -> set[Node]:
     """The nodes that draw, or look at nothing but what others of them give: a mask is read in less time than it is made."""
     out: set[Node] = set()
     made: set[Tensor] = set()
@@ -177,7 +177,7 @@ def _data(walk: Walk, node: Node) -> list[Tensor]:
     return [t for t, _ in walk.patterns[node].data_of(node)]
 
 
-def _axes(maker: Group, group: Group, shared: Sequence[Tensor]) -> dict[Axis, Axis]:
+def _axes(maker: FusionGroup, group: FusionGroup, shared: Sequence[Tensor]) -> dict[Axis, Axis]:
     """Which axes of the reader those of the maker are, by what both have."""
     out: dict[Axis, Axis] = {}
     for t in shared:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 
 from ...graph.core.dtypes import DType, bfloat16, float16, float32, int32, int64
-from ..ir.loop_nest import ADD, MAX, Loops, LoopsBuilder
+from ..ir.loop_nest import ADD, MAX, LoopNest, LoopNestBuilder
 
 MOST_COORDINATES = 6
 
@@ -26,7 +26,7 @@ def kept_in(dtype: DType) -> DType:
 # --- numbers of rows -------------------------------------------------------------------------------------------------
 
 
-def row_of(builder: LoopsBuilder, position: int, index: DType, depth: int) -> int:
+def row_of(builder: LoopNestBuilder, position: int, index: DType, depth: int) -> int:
     """The row that the coordinates at the current place of axis 0 name; -1 where one is out of range.
 
     Args:
@@ -49,13 +49,13 @@ def row_of(builder: LoopsBuilder, position: int, index: DType, depth: int) -> in
     return builder.apply("select", right, row, builder.constant(-1, int64))
 
 
-def in_range(builder: LoopsBuilder, number: int, size: int) -> int:
+def in_range(builder: LoopNestBuilder, number: int, size: int) -> int:
     """Whether a number is the place of something."""
     positive = builder.apply("ge", number, builder.constant(0, builder.dtype(number)))
     return builder.apply("and", positive, builder.apply("lt", number, size))
 
 
-def owned_row(builder: LoopsBuilder, row: int, owners: int) -> int:
+def owned_row(builder: LoopNestBuilder, row: int, owners: int) -> int:
     """The row, where the current place of axis 0 is its owner, and -1 elsewhere.
 
     `owners`: the input with the owner of each row.
@@ -66,7 +66,7 @@ def owned_row(builder: LoopsBuilder, row: int, owners: int) -> int:
     return builder.apply("select", is_own, _as_int64(builder, row), builder.constant(-1, int64))
 
 
-def _as_int64(builder: LoopsBuilder, number: int) -> int:
+def _as_int64(builder: LoopNestBuilder, number: int) -> int:
     return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
 
 
@@ -74,32 +74,32 @@ def _as_int64(builder: LoopsBuilder, number: int) -> int:
 
 
 @cache
-def filled(dtype: DType, value: int = 0) -> Loops:
+def filled(dtype: DType, value: int = 0) -> LoopNest:
     """Some number everywhere."""
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     builder.store(builder.constant(value, dtype), [0])
     return builder.finish()[0]
 
 
 @cache
-def converted(dtype: DType, to: DType) -> Loops:
+def converted(dtype: DType, to: DType) -> LoopNest:
     """A copy, as another type or the same."""
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     x = builder.load(0, dtype, [0])
     builder.store(x if to is dtype else builder.apply("cast", x, dtype=to), [0])
     return builder.finish()[0]
 
 
 @cache
-def rows_of(index: DType, depth: int) -> Loops:
+def rows_of(index: DType, depth: int) -> LoopNest:
     """The rows that coordinates name, as numbers."""
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     builder.store(_as_int64(builder, row_of(builder, 0, index, depth)), [0])
     return builder.finish()[0]
 
 
 @cache
-def picked(dtype: DType, index: DType, depth: int = 1) -> Loops:
+def picked(dtype: DType, index: DType, depth: int = 1) -> LoopNest:
     """Rows of a table.
 
     >>> print(picked(float32, int32))
@@ -108,20 +108,20 @@ def picked(dtype: DType, index: DType, depth: int = 1) -> Loops:
       v1: float32[d0, d1] = gather in0[v0, d1]
       store out0[d0, d1] = v1
     """
-    builder = LoopsBuilder([False, False])
+    builder = LoopNestBuilder([False, False])
     builder.store(builder.gather(0, dtype, row_of(builder, 1, index, depth), [1]), [0, 1])
     return builder.finish()[0]
 
 
 @cache
-def picked_inside(dtype: DType, index: DType, batched: bool) -> Loops:
+def picked_inside(dtype: DType, index: DType, batched: bool) -> LoopNest:
     """Slices along an inner axis: of [batch, before, length, after], with numbers [batch, count], [batch, before, count, after].
 
     The space is all of that; without `batched`, there is no batch. A launch gives `before` and `length`.
     """
     axes = range(4 if batched else 3)
     *first, before, count, after = axes
-    builder = LoopsBuilder([False for _ in axes])
+    builder = LoopNestBuilder([False for _ in axes])
     at = _as_int64(builder, builder.load(1, index, [*first, count]))
     length = builder.size("length", int64)
     outer = builder.position(before, int64)
@@ -135,7 +135,7 @@ def picked_inside(dtype: DType, index: DType, batched: bool) -> Loops:
 
 
 @cache
-def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False, single: bool = False) -> Loops:
+def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False, single: bool = False) -> LoopNest:
     """Rows added to a table where numbers say.
 
     Args:
@@ -147,7 +147,7 @@ def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False,
       v1: int32[d0] = load in1
       add out0[v1, d1] += v0
     """
-    builder = LoopsBuilder([False, False])
+    builder = LoopNestBuilder([False, False])
     x = builder.load(0, dtype, [] if single else [0, 1])
     kept = kept_in(dtype)
     x = x if kept is dtype else builder.apply("cast", x, dtype=kept)
@@ -157,9 +157,9 @@ def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False,
 
 
 @cache
-def forget(index: DType, depth: int = 1, *, counted: bool = False) -> Loops:
+def forget(index: DType, depth: int = 1, *, counted: bool = False) -> LoopNest:
     """What is noted at rows that are named is no owner; with `counted`, a second note is that nobody named it yet."""
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     row = row_of(builder, 0, index, depth)
     builder.store(builder.constant(-1, int32), [], row)
     if counted:
@@ -168,7 +168,7 @@ def forget(index: DType, depth: int = 1, *, counted: bool = False) -> Loops:
 
 
 @cache
-def claim(index: DType, depth: int = 1, *, counted: bool = False) -> Loops:
+def claim(index: DType, depth: int = 1, *, counted: bool = False) -> LoopNest:
     """The owner of each row that is named; with `counted`, also how often it is.
 
     >>> print(claim(int32))
@@ -177,7 +177,7 @@ def claim(index: DType, depth: int = 1, *, counted: bool = False) -> Loops:
       v1: int32[d0] = position
       max out0[v0] max= v1
     """
-    builder = LoopsBuilder([False])
+    builder = LoopNestBuilder([False])
     row = row_of(builder, 0, index, depth)
     builder.store(builder.position(0, int32), [], row, MAX)
     if counted:
@@ -186,18 +186,18 @@ def claim(index: DType, depth: int = 1, *, counted: bool = False) -> Loops:
 
 
 @cache
-def put_by_owners(dtype: DType, index: DType, depth: int = 1, *, single: bool = False) -> Loops:
+def put_by_owners(dtype: DType, index: DType, depth: int = 1, *, single: bool = False) -> LoopNest:
     """Rows put into a table, each by its owner; `in2` says who these are."""
-    builder = LoopsBuilder([False, False])
+    builder = LoopNestBuilder([False, False])
     row = owned_row(builder, row_of(builder, 1, index, depth), 2)
     builder.store(builder.load(0, dtype, [] if single else [0, 1]), [1], row)
     return builder.finish()[0]
 
 
 @cache
-def added_to_owners(dtype: DType, index: DType) -> Loops:
+def added_to_owners(dtype: DType, index: DType) -> LoopNest:
     """Rows added where the owner of what they are for has its own; `in2` says who these are."""
-    builder = LoopsBuilder([False, False])
+    builder = LoopNestBuilder([False, False])
     x = builder.load(0, dtype, [0, 1])
     kept = kept_in(dtype)
     at = builder.load(1, index, [0])

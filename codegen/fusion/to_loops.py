@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ...graph.core.dtypes import float32, int64
 from ...graph.core.node import Node, Tensor
-from ..ir.fused_kernel import Assumption, FusedNodes
-from ..ir.index_maps import Assumed, Labels, Pattern, pattern_of
-from ..ir.loop_nest import ADD, LoopsBuilder
+from ..ir.fused_kernel import Assumption, FusedKernel
+from ..ir.index_maps import AxisMap, IndexMaps, ShapeAssumption, index_maps_of
+from ..ir.loop_nest import ADD, LoopNestBuilder
 from ..passes.rng import DRAWN
 from .legality import NotFusibleError
 from .op_rules import constant_of, rule_of
@@ -17,11 +17,11 @@ from .op_rules import constant_of, rule_of
 def write_kernel(
     nodes: Sequence[Node],
     outputs: Sequence[Tensor],
-    axes_of: Mapping[Tensor, Labels],
+    axes_of: Mapping[Tensor, AxisMap],
     reduced: tuple[bool, ...],
     sizes: tuple[int | None, ...],
-    patterns: Mapping[Node, Pattern] | None = None,
-) -> FusedNodes:
+    patterns: Mapping[Node, IndexMaps] | None = None,
+) -> FusedKernel:
     """Write nodes as one kernel.
 
     Args:
@@ -42,14 +42,14 @@ def write_kernel(
     return writer.kernel(nodes, outputs, sizes)
 
 
-def kernel_of(group: FusedNodes, nodes: Sequence[Node], output: Tensor) -> FusedNodes:
+def kernel_of(group: FusedKernel, nodes: Sequence[Node], output: Tensor) -> FusedKernel:
     """The kernel of the first few of a group's nodes, giving one tensor: to find out which node is wrong."""
     return write_kernel([n for n in nodes if n.type != "Shape"], [output], group.axes_of, group.reduced, group.sizes)
 
 
-def write_alone(node: Node, pattern: Pattern) -> LoopsBuilder:
+def write_alone(node: Node, pattern: IndexMaps) -> LoopNestBuilder:
     """Write a node by itself, so that one that cannot be written is known before it joins others."""
-    builder = LoopsBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
+    builder = LoopNestBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
     operands = []
     for i, (t, labels) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
         if labels is not None:
@@ -79,26 +79,26 @@ class _Writer:
     """
 
     def __init__(
-        self, axes_of: Mapping[Tensor, Labels], reduced: tuple[bool, ...], patterns: Mapping[Node, Pattern]
+        self, axes_of: Mapping[Tensor, AxisMap], reduced: tuple[bool, ...], patterns: Mapping[Node, IndexMaps]
     ) -> None:
         self.axes_of = axes_of
         self.patterns = patterns
         self.reduced = reduced
-        self.builder = LoopsBuilder(reduced)
+        self.builder = LoopNestBuilder(reduced)
         self.values: dict[Tensor, int] = {}
         self.inputs: list[Tensor] = []
-        self.input_axes: list[Labels] = []
+        self.input_axes: list[AxisMap] = []
         self.others: list[Tensor] = []
-        self.assumed: list[tuple[Assumed, Labels]] = []
+        self.assumed: list[tuple[ShapeAssumption, AxisMap]] = []
         self.ranges: list[tuple[int, int]] = []
-        self.tables: dict[tuple[Tensor, Labels], int] = {}
+        self.tables: dict[tuple[Tensor, AxisMap], int] = {}
         self.lookups: list[tuple[int, int]] = []
         self.rows: dict[Tensor, tuple[int, int, Tensor]] = {}
         self.run: dict[Node, None] = {}
 
     def node(self, node: Node) -> None:
         """Write a node behind those so far."""
-        pattern, builder = self.patterns.get(node) or pattern_of(node), self.builder
+        pattern, builder = self.patterns.get(node) or index_maps_of(node), self.builder
         for a in pattern.assumed:
             self.assume(a, self.lies(a.labels, node, pattern))
         self.run[node] = None
@@ -122,7 +122,7 @@ class _Writer:
             self.rows[node.outputs[0]] = operands[1], placed, count
         self.values.update(zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True))
 
-    def lies(self, labels: Labels, node: Node, pattern: Pattern) -> Labels:
+    def lies(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
         """A node's labels as axes of the space."""
         axis: dict[int | None, int | None] = {}
         for t, own in zip((*node.inputs, *node.outputs), (*pattern.inputs, *pattern.outputs), strict=True):
@@ -130,7 +130,7 @@ class _Writer:
                 axis.update(zip(own, self.axes_of[t], strict=True))
         return tuple(None if x is None else axis[x] for x in labels)
 
-    def assume(self, what: Assumed, lies: Labels) -> None:
+    def assume(self, what: ShapeAssumption, lies: AxisMap) -> None:
         """Take for granted what a node assumes of the value of a shape, unless the kernel knows that."""
         maker = what.tensor.op
         if what.over is None and maker.type == "Shape":
@@ -141,7 +141,7 @@ class _Writer:
         if maker.type != "Const":
             self.assumed.append((what, lies))
 
-    def operands(self, node: Node, pattern: Pattern) -> list[int]:
+    def operands(self, node: Node, pattern: IndexMaps) -> list[int]:
         """The values of a node's inputs that hold data."""
         out = []
         for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
@@ -171,7 +171,7 @@ class _Writer:
             raise NotFusibleError("what it checks is made in the kernel")
         return number
 
-    def looked_up(self, node: Node, place: int, row: Labels) -> int:
+    def looked_up(self, node: Node, place: int, row: AxisMap) -> int:
         """An element of a table's row."""
         along = [x for x in row if x is not None]
         places = self.loaded(place)
@@ -196,7 +196,7 @@ class _Writer:
         else:
             raise NotFusibleError("others take what it adds up")
 
-    def kernel(self, nodes: Sequence[Node], outputs: Sequence[Tensor], sizes: tuple[int | None, ...]) -> FusedNodes:
+    def kernel(self, nodes: Sequence[Node], outputs: Sequence[Tensor], sizes: tuple[int | None, ...]) -> FusedKernel:
         """What has been written."""
         loops, parts = self.builder.finish()
         looked_at = {a.tensor for a, _ in self.assumed} | {count for *_, count in self.rows.values()}
@@ -205,7 +205,7 @@ class _Writer:
         )
         assumed = dict.fromkeys(Assumption(shapes.index(a.tensor), axes, a.over) for a, axes in self.assumed)
         taken = (t for n in nodes for t in (*n.inputs, *n.outputs))
-        return FusedNodes(
+        return FusedKernel(
             nodes=tuple(self.run),
             inputs=tuple(self.inputs),
             shapes=shapes,
@@ -228,7 +228,7 @@ class _Writer:
         )
 
 
-def _drawn_number(builder: LoopsBuilder, node: Node, stream: Sequence[int], lies: Labels) -> int:
+def _drawn_number(builder: LoopNestBuilder, node: Node, stream: Sequence[int], lies: AxisMap) -> int:
     """The number that a node draws for an element, in float32 where its own type is narrower."""
     axes = [x for x in lies if x is not None]
     if axes != sorted(axes):

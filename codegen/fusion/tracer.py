@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
-from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, LoopsBuilder
+from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, LoopNestBuilder
 from .legality import SUPPORTED, NotFusibleError
 
 _MOST_POWERS = 4  # x ** n is written as a product up to here: within 2 units in the last place of the power
@@ -25,7 +25,7 @@ class Symbol:
     __slots__ = ("builder", "number")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, builder: LoopsBuilder, number: int) -> None:
+    def __init__(self, builder: LoopNestBuilder, number: int) -> None:
         self.builder = builder
         self.number = number
 
@@ -110,7 +110,7 @@ class Symbol:
         raise NotFusibleError("its scalar body has an `if`")
 
 
-def _same_type(builder: LoopsBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
+def _same_type(builder: LoopNestBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
     """Both as symbols of one type; a Python number takes the other's."""
     if not isinstance(a, Symbol):
         a = literal(builder, a, b.dtype)
@@ -121,7 +121,7 @@ def _same_type(builder: LoopsBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
     return a, b
 
 
-def literal(builder: LoopsBuilder, value: Any, dtype: DType) -> Symbol:
+def literal(builder: LoopNestBuilder, value: Any, dtype: DType) -> Symbol:
     if isinstance(value, float) and not dtype.is_floating:
         raise NotFusibleError(f"its scalar body mixes {dtype.name} and fractions")
     return Symbol(builder, builder.constant(python_number(value, dtype), dtype))

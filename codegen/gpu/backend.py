@@ -21,8 +21,8 @@ from ...graph.core.settings import setting
 from ...graph.core.shape import element_count
 from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
-from ..fusion.epilogue import EdgedNodes
-from ..ir.fused_kernel import FusedNodes
+from ..fusion.epilogue import EpilogueKernel
+from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel, Program
 from ..reference import NumpyBackend
 from .driver.device import Device
@@ -32,7 +32,7 @@ from .kernels import FusedOnDevice, TemplateOnDevice
 from .residency import OnHost, OnShape, SmallOnHost, View, lives_on_device
 
 if TYPE_CHECKING:
-    from ..ir.partition import Unit, UnitStep
+    from ..ir.partition import PartitionGraph, PartitionStep
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
 _OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
@@ -77,13 +77,13 @@ class CudaBackend:
         self.variables: dict[str, tuple[str, str]] = {}  # nodes that give a variable's place: its container and name
         self._host = NumpyBackend()
 
-    def fuse(self, unit: Unit) -> Sequence[UnitStep | FusedNodes]:
+    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
         """Steps with fused nodes among them, single ones included."""
         return fuse_for_gpu(unit, self.rewrites, float8=self.device.target.has_float8)[1].steps
 
-    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+    def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or from a template with those at its edges."""
-        if isinstance(group, EdgedNodes):
+        if isinstance(group, EpilogueKernel):
             from .bind.gemm_epilogue import edged_kernel
 
             return edged_kernel(self, group)

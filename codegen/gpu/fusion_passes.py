@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...graph.core.dtypes import FLOAT8
-from ..fusion.epilogue import join_edges
+from ..fusion.epilogue import fuse_epilogues
 from ..fusion.fuse import Fusion, fuse
 from ..fusion.legality import SUPPORTED
-from ..ir.fused_kernel import FusedNodes
-from ..ir.partition import Unit
-from ..passes.attention_fusion import join_attention
+from ..ir.fused_kernel import FusedKernel
+from ..ir.partition import PartitionGraph
+from ..passes.attention_fusion import fuse_attention
 from ..passes.rewrite import Fired, Rewrites
 
 LONGEST = (
@@ -32,7 +32,9 @@ def gpu_rewrites(wanted: Rewrites) -> Rewrites:
     return replace(wanted, recognised=wanted.recognised | {"Attention"})
 
 
-def fuse_for_gpu(unit: Unit, wanted: Rewrites, *, float8: bool = True) -> tuple[Unit, Fusion, tuple[Fired, ...]]:
+def fuse_for_gpu(
+    unit: PartitionGraph, wanted: Rewrites, *, float8: bool = True
+) -> tuple[PartitionGraph, Fusion, tuple[Fired, ...]]:
     """The unit after its first pass, its steps with kernels among them, and what the first pass did.
 
     Args:
@@ -42,7 +44,7 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites, *, float8: bool = True) -> tuple[
     """
     fired: tuple[Fired, ...] = ()
     if "Attention" in wanted.recognised and wanted.rules:
-        unit, fired = join_attention(unit)
+        unit, fired = fuse_attention(unit)
     # Arithmetic on single numbers stays in kernels of its own (no `numbers`): as nodes it would run on the host, which waits for the GPU.
     fused = fuse(
         unit,
@@ -52,6 +54,6 @@ def fuse_for_gpu(unit: Unit, wanted: Rewrites, *, float8: bool = True) -> tuple[
         again=OPERATIONS_PER_BYTE,
         longest=LONGEST,
     )
-    steps = join_edges(unit, fused.steps)
-    inside = {n.name for s in steps if isinstance(s, FusedNodes) for n in s.nodes}
+    steps = fuse_epilogues(unit, fused.steps)
+    inside = {n.name for s in steps if isinstance(s, FusedKernel) for n in s.nodes}
     return unit, Fusion(steps, {name: why for name, why in fused.reasons.items() if name not in inside}), fired

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..ir.program import Call, Guarded, Instruction, Loop, Program, Send
-from ..lower.region import constants_of, run_of
+from ..ir.program import Call, Instruction, Loop, Predicated, Program, Send
+from ..lower.region import constants_of, region_of
 from .driver.device import Device
 from .graph_replay import Stretch
 from .kernels import OnDevice
@@ -45,7 +45,7 @@ def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
     for step in instructions:
         if isinstance(step, Call):
             yield from step.inputs
-        elif isinstance(step, Guarded):
+        elif isinstance(step, Predicated):
             yield from (*step.checks, *step.call.inputs)
         elif isinstance(step, Send):
             yield step.slot
@@ -125,7 +125,7 @@ class _Gathering:
         if count < FEWEST or any(c.frees for c in handles):
             return list(run)
         rest = [c for c in run if c.op not in _HANDLES and c.op != FROM_HOST]
-        joined = run_of(rest, self.constants)
+        joined = region_of(rest, self.constants)
         fed, before = [], handles
         for call in run:
             if call.op != FROM_HOST:

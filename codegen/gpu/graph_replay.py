@@ -26,7 +26,7 @@ import numpy as np
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.resources.resource_manager import VariableState
 from ..backend import NodeError
-from ..lower.region import Run, one_or_all
+from ..lower.region import Region, one_or_all
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
@@ -88,7 +88,7 @@ class Stretch:
     def __init__(
         self,
         device: Device,
-        run: Run,
+        run: Region,
         fed: Collection[int] = (),
         arrays: Collection[int] = (),
         leaving: Collection[int] = (),

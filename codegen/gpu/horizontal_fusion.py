@@ -26,7 +26,7 @@ from ...graph.core.errors import OpError
 from ...graph.core.node import Node
 from ...graph.resources.resource_manager import Context, Resources, SessionState, VariableState
 from ..backend import NodeError
-from ..ir.partition import Unit
+from ..ir.partition import PartitionGraph
 from ..ir.program import Call, Instruction, Loop, Program
 from ..lower.lower import lower
 from .backend import CudaBackend
@@ -51,7 +51,7 @@ def with_joint_updates(program: Program, backend: CudaBackend) -> Program:
     return replace(program, instructions=tuple(_joined(program.instructions, backend)))
 
 
-def planned_updates(unit: Unit) -> tuple[tuple[str, ...], ...]:
+def planned_updates(unit: PartitionGraph) -> tuple[tuple[str, ...], ...]:
     """The updates of a unit that one launch each does for several variables: names of their nodes.
 
     Nothing is compiled, and no GPU is needed. A unit that cannot be made a program as it is (a placeholder is not fed) has none.

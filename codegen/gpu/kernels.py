@@ -25,7 +25,7 @@ from ..backend import ContextOf
 from ..check import agree, difference
 from ..fusion.legality import NotFusibleError
 from ..fusion.to_loops import kernel_of
-from ..ir.fused_kernel import FusedNodes
+from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel
 from ..reference import NumpyBackend, one_by_one
 from .autotune import fastest
@@ -234,7 +234,7 @@ def hash_of(kernel: TritonKernel) -> str:
 class FusedOnDevice(OnDevice):
     """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
 
-    def __init__(self, backend: CudaBackend, group: FusedNodes, context_of: ContextOf | None = None) -> None:
+    def __init__(self, backend: CudaBackend, group: FusedKernel, context_of: ContextOf | None = None) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
         super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
         self.group = group

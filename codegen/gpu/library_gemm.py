@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...graph.core.dtypes import FLOAT8, DType, float32
-from ..fusion.epilogue import EdgedNodes, tile_of
-from ..ir.fused_kernel import FusedNodes
+from ..fusion.epilogue import EpilogueKernel, tile_of
+from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import Value
 from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
@@ -51,7 +51,7 @@ class Piece:
     def __init__(
         self,
         backend: CudaBackend,
-        kernel: FusedNodes,
+        kernel: FusedKernel,
         tile: int,
         shapes: Sequence[Shape],
         told: Sequence[Sequence[int]],
@@ -138,7 +138,7 @@ class Wanted:
         told: what each kernel's sizes are computed from.
     """
 
-    group: EdgedNodes
+    group: EpilogueKernel
     product: Product
     operands: Sequence[Shape]
     tile: Shape
@@ -186,7 +186,7 @@ def _around(backend: CudaBackend, wanted: Wanted) -> list[AroundLibrary]:
 
 def _piece(
     backend: CudaBackend,
-    kernel: FusedNodes,
+    kernel: FusedKernel,
     edge: Edge,
     tile: Shape,
     beside: Sequence[Shape],
@@ -204,7 +204,7 @@ def _stored_narrow(edge: Edge | None) -> DType | None:
     return dtype if dtype in FLOAT8 else None
 
 
-def _is_bias(kernel: FusedNodes, edge: Edge, dtype: DType) -> bool:
+def _is_bias(kernel: FusedKernel, edge: Edge, dtype: DType) -> bool:
     """Whether all that is done behind a product is to add a vector to its rows, in the product's type."""
     if [v.op for v in edge.loops.values] not in (["load", "load", "add"],) or len(edge.loops.stores) != 1:
         return False
@@ -215,7 +215,7 @@ def _is_bias(kernel: FusedNodes, edge: Edge, dtype: DType) -> bool:
     return all(v.dtype is dtype for v in edge.loops.values) and len(kernel.outputs) == 1
 
 
-def widened(kernel: FusedNodes, position: int) -> FusedNodes:
+def widened(kernel: FusedKernel, position: int) -> FusedKernel:
     """A kernel that takes one of its inputs in float32 instead of half precision; what is stored stays as it was."""
     values = list(kernel.loops.values)
     tiles = {i for i, v in enumerate(values) if v.op == "load" and v.data == position}

@@ -23,7 +23,7 @@ from ...graph.resources.resource_manager import Context, VariableState
 from ..check import agree, difference
 from ..fusion.legality import SUPPORTED
 from ..fusion.optimizer_loops import update_of
-from ..ir.loop_nest import Loops
+from ..ir.loop_nest import LoopNest
 from ..ir.program import Kernel
 from .backend import CudaBackend
 from .driver.allocator import Block
@@ -132,7 +132,7 @@ class Update(OnDevice):
     """An update of a variable and its slots by one kernel, in place where nobody else holds a value."""
 
     def __init__(
-        self, backend: CudaBackend, node: Node, places: int, gradient: int, loops: Loops, fallback: OnHost
+        self, backend: CudaBackend, node: Node, places: int, gradient: int, loops: LoopNest, fallback: OnHost
     ) -> None:
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
         super().__init__(backend, node.name, len(node.inputs), constants, fallback)

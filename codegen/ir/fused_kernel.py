@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...graph.core.node import Node, Tensor
-from .index_maps import Labels
-from .loop_nest import Loops
-from .partition import RecvTensor, UnitStep, node_of, taken_by
+from .index_maps import AxisMap
+from .loop_nest import LoopNest
+from .partition import PartitionStep, RecvTensor, inputs_of_step, node_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Assumption:
     """
 
     position: int
-    axes: Labels
+    axes: AxisMap
     over: frozenset[int] | None
 
     def holds(self, value: Sequence[int], sizes: Sequence[int]) -> bool:
@@ -41,7 +41,7 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
-class FusedNodes:
+class FusedKernel:
     """Nodes that one kernel runs: a step of a unit.
 
     Attributes:
@@ -72,11 +72,11 @@ class FusedNodes:
     inputs: tuple[Tensor, ...]
     shapes: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    loops: Loops
+    loops: LoopNest
     parts: tuple[tuple[int, ...], ...]
-    input_axes: tuple[Labels, ...]
-    output_axes: tuple[Labels, ...]
-    axes_of: Mapping[Tensor, Labels]
+    input_axes: tuple[AxisMap, ...]
+    output_axes: tuple[AxisMap, ...]
+    axes_of: Mapping[Tensor, AxisMap]
     reduced: tuple[bool, ...]
     sizes: tuple[int | None, ...]
     assumed: tuple[Assumption, ...] = ()
@@ -133,14 +133,14 @@ class FusedNodes:
                         sizes[axis] = size
 
 
-def inputs_of(step: UnitStep | FusedNodes) -> Iterable[Tensor]:
+def inputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:
     """The tensors that a step takes, of a kernel too."""
-    return (*step.inputs, *step.shapes) if isinstance(step, FusedNodes) else taken_by(step)
+    return (*step.inputs, *step.shapes) if isinstance(step, FusedKernel) else inputs_of_step(step)
 
 
-def outputs_of(step: UnitStep | FusedNodes) -> Iterable[Tensor]:
+def outputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:
     """The tensors that a step gives, of a kernel too."""
     if isinstance(step, RecvTensor):
         return () if step.tensor is None else (step.tensor,)
-    node = step if isinstance(step, FusedNodes) else node_of(step)
+    node = step if isinstance(step, FusedKernel) else node_of(step)
     return () if node is None else node.outputs

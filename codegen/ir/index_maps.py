@@ -1,6 +1,6 @@
 """The axes of one node: over which axes its tensors lie, and which of them it reduces.
 
-A `Pattern` numbers a node's axes and says, for each tensor, which number each of its dimensions is. A dimension of size 1 has no
+A `IndexMaps` numbers a node's axes and says, for each tensor, which number each of its dimensions is. A dimension of size 1 has no
 number: it is no axis, and what lacks an axis is broadcast along it. From the patterns of single nodes fusion finds out whether
 several nodes lie in one space (`groups`).
 
@@ -27,7 +27,7 @@ from ...graph.core.node import Node, Tensor
 from ...graph.core.shape import element_count
 from ..fusion.legality import NotFusibleError
 from ..passes.rng import DRAWN
-from .symbolic_shape import Size, Sizes
+from .symbolic_shape import Size, SymbolicShapes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
 LAST_AXIS = frozenset(
@@ -42,11 +42,11 @@ ADDED = (float32, float64, int32, int64)
 """Element types of rows that are added in memory: narrow ones would be rounded at each sum."""
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
 
-Labels: TypeAlias = "tuple[int | None, ...]"
+AxisMap: TypeAlias = "tuple[int | None, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class ShapeAssumption:
     """What a pattern takes for granted of the value of an input that holds sizes or axes.
 
     Attributes:
@@ -57,12 +57,12 @@ class Assumed:
     """
 
     tensor: Tensor
-    labels: Labels
+    labels: AxisMap
     over: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class IndexMaps:
     """A node's own axes, as labels.
 
     Attributes:
@@ -81,16 +81,16 @@ class Pattern:
         unknown: of labels without a static size, the sizes that their tensors have there (`sizes`).
     """
 
-    inputs: tuple[Labels | None, ...]
-    outputs: tuple[Labels, ...]
+    inputs: tuple[AxisMap | None, ...]
+    outputs: tuple[AxisMap, ...]
     reduced: frozenset[int]
     sizes: dict[int, int | None]
     is_view: bool = False
-    assumed: tuple[Assumed, ...] = ()
+    assumed: tuple[ShapeAssumption, ...] = ()
     position: int | None = None
     checked: tuple[int, ...] = ()
-    row: Labels | None = None
-    drawn: Labels | None = None
+    row: AxisMap | None = None
+    drawn: AxisMap | None = None
     scanned: bool | None = None
     scattered: bool = False
     unknown: Mapping[int, frozenset[Size]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Pattern:
         """Inputs that must be there before the kernel runs: what is checked, and what is looked at elsewhere than in its place."""
         return (1,) if self.scattered else self.checked if self.row is None else (0, 1)
 
-    def data_of(self, node: Node) -> list[tuple[Tensor, Labels]]:
+    def data_of(self, node: Node) -> list[tuple[Tensor, AxisMap]]:
         """The node's inputs that hold data, with their labels."""
         return [(t, labels) for t, labels in zip(node.inputs, self.inputs, strict=True) if labels is not None]
 
@@ -109,7 +109,7 @@ class Pattern:
         """All labels."""
         return frozenset(self.sizes)
 
-    def with_sizes(self, node: Node, sizes: Sizes) -> Pattern:
+    def with_sizes(self, node: Node, sizes: SymbolicShapes) -> IndexMaps:
         """The pattern with what is known of its unknown sizes."""
         if None not in self.sizes.values():
             return self
@@ -123,7 +123,7 @@ class Pattern:
         return replace(self, unknown={label: frozenset(of) for label, of in found.items()})
 
 
-def pattern_of(node: Node) -> Pattern:
+def index_maps_of(node: Node) -> IndexMaps:
     """A node's axes.
 
     Raises:
@@ -159,24 +159,24 @@ def pattern_of(node: Node) -> Pattern:
     return _elementwise_pattern(node)
 
 
-def _sizes(labels: Labels, dims: tuple[int | None, ...]) -> dict[int, int | None]:
+def _sizes(labels: AxisMap, dims: tuple[int | None, ...]) -> dict[int, int | None]:
     return {x: d for x, d in zip(labels, dims, strict=True) if x is not None}
 
 
-def _numbered(dims: tuple[int | None, ...]) -> Labels:
+def _numbered(dims: tuple[int | None, ...]) -> AxisMap:
     """A label per dimension that is not 1: its place."""
     return tuple(None if d == 1 else i for i, d in enumerate(dims))
 
 
-def _elementwise_pattern(node: Node) -> Pattern:
+def _elementwise_pattern(node: Node) -> IndexMaps:
     dims = node.outputs[0].dims or ()
     labels = _numbered(dims)
-    inputs: list[Labels | None] = []
-    assumed: list[Assumed] = []
+    inputs: list[AxisMap | None] = []
+    assumed: list[ShapeAssumption] = []
     for i, t in enumerate(node.inputs):
         if node.type == "BroadcastTo" and i == 1:
             inputs.append(None)
-            assumed.append(Assumed(t, labels))
+            assumed.append(ShapeAssumption(t, labels))
             continue
         own = t.dims or ()
         at = len(dims) - len(own)
@@ -187,12 +187,12 @@ def _elementwise_pattern(node: Node) -> Pattern:
         inputs.append(tuple(None if d == 1 else labels[at + j] for j, d in enumerate(own)))
         if any(d != 1 and labels[at + j] is None for j, d in enumerate(own)):
             raise NotFusibleError("a size is not known")
-    return Pattern(
+    return IndexMaps(
         tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in _VIEWS, tuple(assumed)
     )  # fmt: skip
 
 
-def _reduction_pattern(node: Node) -> Pattern:
+def _reduction_pattern(node: Node) -> IndexMaps:
     dims = node.inputs[0].dims or ()
     labels = _numbered(dims)
     keep = bool(node.attrs.get("keep_dims", False))
@@ -212,8 +212,8 @@ def _reduction_pattern(node: Node) -> Pattern:
     if not reduced:
         raise NotFusibleError("it reduces axes of size 1 only")
     kept = tuple(None if i in over else x for i, x in enumerate(labels) if keep or i not in over)
-    inputs: tuple[Labels | None, ...] = (labels, *(None for _ in node.inputs[1:]))
-    outputs: tuple[Labels, ...] = (kept,)
+    inputs: tuple[AxisMap | None, ...] = (labels, *(None for _ in node.inputs[1:]))
+    outputs: tuple[AxisMap, ...] = (kept,)
     if node.type in ("Softmax", "LogSoftmax"):
         outputs = (labels,)
     elif node.type == "LayerNorm":
@@ -231,10 +231,10 @@ def _reduction_pattern(node: Node) -> Pattern:
     if node.type in EXTREMES or node.type.startswith("Sparse"):
         (position,) = reduced
     checked = (1,) if node.type.startswith("Sparse") else ()
-    return Pattern(inputs, outputs, reduced, _sizes(labels, dims), position=position, checked=checked)
+    return IndexMaps(inputs, outputs, reduced, _sizes(labels, dims), position=position, checked=checked)
 
 
-def _one_hot_pattern(node: Node) -> Pattern:
+def _one_hot_pattern(node: Node) -> IndexMaps:
     dims, indices = node.outputs[0].dims or (), node.inputs[0].dims or ()
     at = node.attrs["axis"] % len(dims)
     if dims[at] is None or dims[at] == 1:
@@ -243,10 +243,10 @@ def _one_hot_pattern(node: Node) -> Pattern:
     own = (*labels[:at], *labels[at + 1 :])
     if any((d == 1) != (x is None) for d, x in zip(indices, own, strict=True)):
         raise NotFusibleError("a size is not known")
-    return Pattern((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
+    return IndexMaps((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
 
 
-def _lookup_pattern(node: Node) -> Pattern:
+def _lookup_pattern(node: Node) -> IndexMaps:
     table, rows, *axis = node.inputs
     if table.dtype.is_ref:
         raise NotFusibleError("it takes a variable's place")
@@ -262,10 +262,10 @@ def _lookup_pattern(node: Node) -> Pattern:
     own, row = labels[: len(places)], labels[len(places) :]
     if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
         raise NotFusibleError("a size is not known")
-    return Pattern((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
+    return IndexMaps((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
 
 
-def _scanned_pattern(node: Node) -> Pattern:
+def _scanned_pattern(node: Node) -> IndexMaps:
     dims = node.inputs[0].dims or ()
     axis = static_value(node.inputs[1])
     if axis is None:
@@ -274,12 +274,12 @@ def _scanned_pattern(node: Node) -> Pattern:
     along = labels[int(axis) % len(dims)]
     if along is None:
         raise NotFusibleError("it goes along an axis of size 1")
-    return Pattern(
+    return IndexMaps(
         (labels, None), (labels,), frozenset([along]), _sizes(labels, dims), scanned=bool(node.attrs["reverse"])
     )
 
 
-def _scattered_pattern(node: Node) -> Pattern:
+def _scattered_pattern(node: Node) -> IndexMaps:
     data, ids, _ = node.inputs
     if data.dtype not in ADDED:
         raise NotFusibleError(f"rows of {data.dtype.name} are not added in memory")
@@ -290,30 +290,30 @@ def _scattered_pattern(node: Node) -> Pattern:
         raise NotFusibleError("it adds one row")
     if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
         raise NotFusibleError("a size is not known")
-    return Pattern((labels, own, None), (labels[len(places) :],), frozenset(), _sizes(labels, dims), scattered=True)
+    return IndexMaps((labels, own, None), (labels[len(places) :],), frozenset(), _sizes(labels, dims), scattered=True)
 
 
-def _drawn_pattern(node: Node) -> Pattern:
+def _drawn_pattern(node: Node) -> IndexMaps:
     dims = node.outputs[0].dims or ()
     labels = _numbered(dims)
-    assumed = (Assumed(node.inputs[0], labels),)
-    return Pattern((None, (), ()), (labels,), frozenset(), _sizes(labels, dims), assumed=assumed, drawn=labels)
+    assumed = (ShapeAssumption(node.inputs[0], labels),)
+    return IndexMaps((None, (), ()), (labels,), frozenset(), _sizes(labels, dims), assumed=assumed, drawn=labels)
 
 
-def _reshape_pattern(node: Node) -> Pattern:
+def _reshape_pattern(node: Node) -> IndexMaps:
     before, after = node.inputs[0].dims or (), node.outputs[0].dims or ()
     old, new = [d for d in before if d != 1], [d for d in after if d != 1]
     if len(old) != len(new) or any(a != b for a, b in zip(old, new, strict=True)) or old.count(None) > 1:
         raise NotFusibleError("it changes more than axes of size 1")
 
-    def counted(dims: Iterable[int | None]) -> Labels:
+    def counted(dims: Iterable[int | None]) -> AxisMap:
         labels = iter(range(len(old)))
         return tuple(None if d == 1 else next(labels) for d in dims)
 
     made = counted(after)
-    assumed = (Assumed(node.inputs[1], made),) if node.type == "Reshape" else ()
+    assumed = (ShapeAssumption(node.inputs[1], made),) if node.type == "Reshape" else ()
     inputs = (counted(before), *(None for _ in node.inputs[1:]))
-    return Pattern(inputs, (made,), frozenset(), dict(enumerate(old)), True, assumed)
+    return IndexMaps(inputs, (made,), frozenset(), dict(enumerate(old)), True, assumed)
 
 
 # --- gradients of broadcasts -----------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def _aligned(dims: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
     return (1,) * (rank - len(dims)) + dims
 
 
-def _unbroadcast_pattern(node: Node) -> Pattern | None:
+def _unbroadcast_pattern(node: Node) -> IndexMaps | None:
     """The pattern of one of the two nodes that undo a broadcast; None for other nodes."""
     if node.type == "Sum":
         found = _unbroadcast(node)
@@ -365,8 +365,8 @@ def _unbroadcast_pattern(node: Node) -> Pattern | None:
         labels = _numbered(found.gradient)
         made = tuple(x for i, x in enumerate(labels) if i not in found.over)
         reduced = frozenset(x for i, x in enumerate(labels) if i in found.over and x is not None)
-        assumed = (Assumed(node.inputs[1], labels, found.over),)
-        return Pattern((labels, None), (made,), reduced, _sizes(labels, found.gradient), not reduced, assumed)
+        assumed = (ShapeAssumption(node.inputs[1], labels, found.over),)
+        return IndexMaps((labels, None), (made,), reduced, _sizes(labels, found.gradient), not reduced, assumed)
     if node.type != "Reshape":
         return None
     found = _unbroadcast(node.inputs[0].op)
@@ -379,4 +379,4 @@ def _unbroadcast_pattern(node: Node) -> Pattern | None:
     if any(d == 1 and x is not None for d, x in zip(found.operand, made, strict=True)):
         return None  # a size that the gradient does not know yet is 1
     sizes = {x: d for x, d in zip(labels, found.gradient, strict=True) if x is not None}
-    return Pattern((taken, None), (made,), frozenset(), sizes, True, (Assumed(node.inputs[1], made),))
+    return IndexMaps((taken, None), (made,), frozenset(), sizes, True, (ShapeAssumption(node.inputs[1], made),))

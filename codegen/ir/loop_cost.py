@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .loop_nest import COSTLY, READS, Loops
+from .loop_nest import COSTLY, READS, LoopNest
 
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
@@ -16,7 +16,7 @@ NS_PER_NUMBER = {"uniform": 0.8, "normal": 5.0}
 NS_PER_STEP = 1.2  # of a running sum: each waits for the one before
 
 
-def nanoseconds(loops: Loops, sizes: Sequence[int]) -> float:
+def nanoseconds(loops: LoopNest, sizes: Sequence[int]) -> float:
     """A guess at the time of a kernel on one core."""
     total = 0.0
     for v in loops.values:

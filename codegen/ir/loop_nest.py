@@ -167,7 +167,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class LoopNest:
     """One fused kernel.
 
     Attributes:
@@ -249,8 +249,8 @@ def _axes(axes: Iterable[int]) -> str:
     return f"[{inner}]" if inner else ""
 
 
-class LoopsBuilder:
-    """Makes `Loops`: equal values are made once, dead ones and needless axes go at the end."""
+class LoopNestBuilder:
+    """Makes `LoopNest`: equal values are made once, dead ones and needless axes go at the end."""
 
     def __init__(self, reduced: Sequence[bool]) -> None:
         self._reduced = tuple(reduced)
@@ -344,7 +344,7 @@ class LoopsBuilder:
             self._values.append(value)
         return number
 
-    def finish(self) -> tuple[Loops, tuple[tuple[int, ...], ...]]:
+    def finish(self) -> tuple[LoopNest, tuple[tuple[int, ...], ...]]:
         """The kernel, and for each of its axes the axes of the builder's space that it is made of.
 
         Neighbouring axes that everything has both of, or neither, become one.
@@ -371,7 +371,9 @@ class LoopsBuilder:
             Store(new_number[s.value], renamed(s.axes), None if s.row is None else new_number[s.row], s.how)
             for s in self._stores
         )
-        return Loops(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(tuple(g) for g in groups)
+        return LoopNest(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(
+            tuple(g) for g in groups
+        )
 
     def _live(self) -> list[int]:
         """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""

@@ -1,4 +1,4 @@
-"""What the code generator is given: a `Unit`, the part of one step that one device runs.
+"""What the code generator is given: a `PartitionGraph`, the part of one step that one device runs.
 
 It is the partition in the form that lowering wants: nodes in one global order, with the places where tensors enter and leave
 marked. A tensor is known by its `Tensor` object: the user's own when the unit runs in the process that built the graph, a
@@ -79,7 +79,7 @@ class RecvTensor:
 
 
 @dataclass(slots=True, eq=False)
-class RunGuarded:
+class RunPredicated:
     """Run a node that may be dead. `after`: nodes, and numbers of channels, that it waits for and that may be dead too."""
 
     node: Node
@@ -115,12 +115,14 @@ class EndLoop:
     nexts: tuple[Tensor, ...]
 
 
-UnitStep: TypeAlias = Node | SendTensor | RecvTensor | RunGuarded | AwaitNode | BeginLoop | LeaveUnless | EndLoop
+PartitionStep: TypeAlias = (
+    Node | SendTensor | RecvTensor | RunPredicated | AwaitNode | BeginLoop | LeaveUnless | EndLoop
+)
 """A node to run, or to wait for, one end of a channel, or a mark of control flow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class PartitionGraph:
     """One device's part of a step.
 
     Attributes:
@@ -131,7 +133,7 @@ class Unit:
     """
 
     device: str
-    steps: tuple[UnitStep, ...]
+    steps: tuple[PartitionStep, ...]
     feeds: tuple[tuple[str, Tensor], ...]
     fetches: tuple[tuple[str, Tensor], ...]
 
@@ -141,28 +143,28 @@ class Unit:
         for step in self.steps:
             if isinstance(step, Node):
                 lines.append(_line(step))
-            elif isinstance(step, RunGuarded):
+            elif isinstance(step, RunPredicated):
                 lines.append(f"unless dead: {_line(step.node)}")
             elif isinstance(step, AwaitNode):
                 lines.append(f"wait for {step.node.name}")
             else:
-                what = ", ".join(t.name for t in taken_by(step))
+                what = ", ".join(t.name for t in inputs_of_step(step))
                 lines.append(f"{type(step).__name__}({what})")
         return "\n".join(lines + [f"fetch {name} = {_short(t)}" for name, t in self.fetches])
 
 
 def node_of(step: object) -> Node | None:
     """The node that a step runs in its place, if it runs one."""
-    return step if isinstance(step, Node) else step.node if isinstance(step, RunGuarded) else None
+    return step if isinstance(step, Node) else step.node if isinstance(step, RunPredicated) else None
 
 
-def taken_by(step: UnitStep) -> Iterable[Tensor]:
+def inputs_of_step(step: PartitionStep) -> Iterable[Tensor]:
     """The tensors that a step takes."""
     if isinstance(step, Node):
         return step.inputs
     if isinstance(step, SendTensor):
         return () if step.tensor is None else (step.tensor,)
-    if isinstance(step, RunGuarded):
+    if isinstance(step, RunPredicated):
         return step.node.inputs
     if isinstance(step, BeginLoop):
         return [merge.inputs[0] for merge in step.merges]

@@ -17,22 +17,22 @@ from collections.abc import Hashable, Iterable
 from typing import TypeAlias
 
 from ...graph.core.node import Node, Tensor
-from .partition import BeginLoop, RecvTensor, RunGuarded, SendTensor, Unit, UnitStep
+from .partition import BeginLoop, PartitionGraph, PartitionStep, RecvTensor, RunPredicated, SendTensor
 
-Sources: TypeAlias = frozenset[Hashable]
+Predicate: TypeAlias = frozenset[Hashable]
 
-NONE: Sources = frozenset()
+NONE: Predicate = frozenset()
 """Of a node that always runs."""
 
 
-class Guards:
+class Predicates:
     """The sources of each node that may be dead, in the order of the steps."""
 
     def __init__(self) -> None:
-        self._of_tensor: dict[Tensor, Sources] = {}
-        self._of_waited: dict[Node | int, Sources] = {}
+        self._of_tensor: dict[Tensor, Predicate] = {}
+        self._of_waited: dict[Node | int, Predicate] = {}
 
-    def see(self, step: UnitStep) -> Sources:
+    def see(self, step: PartitionStep) -> Predicate:
         """Take the next step in; the sources of its node."""
         if isinstance(step, Node):
             return self._made(step, NONE) if step.opdef.name in ("Switch", "RefSwitch") else NONE
@@ -44,7 +44,7 @@ class Guards:
         elif isinstance(step, BeginLoop):
             for merge in step.merges:
                 self._give(merge, self._of_tensor.get(merge.inputs[0], NONE))
-        elif isinstance(step, RunGuarded):
+        elif isinstance(step, RunPredicated):
             sources = self._together(step.node.inputs, step.after)
             if step.node.type in ("Merge", "RefMerge") or not sources:
                 sources = frozenset([("node", step.node)])
@@ -52,12 +52,12 @@ class Guards:
             return self._made(step.node, sources)
         return NONE
 
-    def _together(self, tensors: Iterable[Tensor], after: Iterable[Node | int]) -> Sources:
+    def _together(self, tensors: Iterable[Tensor], after: Iterable[Node | int]) -> Predicate:
         found = [self._of_tensor.get(t, NONE) for t in tensors]
         found += [self._of_waited.get(a, frozenset([("node", a)])) for a in after]
         return NONE.union(*found)
 
-    def _made(self, node: Node, sources: Sources) -> Sources:
+    def _made(self, node: Node, sources: Predicate) -> Predicate:
         if node.type in ("Switch", "RefSwitch"):
             for side, t in enumerate(node.outputs):
                 self._of_tensor[t] = sources | {("side", _condition(node.inputs[1]), side)}
@@ -65,7 +65,7 @@ class Guards:
             self._give(node, sources)
         return sources
 
-    def _give(self, node: Node, sources: Sources) -> None:
+    def _give(self, node: Node, sources: Predicate) -> None:
         if sources:
             for t in node.outputs:
                 self._of_tensor[t] = sources
@@ -78,11 +78,11 @@ def _condition(pred: Tensor) -> Tensor:
     return pred
 
 
-def asked_for(unit: Unit) -> frozenset[Node | int]:
+def asked_for(unit: PartitionGraph) -> frozenset[Node | int]:
     """The nodes and channels of which others want to know whether they are dead."""
     asked: set[Node | int] = set()
     for step in unit.steps:
-        if isinstance(step, RunGuarded):
+        if isinstance(step, RunPredicated):
             asked.update(step.after)
         elif isinstance(step, SendTensor) and step.token is not None:
             asked.add(step.token)

@@ -3,17 +3,17 @@
 A `Program` is a straight list of instructions over numbered slots; a slot holds one tensor. Running it walks no graph, looks up
 no name and decides nothing: that was all done when it was lowered. Its instructions:
 
-    Call     run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
-    Send     push a slot's tensor into a channel
-    Recv     take a channel's tensor into a slot, or pause the program until it is there
-    Read     read variables of other tasks where they lie, into slots
-    Guarded  a Call that may lie in a branch which is not taken: it does not run when a slot that it depends on is dead
-    Wait     a Guarded whose kernel may answer later (a dequeue): the program pauses until it does
-    Begin    have a kernel run beside the program (a collective), which goes on meanwhile
-    Await    take what was begun, or pause the program until it is there
-    Loop     a list of instructions that is run again and again
+    Call        run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
+    Send        push a slot's tensor into a channel
+    Recv        take a channel's tensor into a slot, or pause the program until it is there
+    Read        read variables of other tasks where they lie, into slots
+    Predicated  a Call in a branch that may not be taken: it does not run when a slot that it depends on is dead
+    Wait        a Predicated whose kernel may answer later (a dequeue): the program pauses until it does
+    Begin       have a kernel run beside the program (a collective), which goes on meanwhile
+    Await       take what was begun, or pause the program until it is there
+    Loop        a list of instructions that is run again and again
 
-Only nodes under a `cond` become Guarded; a program without control flow is Calls, Sends and Recvs.
+Only nodes under a `cond` become Predicated; a program without control flow is Calls, Sends and Recvs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Read:
 
 
 @dataclass(slots=True, eq=False)
-class Guarded:
+class Predicated:
     """Run a Call unless one of some slots is dead; then its outputs are dead.
 
     Attributes:
@@ -115,12 +115,12 @@ class Guarded:
 
 
 @dataclass(slots=True, eq=False)
-class Wait(Guarded):
-    """A Guarded whose kernel may give back a `Request` (graph/resources/async_request.py) instead of its result; `checks` may be empty."""
+class Wait(Predicated):
+    """A Predicated whose kernel may return a `Request` (graph/resources/async_request.py) instead of its result; `checks` may be empty."""
 
 
 @dataclass(slots=True, eq=False)
-class Begin(Guarded):
+class Begin(Predicated):
     """Have the call's kernel run beside the program; its only output is what stands for the run until an `Await` takes that.
 
     There are no `checks`: what may be dead is not begun.
@@ -128,7 +128,7 @@ class Begin(Guarded):
 
 
 @dataclass(slots=True, eq=False)
-class Await(Guarded):
+class Await(Predicated):
     """Pause the program until what was begun has ended. The call takes what stands for the run, and gives the results of that."""
 
 
@@ -169,7 +169,7 @@ def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
             yield step
 
 
-Instruction: TypeAlias = Call | Send | Recv | Read | Guarded | Loop
+Instruction: TypeAlias = Call | Send | Recv | Read | Predicated | Loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def _lines(step: Instruction) -> list[str]:
             last,
             "end" + _freed(step.frees),
         ]
-    if isinstance(step, Guarded):
+    if isinstance(step, Predicated):
         token = f" (token s{step.token})" if step.token >= 0 else ""
         waits = {Wait: "wait for ", Begin: "begin ", Await: "await "}.get(type(step), "")
         if not step.checks:

@@ -83,7 +83,7 @@ def quotient(a: Size, b: Size) -> Size | None:
     return product([mine.factor // theirs.factor, *(Product(1, (axis,)) for axis in left)])
 
 
-class Sizes:
+class SymbolicShapes:
     """The sizes of the tensors of one unit. `makers`: who makes a tensor, where that may be looked at."""
 
     def __init__(self, makers: Mapping[Tensor, Node]) -> None:

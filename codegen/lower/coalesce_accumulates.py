@@ -17,7 +17,7 @@ from ..backend import NodeError
 from ..ir.program import Call, Instruction, Send
 
 
-class Additions:
+class CoalescedAccumulates:
     """Several additions.
 
     Attributes:
@@ -48,7 +48,7 @@ class Additions:
         return ()
 
 
-def with_joint_additions(
+def coalesce_accumulates(
     instructions: Iterable[Instruction], added: Mapping[int, tuple[Call, Node, str]], reaching: Iterable[Call]
 ) -> list[Instruction]:
     """The instructions with additions that stand beside each other as one call. No slots have been let go yet.
@@ -76,7 +76,7 @@ def with_joint_additions(
             else:
                 given = tuple([i for c in calls for i in c.inputs])
                 names = tuple([c.node for c in calls])
-                kernel = Additions(calls, nodes, tasks)
+                kernel = CoalescedAccumulates(calls, nodes, tasks)
                 out.append(Call(kernel, given, (), (), last.node, ADDITION, last.origin, names))
             out.extend(behind)
         else:
@@ -97,4 +97,4 @@ def with_joint_additions(
     return out
 
 
-__all__ = ["Additions", "with_joint_additions"]
+__all__ = ["CoalescedAccumulates", "coalesce_accumulates"]

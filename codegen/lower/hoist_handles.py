@@ -14,13 +14,13 @@ from typing import Any
 
 from ...graph.resources.resource_manager import Context, Resources
 from ..ir.program import Call, Instruction, Loop, Program
-from .region import one_or_all, run_of
+from .region import one_or_all, region_of
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 FEWEST = 2  # that are worth it
 
 
-def with_places(program: Program) -> Program:
+def hoist_handles(program: Program) -> Program:
     """The program with one call in the place of several that only find variables, inside loops too.
 
     They run where the first of them stood: nothing that a program does takes a variable out of its container.
@@ -58,9 +58,9 @@ def _of(calls: Sequence[Call]) -> list[Call]:
         used.update(call.inputs, call.outputs)
     if resources is None or len(found) < FEWEST:
         return list(calls)
-    joined = run_of(list(found.values()), {})
+    joined = region_of(list(found.values()), {})
     first = min(found)
-    one = joined.as_call(Places(resources, tuple(found.values())), f"Places of {len(found)} variables")
+    one = joined.as_call(CachedHandles(resources, tuple(found.values())), f"Places of {len(found)} variables")
     return [*calls[:first], one, *[c for i, c in enumerate(calls) if i > first and i not in found]]
 
 
@@ -72,7 +72,7 @@ def resources_of(call: Call) -> Resources | None:
     return kernel.args[0].resources if isinstance(kernel.args[0], Context) else None
 
 
-class Places:
+class CachedHandles:
     """Finds several variables of a task.
 
     Attributes:
@@ -83,7 +83,7 @@ class Places:
 
     def __init__(self, resources: Resources, calls: tuple[Call, ...]) -> None:
         self.calls = calls
-        self._run = run_of(calls, {})
+        self._run = region_of(calls, {})
         self._resources = resources
 
     def __call__(self) -> Any:

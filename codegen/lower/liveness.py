@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..ir.program import Call, Guarded, Instruction, Loop, Read, Recv
+from ..ir.program import Call, Instruction, Loop, Predicated, Read, Recv
 
 
-def let_slots_go(instructions: Sequence[Instruction], slots: Sequence[Any], kept: Iterable[int]) -> None:
+def free_dead_slots(instructions: Sequence[Instruction], slots: Sequence[Any], kept: Iterable[int]) -> None:
     """Write into a program's instructions which slots each lets go: all but the constants, which stand in `slots`, and `kept`."""
     constants = bytearray([v is not None for v in slots])
     _let_go(instructions, _marked(constants + b"\1", kept))
@@ -31,7 +31,7 @@ def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int]
                 used[slot] = True
                 frees.append(slot)
         if frees:
-            (step.call if isinstance(step, Guarded) else step).frees = tuple(frees)
+            (step.call if isinstance(step, Predicated) else step).frees = tuple(frees)
 
 
 def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
@@ -45,7 +45,7 @@ def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
 def _used(step: Instruction) -> tuple[int, ...]:
     if isinstance(step, Call):
         return step.inputs + step.outputs
-    if isinstance(step, Guarded):
+    if isinstance(step, Predicated):
         return (*step.checks, *step.call.inputs, *step.call.outputs, step.token)
     if isinstance(step, Loop):
         return tuple(_slots_of(step))
@@ -84,7 +84,7 @@ def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
     for step in instructions:
         if isinstance(step, Call):
             yield from step.outputs
-        elif isinstance(step, Guarded):
+        elif isinstance(step, Predicated):
             yield from (*step.call.outputs, step.token)
         elif isinstance(step, Recv):
             yield step.slot

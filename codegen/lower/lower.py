@@ -4,7 +4,7 @@ Every tensor gets a slot. Constants are put into their slots once, when the prog
 variable rather than its place, a read is inserted, so that the snapshot is taken exactly there.
 
 Of control flow little is left: Enter, Exit, NextIteration, LoopCond and the Switches of a loop only give other names to slots. A
-loop becomes one `Loop` instruction, and a node that may be dead a `Guarded` one.
+loop becomes one `Loop` instruction, and a node that may be dead a `Predicated` one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,23 @@ from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.accumulator import ReachedAccumulator
 from ...graph.resources.resource_manager import Context, VariableState
 from ..backend import Backend
-from ..ir.fused_kernel import FusedNodes
-from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RecvTensor, RunGuarded, SendTensor, Unit
+from ..ir.fused_kernel import FusedKernel
+from ..ir.partition import (
+    AwaitNode,
+    BeginLoop,
+    EndLoop,
+    LeaveUnless,
+    PartitionGraph,
+    RecvTensor,
+    RunPredicated,
+    SendTensor,
+)
 from ..ir.predicates import asked_for
-from ..ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait
 from ..memory.plan import plan_memory
 from ..passes.rewrite import rewrite
-from .coalesce_accumulates import with_joint_additions
-from .liveness import let_slots_go
+from .coalesce_accumulates import coalesce_accumulates
+from .liveness import free_dead_slots
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
@@ -45,7 +54,7 @@ ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
 
 
 def lower(
-    unit: Unit, backend: Backend, context_of: Callable[[Node], Context], reader_of: ReaderOf | None = None
+    unit: PartitionGraph, backend: Backend, context_of: Callable[[Node], Context], reader_of: ReaderOf | None = None
 ) -> Program:
     """Make the program for a unit.
 
@@ -71,8 +80,8 @@ def lower(
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
     if lowering.added:
-        lowering.instructions = with_joint_additions(lowering.instructions, lowering.added, lowering.looked_up)
-    let_slots_go(lowering.instructions, lowering.slots, [slot for _, slot in fetches])
+        lowering.instructions = coalesce_accumulates(lowering.instructions, lowering.added, lowering.looked_up)
+    free_dead_slots(lowering.instructions, lowering.slots, [slot for _, slot in fetches])
     fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
     return Program(
         unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
@@ -206,7 +215,7 @@ class _Lowering:
         assert waits is not None
         self.instructions.append(waits)
 
-    def run_fused(self, group: FusedNodes) -> None:
+    def run_fused(self, group: FusedKernel) -> None:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
         outputs = tuple([self.new_slot(t) for t in group.outputs])
         last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
@@ -215,7 +224,7 @@ class _Lowering:
         )
         if group.is_guarded:
             checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
-            self.instructions.append(Guarded(call, tuple(dict.fromkeys(checks)), -1))
+            self.instructions.append(Predicated(call, tuple(dict.fromkeys(checks)), -1))
         else:
             self.instructions.append(call)
 
@@ -228,7 +237,7 @@ class _Lowering:
         self.read_of[value] = tensor
         read = Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
         may_be_dead = tensor.op in self.guarded or tensor.op.opdef.name == "RefSwitch"
-        self.instructions.append(Guarded(read, (slot,), -1) if may_be_dead else read)
+        self.instructions.append(Predicated(read, (slot,), -1) if may_be_dead else read)
         return value
 
     def fetch(self, fetches: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, int], ...]:
@@ -240,7 +249,7 @@ class _Lowering:
             if slot in taken:
                 copied = self.new_slot(None)
                 call = Call(_own_copy, (slot,), (copied,), (), tensor.op.name, "Copy", tensor.op._origin)
-                self.instructions.append(Guarded(call, (slot,), -1))
+                self.instructions.append(Predicated(call, (slot,), -1))
                 slot = copied
             taken.add(slot)
             slots.append((name, slot))
@@ -280,11 +289,11 @@ class _Lowering:
         x = graph.create("Placeholder", [], {"dtype": given, "shape": tensor.dims}, "x").outputs[0]
         kernel = self.backend.kernel(graph.create("Cast", [x], {"DstT": wanted}, "cast"), None)
         call = Call(kernel, (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
-        self.instructions.append(Guarded(call, (source,), -1))
+        self.instructions.append(Predicated(call, (source,), -1))
 
     # --- what may be dead ------------------------------------------------------------------------------------------
 
-    def run_guarded(self, step: RunGuarded) -> None:
+    def run_guarded(self, step: RunPredicated) -> None:
         node = step.node
         self.guarded.add(node)
         waits = [self.tokens[a] for a in step.after]
@@ -300,13 +309,13 @@ class _Lowering:
             return
         elif name == "Merge":  # takes what is alive; it is dead itself when nothing is
             call = self._call(node)
-            self.instructions.append(Guarded(call, tuple(waits), -1) if waits else call)
+            self.instructions.append(Predicated(call, tuple(waits), -1) if waits else call)
             self._tell(node)
             return
         else:
             call = self._call(node)
         token = self._new_token(node)
-        kind = Wait if node.opdef.is_blocking else Guarded
+        kind = Wait if node.opdef.is_blocking else Predicated
         self.instructions.append(kind(call, tuple(dict.fromkeys([*call.inputs, *waits])), token))
 
     def _new_token(self, node: Node) -> int:
@@ -321,7 +330,7 @@ class _Lowering:
         token = self._new_token(node)
         if token >= 0:
             call = Call(_nothing, (), (), (), node.name, node.opdef.name, node._origin)
-            self.instructions.append(Guarded(call, (self.slot_of[node.outputs[0]],), token))
+            self.instructions.append(Predicated(call, (self.slot_of[node.outputs[0]],), token))
 
     # --- loops -----------------------------------------------------------------------------------------------------
 
@@ -374,10 +383,10 @@ class _ByType(dict[type, "Callable[[_Lowering, Any], None]"]):
 _LOWERED = _ByType(
     {
         Node: _Lowering.run,
-        FusedNodes: _Lowering.run_fused,
+        FusedKernel: _Lowering.run_fused,
         SendTensor: _Lowering.send,
         RecvTensor: _Lowering.recv,
-        RunGuarded: _Lowering.run_guarded,
+        RunPredicated: _Lowering.run_guarded,
         AwaitNode: _Lowering.await_node,
         BeginLoop: _Lowering.begin_loop,
         LeaveUnless: _Lowering.leave_unless,

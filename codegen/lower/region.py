@@ -16,7 +16,7 @@ from ..ir.program import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Region:
     """Calls that follow one another in a program.
 
     Attributes:
@@ -70,7 +70,7 @@ class Run:
         return [slots[i] for i in self.outputs]
 
 
-def run_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection[int] = ()) -> Run:
+def region_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection[int] = ()) -> Region:
     """These calls as a run. `constants`, by slot, and `sent` slots: of the whole program."""
     made: set[int] = set()
     given: dict[int, None] = {}
@@ -86,7 +86,7 @@ def run_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection
     frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
     used = {i for c in calls for i in c.inputs}
     outputs = tuple(sorted(held))
-    return Run(
+    return Region(
         tuple(calls), tuple(given), outputs, frees, {i: v for i, v in constants.items() if i in used},
         frozenset(i for i, slot in enumerate(outputs) if slot in sent),
     )  # fmt: skip

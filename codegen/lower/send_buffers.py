@@ -17,10 +17,10 @@ import numpy as np
 from ...graph.resources.buffer_pool import sending
 from ...graph.resources.shared_storage import is_shared
 from ..cpu.tiering import WarmingKernel
-from ..ir.program import Call, Guarded, Instruction, Kernel, Loop, Program
+from ..ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
 
 
-def with_sent_results(program: Program) -> Program:
+def use_send_buffers(program: Program) -> Program:
     """The program with kernels that write what is sent where others can read it."""
     if not program.sent:
         return program
@@ -33,7 +33,7 @@ def _placed(instructions: Iterable[Instruction], sent: Collection[int]) -> Itera
             yield replace(step, head=tuple(_placed(step.head, sent)), body=tuple(_placed(step.body, sent)))
         elif isinstance(step, Call):
             yield _call(step, sent)
-        elif isinstance(step, Guarded):
+        elif isinstance(step, Predicated):
             yield replace(step, call=_call(step.call, sent))
         else:
             yield step
@@ -42,10 +42,10 @@ def _placed(instructions: Iterable[Instruction], sent: Collection[int]) -> Itera
 def _call(call: Call, sent: Collection[int]) -> Call:
     if not isinstance(call.kernel, WarmingKernel) or not any(i in sent for i in call.outputs):
         return call
-    return replace(call, kernel=Sending(call.kernel))
+    return replace(call, kernel=SendBufferKernel(call.kernel))
 
 
-class Sending:
+class SendBufferKernel:
     """A kernel whose results are sent."""
 
     __slots__ = ("kernel",)
@@ -65,4 +65,4 @@ class Sending:
         return result
 
 
-__all__ = ["Sending", "with_sent_results"]
+__all__ = ["SendBufferKernel", "use_send_buffers"]

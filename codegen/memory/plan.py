@@ -29,8 +29,8 @@ from ...graph.core.opdef import nbytes
 from ...graph.ops.state.training import RULES
 from ..fusion.legality import SUPPORTED
 from ..fusion.optimizer_loops import update_of
-from ..ir.fused_kernel import FusedNodes, inputs_of, outputs_of
-from ..ir.partition import UnitStep, node_of
+from ..ir.fused_kernel import FusedKernel, inputs_of, outputs_of
+from ..ir.partition import PartitionStep, node_of
 
 ALIGNMENT = 64  # bytes of a cache line, and what vector loads like
 _SAME_MEMORY = frozenset(
@@ -151,7 +151,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    steps: Sequence[UnitStep | FusedNodes],
+    steps: Sequence[PartitionStep | FusedKernel],
     feeds: Iterable[Tensor] = (),
     fetches: Iterable[Tensor] = (),
     unmade: Container[Tensor] = (),
@@ -188,7 +188,7 @@ def plan_memory(
             ):
                 first[t] = last[t] = i
     for i, step in enumerate(steps):
-        if isinstance(step, FusedNodes):
+        if isinstance(step, FusedKernel):
             for k, _ in step.overwrites:
                 last[step.inputs[k]] = i - 1  # from here on it is the result's memory
     for t in fetches:
@@ -211,8 +211,8 @@ def plan_memory(
     return MemoryPlan(lives, offsets, peak, at, size, exact, tuple(map(_names_of, steps)), tuple(beside))
 
 
-def _names_of(step: UnitStep | FusedNodes) -> tuple[str, ...]:
-    if isinstance(step, FusedNodes):
+def _names_of(step: PartitionStep | FusedKernel) -> tuple[str, ...]:
+    if isinstance(step, FusedKernel):
         return tuple([n.name for n in step.nodes])
     node = node_of(step)
     return () if node is None else (node.name,)

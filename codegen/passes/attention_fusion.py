@@ -24,7 +24,7 @@ from ...graph.core.dtypes import DType, bfloat16, float16, float32
 from ...graph.core.node import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node
-from ..ir.partition import BeginLoop, RunGuarded, SendTensor, Unit, UnitStep, taken_by
+from ..ir.partition import BeginLoop, PartitionGraph, PartitionStep, RunPredicated, SendTensor, inputs_of_step
 from .rewrite import Fired
 
 _TYPES = (float32, float16, bfloat16)
@@ -33,10 +33,10 @@ _SHAPES = frozenset(
 )  # what may look at a part, for nobody who stays
 
 
-def join_attention(unit: Unit, types: Collection[DType] = _TYPES) -> tuple[Unit, tuple[Fired, ...]]:
+def fuse_attention(unit: PartitionGraph, types: Collection[DType] = _TYPES) -> tuple[PartitionGraph, tuple[Fired, ...]]:
     """The unit with attention and its gradient as a node each, and where that was done; `types`: of elements."""
     ops = {s.type for s in unit.steps if isinstance(s, Node)}
-    if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunGuarded) for s in unit.steps):
+    if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunPredicated) for s in unit.steps):
         return unit, ()
     fired: list[Fired] = []
     while found := _Search(unit, types).found():
@@ -61,7 +61,7 @@ class _Found:
     gone: frozenset[Node]
 
 
-def _replaced(unit: Unit, found: Sequence[_Found]) -> Unit:
+def _replaced(unit: PartitionGraph, found: Sequence[_Found]) -> PartitionGraph:
     gone = {n for f in found for n in f.gone}
     instead: dict[Node, Node] = {}
     gradients: dict[Node, Node] = {}
@@ -73,7 +73,7 @@ def _replaced(unit: Unit, found: Sequence[_Found]) -> Unit:
         if isinstance(step, Node) and step in gradients and gradients[step] not in placed:
             instead[step] = gradients[step]  # in the place of the first of the two
             placed.add(gradients[step])
-    steps: list[UnitStep] = []
+    steps: list[PartitionStep] = []
     for step in unit.steps:
         if isinstance(step, Node) and step in instead:
             steps.append(instead[step])
@@ -98,13 +98,13 @@ def _made(found: _Found) -> tuple[Node, Node]:
 class _Search:
     """Looks for the parts in a unit."""
 
-    def __init__(self, unit: Unit, types: Collection[DType]) -> None:
+    def __init__(self, unit: PartitionGraph, types: Collection[DType]) -> None:
         self.types = types
         self.nodes = [s for s in unit.steps if isinstance(s, Node)]
         self.maker = {t: n for n in self.nodes for t in n.outputs}
         self.takers: dict[Tensor, list[Node | None]] = {}
         for step in unit.steps:
-            for t in taken_by(step):
+            for t in inputs_of_step(step):
                 self.takers.setdefault(t, []).append(step if isinstance(step, Node) else None)
         for _, t in (*unit.fetches, *unit.feeds):
             self.takers.setdefault(t, []).append(None)

@@ -31,8 +31,18 @@ from ...graph.core.opdef import OpDef, Trait, opdef
 from ...graph.core.settings import setting
 from ...graph.core.shape import Dims
 from ..ir.nodes import inferred_node, new_node
-from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, RunGuarded, SendTensor, Unit, UnitStep, taken_by
-from ..ir.symbolic_shape import STEERING, Sizes
+from ..ir.partition import (
+    AwaitNode,
+    BeginLoop,
+    EndLoop,
+    LeaveUnless,
+    PartitionGraph,
+    PartitionStep,
+    RunPredicated,
+    SendTensor,
+    inputs_of_step,
+)
+from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from .constant_folding import Folding
 from .rules.algebra import algebra_rules
 from .rules.dead_stores import dead_stores
@@ -89,14 +99,14 @@ class Fired:
 class Rewritten:
     """A unit after rewriting, and what was done to it. Prints as its nodes, one per line."""
 
-    unit: Unit
+    unit: PartitionGraph
     fired: tuple[Fired, ...]
 
     def __str__(self) -> str:
         return str(self.unit)
 
 
-def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
+def rewrite(unit: PartitionGraph, wanted: Rewrites) -> Rewritten:
     """A unit that gives the same with less work; the unit itself when there is nothing to gain.
 
     With DOVETAIL_LOG_REWRITES=1, each rule that fired is logged with how often it did; with 2, each place.
@@ -123,7 +133,7 @@ def rewrite(unit: Unit, wanted: Rewrites) -> Rewritten:
     return Rewritten(unit, tuple(fired))
 
 
-def _tell(unit: Unit, fired: Sequence[Fired]) -> None:
+def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
     level = setting("DOVETAIL_LOG_REWRITES")
     if level >= 1 and fired:
         counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
@@ -146,7 +156,7 @@ class _Walk:
 
     def __init__(
         self,
-        unit: Unit,
+        unit: PartitionGraph,
         wanted: Rewrites,
         rules: Iterable[Rule],
         later: Iterable[Rule] = (),
@@ -158,7 +168,7 @@ class _Walk:
         self.unit = unit
         self.wanted = wanted
         self.private = private
-        self.steps: list[UnitStep] = []
+        self.steps: list[PartitionStep] = []
         self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> what is there now
         self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where that may be looked at
         self.copies: dict[Node, Node] = {}
@@ -167,7 +177,7 @@ class _Walk:
         self.pure: dict[OpDef, bool] = {}
         self.fired: list[Fired] = []
         self.folding = Folding(self.makers)
-        self.sizes = Sizes(self.makers)
+        self.sizes = SymbolicShapes(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.later = tuple(later)  # until the first rewrite; so long no two nodes are equal, either
@@ -178,7 +188,7 @@ class _Walk:
         self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
         self.counted = (private or counted) and bool(self.table)
         if self.counted:
-            self.uses.update(t for s in unit.steps for t in taken_by(s))
+            self.uses.update(t for s in unit.steps for t in inputs_of_step(s))
             self.uses.update(t for _, t in unit.fetches)
 
     def stand_in(self, tensor: Tensor) -> Tensor:
@@ -203,7 +213,7 @@ class _Walk:
                     table.setdefault(opdef(root), []).append(rule)
         return table
 
-    def run(self) -> Unit:
+    def run(self) -> PartitionGraph:
         """Walk; gives the unit itself when nothing has changed."""
         for step in self.unit.steps:
             if type(step) is Node:
@@ -213,7 +223,7 @@ class _Walk:
         if not self.current:
             return self.unit
         fetches = tuple([(name, self.current.get(t, t)) for name, t in self.unit.fetches])
-        return Unit(self.unit.device, tuple(self.live(fetches)), self.feeds, fetches)
+        return PartitionGraph(self.unit.device, tuple(self.live(fetches)), self.feeds, fetches)
 
     def node(self, original: Node) -> None:
         """Put a node, or what takes its place, after the steps so far."""
@@ -371,7 +381,7 @@ class _Walk:
         self.originals[copied] = node
         return copied
 
-    def renewed(self, step: UnitStep) -> UnitStep:
+    def renewed(self, step: PartitionStep) -> PartitionStep:
         """A step that is no plain node, with what it takes now."""
         current, copies = self.current, self.copies
 
@@ -381,8 +391,8 @@ class _Walk:
         if isinstance(step, SendTensor):
             tensor = None if step.tensor is None else current.get(step.tensor, step.tensor)
             return replace(step, tensor=tensor, token=now(step.token))
-        if isinstance(step, RunGuarded):
-            return RunGuarded(self.copy(step.node), tuple([now(a) for a in step.after]))
+        if isinstance(step, RunPredicated):
+            return RunPredicated(self.copy(step.node), tuple([now(a) for a in step.after]))
         if isinstance(step, AwaitNode):
             return AwaitNode(now(step.node))
         if isinstance(step, BeginLoop):
@@ -393,19 +403,19 @@ class _Walk:
             return EndLoop(tuple([current.get(t, t) for t in step.nexts]))
         return step
 
-    def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[UnitStep]:
+    def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[PartitionStep]:
         """The steps without those whose results somebody took before, and nobody does now."""
-        taken = {t for s in self.unit.steps for t in taken_by(s)}
+        taken = {t for s in self.unit.steps for t in inputs_of_step(s)}
         taken.update(t for _, t in self.unit.fetches)
         before = {n for n in self.unit.steps if type(n) is Node}
         needed = {t for _, t in fetches}
-        left: list[UnitStep] = []
+        left: list[PartitionStep] = []
         for step in reversed(self.steps):
             if type(step) is Node and not any(t in needed for t in step.outputs) and self.may_change(step):
                 original = self.originals.get(step, step)
                 if original not in before or any(t in taken for t in original.outputs):
                     continue
-            needed.update(taken_by(step))
+            needed.update(inputs_of_step(step))
             left.append(step)
         left.reverse()
         return left

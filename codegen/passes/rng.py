@@ -17,7 +17,7 @@ from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...graph.core.node import Node
 from ...graph.ops.random import philox_stream as _streams  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node
-from ..ir.partition import BeginLoop, EndLoop, RunGuarded, Unit, UnitStep, node_of
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of
 from ..ir.predicates import asked_for
 
 DRAWN: dict[str, tuple[str, tuple[DType, ...]]] = {
@@ -30,13 +30,13 @@ _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalO
             "StatelessRandomUniform": "UniformOfStream", "StatelessRandomNormal": "NormalOfStream"}  # fmt: skip
 
 
-def with_streams(unit: Unit) -> Unit:
+def functionalize_random(unit: PartitionGraph) -> PartitionGraph:
     """The unit with draws taken apart; the unit itself when it has none."""
     if not any(_drawing_node(step) is not None for step in unit.steps):
         return unit
     fed, asked = {t for _, t in unit.feeds}, asked_for(unit)
-    first: list[UnitStep] = []
-    rest: list[UnitStep] = []
+    first: list[PartitionStep] = []
+    rest: list[PartitionStep] = []
     depth = 0
     for step in unit.steps:
         depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
@@ -44,8 +44,8 @@ def with_streams(unit: Unit) -> Unit:
         if node is None or node in asked or node.outputs[0] in fed or not _is_made(node):
             rest.append(step)
             continue
-        stream, numbers = _taken_apart(node, isinstance(step, RunGuarded))
-        if isinstance(step, RunGuarded):
+        stream, numbers = _taken_apart(node, isinstance(step, RunPredicated))
+        if isinstance(step, RunPredicated):
             rest += [replace(step, node=stream), replace(step, node=numbers)]
         else:
             (first if depth == 0 and not stream.inputs else rest).append(stream)
@@ -53,7 +53,7 @@ def with_streams(unit: Unit) -> Unit:
     return replace(unit, steps=(*first, *rest))
 
 
-def _drawing_node(step: UnitStep) -> Node | None:
+def _drawing_node(step: PartitionStep) -> Node | None:
     """The node that draws, if a step runs one."""
     node = node_of(step)
     return node if node is not None and node.opdef.name in _NUMBERS else None

@@ -85,12 +85,12 @@ from ...codegen.ir.partition import (
     BeginLoop,
     EndLoop,
     LeaveUnless,
+    PartitionGraph,
+    PartitionStep,
     Posted,
     RecvTensor,
-    RunGuarded,
+    RunPredicated,
     SendTensor,
-    Unit,
-    UnitStep,
 )
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.graph import Graph
@@ -291,13 +291,13 @@ Reached: TypeAlias = Mapping[Node, tuple[str, Posted]]
 
 def units_of(
     cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: Reached | None = None
-) -> list[Unit]:
+) -> list[PartitionGraph]:
     """The units of all partitions. `posted`: by channel, the variables that are read directly."""
     units = []
     guarded, waiting = cut.guarded, held(cut)
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
     for part in cut.partitions.values():
-        steps: list[UnitStep] = []
+        steps: list[PartitionStep] = []
         if reached:
             for node in part.nodes:
                 if node in reached:
@@ -308,7 +308,7 @@ def units_of(
                 assert isinstance(what, Node)
                 steps.append(AwaitNode(what))
             elif isinstance(what, Node):
-                steps.append(RunGuarded(what, guarded[what]) if what in guarded else what)
+                steps.append(RunPredicated(what, guarded[what]) if what in guarded else what)
             elif isinstance(what, LoopPart):
                 steps.append(_mark(kind, what))
             else:
@@ -325,7 +325,7 @@ def units_of(
                     steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))
         steps = _without_merges(steps)
         units.append(
-            Unit(
+            PartitionGraph(
                 part.device,
                 tuple(steps),
                 tuple((name, graph.get_tensor_by_name(name)) for name in part.feeds),
@@ -335,7 +335,7 @@ def units_of(
     return units
 
 
-def _mark(kind: str, part: LoopPart) -> UnitStep:
+def _mark(kind: str, part: LoopPart) -> PartitionStep:
     if kind == "loop":
         return BeginLoop(part.name, part.merges)
     if kind == "test":
@@ -350,12 +350,12 @@ def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) 
     return value if channel.relays is None else channel.relays
 
 
-def _without_merges(steps: list[UnitStep]) -> list[UnitStep]:
+def _without_merges(steps: list[PartitionStep]) -> list[PartitionStep]:
     """Loop variables stand in `BeginLoop`, and not again as nodes."""
     merges = {m for s in steps if type(s) is BeginLoop for m in s.merges}
     if not merges:
         return steps
-    return [s for s in steps if (s.node if isinstance(s, RunGuarded) else s) not in merges]
+    return [s for s in steps if (s.node if isinstance(s, RunPredicated) else s) not in merges]
 
 
 _FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small is not fused
@@ -383,7 +383,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     return explain(unit, backend.rewrites, small=small, on_gpu=on_gpu, program=program)
 
 
-def _program(options: KernelOptions, unit: Unit) -> Program:
+def _program(options: KernelOptions, unit: PartitionGraph) -> Program:
     """A unit's program, of which nothing is compiled."""
     from ...codegen.lower.lower import lower
 

@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from ...codegen.ir.partition import Posted, Unit
+from ...codegen.ir.partition import PartitionGraph, Posted
 from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError
 from ...graph.core.graph import Graph
 from ...graph.core.interpreter_state import collector_paused
@@ -128,7 +128,7 @@ class Master:
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
-            by_task: dict[str, list[Unit]] = {}
+            by_task: dict[str, list[PartitionGraph]] = {}
             for unit in units_of(plan.partitioned, session.graph, posted, reached):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
             started = carried(plan.partitioned)
@@ -147,7 +147,13 @@ class Master:
                 fetches_of = dict.fromkeys(name for u in units for name, _ in u.fetches)
                 parts.append(
                     TaskPart(
-                        task, incarnation, program, tuple(feeds_of), tuple(fetches_of), registration.reports, task in started
+                        task,
+                        incarnation,
+                        program,
+                        tuple(feeds_of),
+                        tuple(fetches_of),
+                        registration.reports,
+                        task in started,
                     )  # fmt: skip
                 )
             session.plans[program] = plan

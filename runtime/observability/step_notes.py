@@ -24,10 +24,10 @@ from ...codegen.ir.program import (
     Await,
     Begin,
     Call,
-    Guarded,
     Instruction,
     Kernel,
     Loop,
+    Predicated,
     Program,
     Send,
     one_by_one,
@@ -194,7 +194,7 @@ class Recorder:
             return step
         if isinstance(step, Await):
             return step
-        if isinstance(step, Guarded):
+        if isinstance(step, Predicated):
             call = self._timed(step.call, device)
             assert isinstance(call, Call)
             return dataclasses.replace(step, call=call)

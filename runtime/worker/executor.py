@@ -26,7 +26,7 @@ import numpy as np
 
 from ...codegen.backend import NodeError
 from ...codegen.gpu.driver.api import CudaError
-from ...codegen.ir.program import Await, Begin, Call, Guarded, Instruction, Loop, Program, Read, Recv, Send, Wait
+from ...codegen.ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait
 from ...graph.core.errors import (
     InternalError,
     InvalidArgumentError,
@@ -64,7 +64,7 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
     else:
         kind = next((mine for theirs, mine in _MEANING if isinstance(e, theirs)), UnknownError)
         text = f"{type(e).__name__}: {e}"
-    if isinstance(instruction, Guarded):
+    if isinstance(instruction, Predicated):
         instruction = instruction.call
     if fused is not None:
         return kind(
@@ -204,7 +204,7 @@ class Execution:
                     step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else _EMPTY)
                     for i in now.frees:
                         slots[i] = None
-                elif type(now) is Guarded:
+                elif type(now) is Predicated:
                     _run_guarded(now, slots)
                 elif type(now) is Wait:
                     self.counter = at
@@ -318,7 +318,7 @@ class Execution:
         return now.at
 
 
-def _run_guarded(now: Guarded, slots: list[Any]) -> None:
+def _run_guarded(now: Predicated, slots: list[Any]) -> None:
     call = now.call
     dead = any(slots[i] is DEAD for i in now.checks)
     if dead:

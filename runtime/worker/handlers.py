@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...codegen.ir.partition import RecvTensor, SendTensor, Unit
+from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
 from ...graph.core.errors import InvalidArgumentError, OpError
 from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
@@ -304,7 +304,7 @@ class WorkerCalls:
         return Message("posted", {"request": fields["request"], **posted})
 
 
-def _partners(units: Iterable[Unit]) -> Iterator[str]:
+def _partners(units: Iterable[PartitionGraph]) -> Iterator[str]:
     """The tasks from which something comes, and those to which something goes."""
     for unit in units:
         for step in unit.steps:

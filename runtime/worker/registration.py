@@ -18,12 +18,12 @@ from ...codegen.ir.partition import (
     BeginLoop,
     EndLoop,
     LeaveUnless,
+    PartitionGraph,
+    PartitionStep,
     Posted,
     RecvTensor,
-    RunGuarded,
+    RunPredicated,
     SendTensor,
-    Unit,
-    UnitStep,
 )
 from ...codegen.options import KernelOptions
 from ...graph.core.device import DeviceName, parse_strict
@@ -49,7 +49,6 @@ class Trigger(NamedTuple):
     client: int
 
 
-
 @dataclass(frozen=True, slots=True)
 class Registration:
     """One task's part of a run signature.
@@ -69,7 +68,7 @@ class Registration:
 
     program: str
     session: str
-    units: tuple[Unit, ...]
+    units: tuple[PartitionGraph, ...]
     seed: int
     isolated: bool = False
     kernels: KernelOptions = field(default_factory=KernelOptions)
@@ -206,13 +205,13 @@ class _Copy:
         return node
 
 
-def pack_units(units: Iterable[Unit]) -> bytes:
+def pack_units(units: Iterable[PartitionGraph]) -> bytes:
     """Units as bytes for `unpack_units`."""
     out: Any = msgpack.packb([_pack(unit) for unit in units])
     return bytes(out)
 
 
-def _pack(unit: Unit) -> dict[str, Any]:
+def _pack(unit: PartitionGraph) -> dict[str, Any]:
     copy = _Copy()
     feeds = [(name, _address(copy.placeholder(tensor))) for name, tensor in unit.feeds]
     steps: list[Any] = []
@@ -235,7 +234,7 @@ def _pack(unit: Unit) -> dict[str, Any]:
                 continue
             other = () if step.travels_as is None else (step.travels_as.name,)
             steps.append(("r", step.channel, received, step.source, *other))
-        elif isinstance(step, RunGuarded):
+        elif isinstance(step, RunPredicated):
             after = [copy.token(a) for a in step.after]
             steps.append(("g", copy.node(step.node).index, after))
         elif isinstance(step, AwaitNode):
@@ -261,7 +260,7 @@ def _address(tensor: Tensor) -> tuple[int, int]:
     return tensor.op.index, tensor.value_index
 
 
-def unpack_units(data: bytes) -> list[Unit]:
+def unpack_units(data: bytes) -> list[PartitionGraph]:
     """Units from a message.
 
     Raises:
@@ -275,7 +274,7 @@ def unpack_units(data: bytes) -> list[Unit]:
         raise InvalidArgumentError(None, None, f"Malformed partition in a message: {type(e).__name__}: {e}") from None
 
 
-def _unpack(described: Any) -> Unit:
+def _unpack(described: Any) -> PartitionGraph:
     return _Unpacking(extend_from_bytes(Graph(), described["graph"])).unit(described)
 
 
@@ -290,16 +289,16 @@ class _Unpacking:
         self.loops: list[BeginLoop] = []  # those that are open
         self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
 
-    def unit(self, described: Any) -> Unit:
+    def unit(self, described: Any) -> PartitionGraph:
         """The unit, its steps checked one by one."""
         feeds = tuple((_text(name), self.tensor(address, new=True)) for name, address in described["feeds"])
         steps = tuple([self.step(*step) for step in described["steps"]])
         if self.loops:
             raise ValueError("a loop has no end")
         fetches = tuple((_text(name), self.tensor(address)) for name, address in described["fetches"])
-        return Unit(_text(described["device"]), steps, feeds, fetches)
+        return PartitionGraph(_text(described["device"]), steps, feeds, fetches)
 
-    def step(self, kind: Any, what: Any, *rest: Any) -> UnitStep:
+    def step(self, kind: Any, what: Any, *rest: Any) -> PartitionStep:
         """One step, in the form that `_pack` gives it."""
         if kind == "n":
             node = self.node(what)
@@ -337,7 +336,7 @@ class _Unpacking:
             return RecvTensor(_number(what), None, _text(source), None, _posted(*posted), node)
         if kind == "g":
             (after,) = rest
-            step = RunGuarded(self.node(what), tuple([self.token(a) for a in after]))
+            step = RunPredicated(self.node(what), tuple([self.token(a) for a in after]))
             self.tokens.add(step.node)
             return step
         if kind == "l":

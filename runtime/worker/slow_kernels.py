@@ -11,7 +11,7 @@ import dataclasses
 import time
 from typing import Any
 
-from ...codegen.ir.program import Call, Guarded, Instruction, Kernel, Loop, Program
+from ...codegen.ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
 from ...graph.core.fault_injection import faults
 
 LEAST_S = 1e-4  # a shorter sleep lasts longer than it should: what is owed adds up first
@@ -45,7 +45,7 @@ class _Pace:
         """The instruction with its kernels slowed."""
         if isinstance(now, Call):
             return dataclasses.replace(now, kernel=self.slowed(now.kernel))
-        if isinstance(now, Guarded):  # a Wait, too
+        if isinstance(now, Predicated):  # a Wait, too
             call = self.instruction(now.call)
             assert isinstance(call, Call)
             return dataclasses.replace(now, call=call)

@@ -16,9 +16,9 @@ from typing import Any
 
 from ...codegen.cpu import backend as _numba  # noqa: F401  (what programs are made by is loaded with the worker, not in a first step)
 from ...codegen.ir.partition import RecvTensor, SendTensor
-from ...codegen.lower.hoist_handles import with_places
+from ...codegen.lower.hoist_handles import hoist_handles
 from ...codegen.lower.lower import lower
-from ...codegen.lower.send_buffers import with_sent_results
+from ...codegen.lower.send_buffers import use_send_buffers
 from ...codegen.pipeline import gpu_backend
 from ...graph.collectives.coordinator import Collectives
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
@@ -168,7 +168,7 @@ class Worker:
             gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
             backend = host if gpu is None else gpu
             made = backend.finish(lower(unit, backend, context_of, self.direct.reader))
-            programs.append(with_places(with_sent_results(made)))
+            programs.append(hoist_handles(use_send_buffers(made)))
         loaded = Loaded(
             new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), new.reports, new.client,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from dovetail.codegen.gpu.horizontal_fusion import JointUpdate, with_joint_updat
 from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.kernels import OnDevice
 from dovetail.codegen.gpu.templates.multi_tensor import several, sizes_of
-from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.program import Call, Instruction, Kernel, Loop
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
@@ -58,7 +58,7 @@ class _Noting(CudaBackend):
             self.given[id(kernel)] = kernel, tensors[: kernel._loaded], tensors[kernel._loaded :]
         return kernel  # type: ignore[no-any-return]
 
-    def fused(self, group: FusedNodes, context_of: ContextOf | None = None) -> Kernel:
+    def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         kernel = super().fused(group, context_of)
         self.given[id(kernel)] = kernel, group.inputs, group.shapes
         return kernel

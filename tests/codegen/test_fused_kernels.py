@@ -11,11 +11,11 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.check import agree
-from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend, launch_of
+from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend, launch_of
 from dovetail.codegen.cpu.emit.nest import PART
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.ir.fused_kernel import FusedNodes
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.fused_kernel import FusedKernel
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.interpreter import Interpreter, execution_order
 from dovetail.graph.core.node import Node
@@ -27,10 +27,12 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 SIZES = (0, 1, 2, 7, 64, 1009)  # of the axis that is not known before: none, one, even, prime, large
 
 
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:
+def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = [n for n in order if n.type != "Placeholder"]
-    return Unit("/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+    return PartitionGraph(
+        "/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
+    )
 
 
 class Fused:
@@ -40,9 +42,9 @@ class Fused:
         self.fetches = fetches
         backend = NumbaBackend(fuse_small=True, compile_first=True, threads=2)
         self.steps: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
-        self.kernels: list[FusedKernel] = []
+        self.kernels: list[CpuFusedKernel] = []
         for step in backend.fuse(unit_of(fetches, feeds)):
-            if isinstance(step, FusedNodes):
+            if isinstance(step, FusedKernel):
                 kernel = backend.fused(step)
                 self.kernels.append(kernel)
                 self.steps.append((kernel, (*step.inputs, *step.shapes), step.outputs))
@@ -211,11 +213,11 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, None])
         for y in (dt.nn.softmax(x), dt.reduce_sum(dt.tanh(x), 0), dt.reduce_sum(dt.tanh(x), 1)):
-            (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedNodes)]
-            results = [FusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
+            (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedKernel)]
+            results = [CpuFusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
                 t.op.attrs["value"] for t in group.shapes
             ]) for n in (1, 2, 3)]  # fmt: skip
-            launch = launch_of(group, [value.shape], 3, FusedKernel(group).source.split)
+            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split)
             assert launch is not None
             assert len(launch.ranges) > 1
             for other in results[1:]:
@@ -229,11 +231,11 @@ def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> Non
         x = dt.placeholder(dtype, [None])
         y = x * x - x
         fetches = [dt.reduce_sum(y), dt.reduce_max(y), dt.reduce_min(x * y), dt.reduce_any(y > x), y]
-        (group,) = [s for s in fuse(unit_of(fetches, [x]), small=True).steps if isinstance(s, FusedNodes)]
+        (group,) = [s for s in fuse(unit_of(fetches, [x]), small=True).steps if isinstance(s, FusedKernel)]
         for size in (0, 1, PART - 1, PART, PART + 1, 10 * PART + 5):
             value = numbers(rng, [size], dtype)
-            results = [FusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
-            launch = launch_of(group, [value.shape], 3, FusedKernel(group).source.split)
+            results = [CpuFusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
+            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split)
             assert launch is not None
             assert len(launch.together) > 1 or size <= PART + 1
             for other in results[1:]:
@@ -263,10 +265,10 @@ def test_a_kernel_starts_on_numpy_and_is_swapped_in(monkeypatch: pytest.MonkeyPa
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None])
         y = dt.exp(x * 0.125) + 3.25
-        (group,) = [s for s in fuse(unit_of([y], [x])).steps if isinstance(s, FusedNodes)]
+        (group,) = [s for s in fuse(unit_of([y], [x])).steps if isinstance(s, FusedKernel)]
     swapped = threading.Event()
 
-    class Told(FusedKernel):
+    class Told(CpuFusedKernel):
         def _swap_in(self, function: Any) -> None:
             super()._swap_in(function)
             swapped.set()
@@ -284,8 +286,8 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 4])
         y = dt.tanh(dt.exp(x * 0.5, name="wrong") * 0.1, name="last")
-        (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedNodes)]
-    right = FusedKernel(group, compile_first=True, check=True)
+        (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedKernel)]
+    right = CpuFusedKernel(group, compile_first=True, check=True)
     right(np.ones((2, 4), np.float32))
 
     def kernel(self: Any, node: Node, context: Any) -> Any:
@@ -293,7 +295,7 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("dovetail.codegen.reference.NumpyBackend.kernel", kernel)
     with pytest.raises(InternalError, match="first in 'wrong'"):
-        FusedKernel(group, compile_first=True, check=True)(np.ones((2, 4), np.float32))
+        CpuFusedKernel(group, compile_first=True, check=True)(np.ones((2, 4), np.float32))
 
 
 # --- random graphs ---------------------------------------------------------------------------------------------------
@@ -363,7 +365,7 @@ def test_random_graphs_keep_their_order(seed: int) -> None:
         taken = step.inputs if isinstance(step, Node) else (*step.inputs, *step.shapes)  # type: ignore[union-attr]
         for t in taken:
             assert t in there or t.op.type == "Const", f"{t} is not there for {step}"
-        if isinstance(step, FusedNodes):
+        if isinstance(step, FusedKernel):
             inside = set(step.inputs) | set(step.shapes)
             for node in step.nodes:
                 assert all(t in inside or t.op.type == "Const" for t in node.inputs)
@@ -385,9 +387,9 @@ def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
 import numpy as np, time
 import dovetail as dt
 from dovetail.codegen.cpu import jit
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
-b = LoopsBuilder([False])
+b = LoopNestBuilder([False])
 x = b.load(0, float32, [0])
 b.store(b.apply("exp", b.apply("mul", x, b.constant(0.75, float32))), [0])
 function = jit.compile_now(jit.source_of(b.finish()[0]).text)
@@ -426,7 +428,7 @@ def test_a_loss_of_sparse_labels_is_one_kernel_and_refuses_what_is_no_label() ->
         x, y = dt.placeholder(dt.float32, [None, 7]), dt.placeholder(dt.int32, [None])
         loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x * 2.0)
         fetches = [loss, *dt.gradients(loss, [x])]
-        first, *_ = [s for s in fuse(unit_of(fetches, [x, y]), small=True).steps if isinstance(s, FusedNodes)]
+        first, *_ = [s for s in fuse(unit_of(fetches, [x, y]), small=True).steps if isinstance(s, FusedKernel)]
         assert [n.type for n in first.nodes] == ["Mul", "SparseSoftmaxCrossEntropyWithLogits"]
         value = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)
         feeds = {x: value, y: [0, 6, 3, 3, 1]}
@@ -483,7 +485,7 @@ def test_there_is_no_place_in_nothing() -> None:
 def test_an_axis_with_positions_joins_no_other() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 5, 7])
-        (group,) = [s for s in fuse(unit_of([dt.argmax(x, 1)], [x]), small=True).steps if isinstance(s, FusedNodes)]
+        (group,) = [s for s in fuse(unit_of([dt.argmax(x, 1)], [x]), small=True).steps if isinstance(s, FusedKernel)]
     assert str(group.loops).splitlines() == [
         "loops over d0, d2, reducing d1",
         "  v0: float32[d0, d1, d2] = load in0",

@@ -10,19 +10,19 @@ import dovetail as dt
 from dovetail.codegen.cpu.jit import source_of
 from dovetail.codegen.fusion.fuse import Fusion, fuse
 from dovetail.codegen.fusion.grouping import has_only_small
-from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.ir.partition import EndLoop, RecvTensor, Unit
+from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, RecvTensor
 from dovetail.codegen.passes.rewrite import Rewrites, rewrite
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.node import Node
 
 
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:
+def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = tuple(n for n in order if n.type != "Placeholder")
     ends = (tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
-    return Unit("/device:CPU:0", nodes, *ends)
+    return PartitionGraph("/device:CPU:0", nodes, *ends)
 
 
 def fusion_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Fusion:
@@ -44,7 +44,7 @@ def test_a_gradient_fuses_alike_whether_the_batch_is_known_or_not() -> None:
     for batch in (8, None):
         with dt.Graph().as_default():
             fusions.append(fusion_of(*layer(batch)))
-    rest = [{s.type for s in f.steps if not isinstance(s, FusedNodes)} for f in fusions]
+    rest = [{s.type for s in f.steps if not isinstance(s, FusedKernel)} for f in fusions]
     # What is more between the kernels may only be arithmetic on shapes.
     assert rest[1] - rest[0] <= {"Shape", "Size", "FloorDiv", "Maximum", "Cast", "BroadcastGradientArgs"}
     assert len(fusions[1].kernels) <= len(fusions[0].kernels) + 1
@@ -211,15 +211,15 @@ def test_a_receive_ends_the_kernels_before_it() -> None:
     nodes = [n for n in graph.nodes if n is not y.op]
     at = nodes.index(before.op) + 1
     receive = RecvTensor(0, y, "/job:worker/replica:0/task:1/device:CPU:0")
-    unit = Unit("/device:CPU:0", (*nodes[:at], receive, *nodes[at:]), (("x:0", x),), (("after:0", after),))
+    unit = PartitionGraph("/device:CPU:0", (*nodes[:at], receive, *nodes[at:]), (("x:0", x),), (("after:0", after),))
     kinds = [type(s).__name__ for s in fuse(unit, small=True).steps if not isinstance(s, Node)]
-    assert kinds == ["FusedNodes", "RecvTensor", "FusedNodes"]
+    assert kinds == ["FusedKernel", "RecvTensor", "FusedKernel"]
 
 
 def kinds_of(steps: Sequence[Any]) -> list[str]:
     """What each step is: the ops of a kernel joined by +."""
     return [
-        "+".join(n.type for n in s.nodes) if isinstance(s, FusedNodes) else s.type
+        "+".join(n.type for n in s.nodes) if isinstance(s, FusedKernel) else s.type
         for s in steps
         if getattr(s, "type", "") != "Const"
     ]
@@ -263,7 +263,7 @@ def test_a_sum_is_not_lifted_into_another_part_of_a_loop() -> None:
         fetches, feeds = bias_gradient(lambda x: x)
         unit = unit_of(fetches, feeds)
         at = next(i for i, s in enumerate(unit.steps) if isinstance(s, Node) and s.type == "Sum")
-        unit = Unit(unit.device, (*unit.steps[:at], EndLoop(()), *unit.steps[at:]), unit.feeds, unit.fetches)
+        unit = PartitionGraph(unit.device, (*unit.steps[:at], EndLoop(()), *unit.steps[at:]), unit.feeds, unit.fetches)
         assert not any("Sum" in [n.type for n in kernel.nodes[:-1]] for kernel in fuse(unit).kernels)
 
 
@@ -320,7 +320,7 @@ def test_what_has_only_small_tensors_is_known_at_once(sizes: list[int | None], a
     z = dt.exp(x) * y
     unit = unit_of([z], [x, y])
     assert has_only_small(unit) is answer
-    assert has_only_small(Unit(unit.device, (*unit.steps, EndLoop(())), unit.feeds, unit.fetches)) is False
+    assert has_only_small(PartitionGraph(unit.device, (*unit.steps, EndLoop(())), unit.feeds, unit.fetches)) is False
 
 
 @pytest.mark.parametrize("name", ["a chain", "a long sum", "a chain that is computed again"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32, int32
 
 pytest.importorskip("numba")
@@ -32,7 +32,7 @@ def numbers(shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def test_the_text_of_a_lookup() -> None:
-    build = LoopsBuilder([False, False, False])
+    build = LoopNestBuilder([False, False, False])
     row = build.load(0, int32, [0])
     build.store(build.apply("neg", build.gather(1, float32, row, [1, 2])), [0, 1, 2])
     loops, parts = build.finish()

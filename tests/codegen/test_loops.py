@@ -12,8 +12,8 @@ import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import numba_source
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.dtypes import float32, int8
 from dovetail.graph.core.interpreter import execution_order
 
@@ -64,7 +64,7 @@ def test_text_of_a_kernel(name: str) -> None:
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
         fusion = fuse(
-            Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)),
+            PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)),
             small=True,
             again=OPERATIONS_PER_BYTE,
             numbers=True,
@@ -78,7 +78,7 @@ def test_text_of_a_kernel(name: str) -> None:
 
 
 def test_equal_values_are_made_once_and_dead_ones_not_at_all() -> None:
-    b = LoopsBuilder([False])
+    b = LoopNestBuilder([False])
     x = b.load(0, float32, [0])
     first, second = b.apply("add", x, x), b.apply("add", x, x)
     assert first == second
@@ -89,13 +89,13 @@ def test_equal_values_are_made_once_and_dead_ones_not_at_all() -> None:
 
 
 def test_a_negative_zero_is_another_constant() -> None:
-    b = LoopsBuilder([])
+    b = LoopNestBuilder([])
     assert b.constant(0.0, float32) != b.constant(-0.0, float32)
     assert b.constant(0, int8) == b.constant(0, int8)
 
 
 def test_neighbouring_axes_that_always_come_together_become_one() -> None:
-    b = LoopsBuilder([False, False, False])
+    b = LoopNestBuilder([False, False, False])
     x, row = b.load(0, float32, [0, 1, 2]), b.load(1, float32, [2])
     b.store(b.apply("add", x, row), [0, 1, 2])
     loops, parts = b.finish()
@@ -104,7 +104,7 @@ def test_neighbouring_axes_that_always_come_together_become_one() -> None:
 
 
 def test_a_reduced_axis_joins_no_kept_one() -> None:
-    b = LoopsBuilder([False, True, True])
+    b = LoopNestBuilder([False, True, True])
     x = b.load(0, float32, [0, 1, 2])
     b.store(b.reduce("sum", x), [0])
     loops, parts = b.finish()
@@ -121,6 +121,8 @@ def test_equal_kernels_are_one_whatever_their_nodes_are_called() -> None:
             y = gelu(x)
             nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
             found.append(
-                fuse(Unit("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True).kernels[0].loops
+                fuse(PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)), small=True)
+                .kernels[0]
+                .loops
             )
     assert found[0] == found[1]

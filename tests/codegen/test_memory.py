@@ -11,7 +11,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.memory.plan import MemoryPlan, plan_memory
 from dovetail.graph.core.interpreter import execution_order
 
@@ -19,7 +19,9 @@ from dovetail.graph.core.interpreter import execution_order
 def plan_of(fetches: Any, feeds: Any, *, fused: bool = False) -> MemoryPlan:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     steps = tuple(n for n in order if n.type != "Placeholder")
-    unit = Unit("/device:CPU:0", steps, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+    unit = PartitionGraph(
+        "/device:CPU:0", steps, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
+    )
     return plan_memory(fuse(unit, small=True).steps if fused else unit.steps, feeds, fetches)
 
 

@@ -12,9 +12,9 @@ from dovetail.codegen.check import agree
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.emit.nest import as_passed
 from dovetail.codegen.cpu.native.regions import NativeStretch
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.program import Call
-from dovetail.codegen.lower.region import run_of
+from dovetail.codegen.lower.region import region_of
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.core.interpreter import Interpreter
 
@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("narrow", NARROW, ids=lambda t: t.name)
 
 def cast(value: Any, source: DType, to: DType) -> Any:
     """An array as another type, by a kernel."""
-    build = LoopsBuilder([False])
+    build = LoopNestBuilder([False])
     build.store(build.apply("cast", build.load(0, source, [0]), dtype=to), [0])
     kernel = compile_now(source_of(build.finish()[0]).text)
     out = np.empty(value.shape, to.np)
@@ -110,7 +110,7 @@ def test_fused_ops(name: str, narrow: DType) -> None:
 
 @both
 def test_the_source_computes_in_float32(narrow: DType) -> None:
-    build = LoopsBuilder([False])
+    build = LoopNestBuilder([False])
     x = build.load(0, narrow, [0])
     build.store(build.apply("mul", build.apply("exp", x), x), [0])
     body = source_of(build.finish()[0]).text.split("def kernel")[1].splitlines()
@@ -152,7 +152,7 @@ def test_products_are_summed_in_float32_and_rounded_once(narrow: DType, shapes: 
     assert (made.dtype, made.shape) == (narrow.np, exact.shape)
     assert agree(made, exact.astype(np.float32).astype(narrow.np))
     call = Call(plain, (0, 1), (2,), (), "z", "MatMul", z.op._origin)
-    stretch = NativeStretch(run_of([call], {}), at_once=True)
+    stretch = NativeStretch(region_of([call], {}), at_once=True)
     for _ in range(5):
         np.testing.assert_array_equal(bits(stretch(a, b)), bits(made))
     assert stretch.replays

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 import dovetail as dt
 from dovetail.codegen.backend import NodeError
-from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend
+from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend
 from dovetail.codegen.cpu.native.predicted_regions import Predictor
 from dovetail.codegen.cpu.native.region import ONE_BY_ONE, NativeRun
 from dovetail.codegen.cpu.native.regions import NativeStretch, with_native_stretches
@@ -22,10 +22,10 @@ from dovetail.codegen.cpu.native.update_regions import NativeUpdates
 from dovetail.codegen.cpu.region_only_kernels import LoneKernel
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import Call, Loop, Program, Send
 from dovetail.codegen.lower.lower import lower
-from dovetail.codegen.lower.region import run_of
+from dovetail.codegen.lower.region import region_of
 from dovetail.graph.core.build import make
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.source_location import caller
@@ -44,14 +44,14 @@ def nodes_of(*fetches: Any) -> list[Any]:
     return [n for n in execution_order([t.op for t in fetches], {}) if n.type != "Placeholder"]
 
 
-def fused(feeds: Sequence[Any], *fetches: Any, overwrites: tuple[tuple[int, int], ...] = ()) -> FusedKernel:
+def fused(feeds: Sequence[Any], *fetches: Any, overwrites: tuple[tuple[int, int], ...] = ()) -> CpuFusedKernel:
     """The kernel of a small graph."""
-    unit = Unit(
+    unit = PartitionGraph(
         "/cpu:0", tuple(nodes_of(*fetches)), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
     (group,) = fuse(unit, small=True, lone=True).kernels
     assert group.inputs == tuple(feeds)
-    return FusedKernel(replace(group, overwrites=overwrites), compile_first=True)
+    return CpuFusedKernel(replace(group, overwrites=overwrites), compile_first=True)
 
 
 @cache
@@ -90,7 +90,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Call], int]:
         name = draw(st.sampled_from([*kernels(), "Identity", "Transpose"]))
         if name in kernels():
             kernel, takes, makes = kernels()[name]
-            kernel = FusedKernel(kernel.group, compile_first=True) if name == "Over" else kernel
+            kernel = CpuFusedKernel(kernel.group, compile_first=True) if name == "Over" else kernel
         else:
             kernel, takes, makes = (identity if name == "Identity" else np.transpose), 1, 1
         inputs = [draw(st.sampled_from(there)) for _ in range(takes)]
@@ -108,7 +108,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Call], int]:
         if s not in kept:
             c.frees = (*c.frees, s)
     for c in calls:
-        if isinstance(c.kernel, FusedKernel) and c.kernel.group.overwrites:
+        if isinstance(c.kernel, CpuFusedKernel) and c.kernel.group.overwrites:
             c.kernel.dying = frozenset(i for i, s in enumerate(c.inputs) if s in c.frees)
     return calls, count
 
@@ -125,7 +125,7 @@ def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -
     for c in calls:
         if hasattr(c.kernel, "gather"):
             c.kernel.gather()
-    return NativeStretch(run_of(calls, constants or {}), at_once=True)
+    return NativeStretch(region_of(calls, constants or {}), at_once=True)
 
 
 @settings(max_examples=40)
@@ -228,7 +228,7 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
         x, y = dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None])
         backend = NumbaBackend(compile_first=True, threads=threads)
         product = backend.kernel(dt.matmul(x, y).op, None)
-    both = FusedKernel(kernels()["Both"][0].group, threads=threads, compile_first=True)
+    both = CpuFusedKernel(kernels()["Both"][0].group, threads=threads, compile_first=True)
     stretch = stretch_of(
         [
             call(product, "MatMul", [0, 1], [2]),
@@ -347,11 +347,11 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
         total = dt.math.unsorted_segment_sum(dt.exp(rows), places, dt.constant(4))
         nodes = nodes_of(total)
         nodes = [n for n in nodes if n.type != "VarHandleOp"]
-        unit = Unit(
+        unit = PartitionGraph(
             "/cpu:0", tuple(nodes), tuple((t.name, t) for t in (table.handle, ids, places)), ((total.name, total),)
         )
         (group,) = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
-    kernel = FusedKernel(group, compile_first=True)
+    kernel = CpuFusedKernel(group, compile_first=True)
     assert kernel.variables and kernel.group.tables
     slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}
     stretch = stretch_of([call(kernel, "Fused", list(slots.values()), [len(slots)])])
@@ -492,7 +492,7 @@ def values_of(states: Any) -> list[Array]:
 def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -> None:
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), sizes)
     twins = {i: VariableState(s.name, s.dtype) for i, s in states.items()}  # type: ignore[attr-defined]
-    kernel = NativeUpdates(run_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = NativeUpdates(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
     shapes = {}
@@ -520,7 +520,7 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
 def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
     """What NumPy computes of scalars is no array: a rate that decays, the powers of Adam's betas in Keras."""
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), [(8,), (64, 3)])
-    kernel = NativeUpdates(run_of(calls, {}), at_once=True)
+    kernel = NativeUpdates(region_of(calls, {}), at_once=True)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
     grads = {gradient_of[c.inputs[0]]: np.ones(s, np.float32) for c, s in zip(calls, [(8,), (64, 3)], strict=True)}
     for c in calls:
@@ -563,7 +563,7 @@ def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(to
 
 def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> None:
     calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), [(8,), (8,)])
-    kernel = NativeUpdates(run_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = NativeUpdates(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     a = VariableState("a", dt.float32)
     a.assign(np.zeros(8, np.float32))
     g = np.ones(8, np.float32)
@@ -646,7 +646,7 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
             x_, w_ = dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.float32, [6, 6])
             y = build(x_, w_)
             backend = NumbaBackend(compile_first=True)
-            unit = Unit("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
+            unit = PartitionGraph("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
             program = backend.finish(lower(unit, backend, lambda node: None))  # type: ignore[arg-type, return-value]
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
         assert not any(isinstance(getattr(i, "kernel", None), LoneKernel) for i in program.instructions)
@@ -658,7 +658,7 @@ def test_a_scalar_stays_one_in_a_plan() -> None:
     joint = kernels()["Joint"][0]
     calls = [call(joint, "Fused", (0, 1), (3,)), call(joint, "Fused", (3, 1), (4,))]
     calls.append(call(np.expand_dims, "ExpandDims", (2, 6), (5,)))
-    stretch = NativeStretch(run_of(calls, {6: np.int32(0)}), 2, at_once=True)
+    stretch = NativeStretch(region_of(calls, {6: np.int32(0)}), 2, at_once=True)
     square = np.ones((4, 4), np.float32)
     shapes = [
         dict(zip(stretch.run.outputs, stretch(square, square, np.int32(4)), strict=True))[5].shape

@@ -9,11 +9,11 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.cpu import backend as backend
-from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend
+from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend
 from dovetail.codegen.fusion import inplace
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.fusion.inplace import with_overwriting
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.fusion.inplace import reuse_inputs_in_place
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.memory.plan import plan_memory
 from dovetail.graph.core.interpreter import execution_order
@@ -31,14 +31,14 @@ W = RNG.standard_normal((256, 256)).astype(np.float32) / 16
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each output that might have overwritten an input: whether it did."""
     found: list[bool] = []
-    original = FusedKernel._overwritten
+    original = CpuFusedKernel._overwritten
 
-    def spy(self: FusedKernel, inputs: tuple[Any, ...], launch: Any) -> list[Any]:
+    def spy(self: CpuFusedKernel, inputs: tuple[Any, ...], launch: Any) -> list[Any]:
         outputs = original(self, inputs, launch)
         found.extend(outputs[j] is inputs[i] for i, j in self.group.overwrites)
         return outputs
 
-    monkeypatch.setattr(FusedKernel, "_overwritten", spy)
+    monkeypatch.setattr(CpuFusedKernel, "_overwritten", spy)
     return found
 
 
@@ -172,10 +172,10 @@ def test_the_predicted_peak_counts_one_piece_of_memory_for_both() -> None:
         y = dt.matmul(dt.tanh(dt.matmul(x, w) + 1.0), w, transpose_b=True)
         order = execution_order([y.op], dict.fromkeys((x, w)))
         nodes = tuple(n for n in order if n.type != "Placeholder")
-        unit = Unit("/device:CPU:0", nodes, (("x", x), ("w", w)), (("y", y),))
+        unit = PartitionGraph("/device:CPU:0", nodes, (("x", x), ("w", w)), (("y", y),))
         steps = fuse(unit, small=True).steps
         fresh = plan_memory(steps, [x, w], [y])
-        reused = plan_memory(with_overwriting(unit, steps), [x, w], [y])
+        reused = plan_memory(reuse_inputs_in_place(unit, steps), [x, w], [y])
         program = lower(unit, NumbaBackend(), lambda node: pytest.fail("no node has state"))
     hidden, ends, weights = 4 * 1024 * 256, 4 * 1024 * 8, 4 * 8 * 256
     assert fresh.peak_bytes == 2 * hidden + weights  # x has gone, and y is not there yet

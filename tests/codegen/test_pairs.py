@@ -8,21 +8,21 @@ from triton_interpreter import run_routine
 
 from dovetail.codegen.fusion.online_reductions import SOFTMAX, VARIANCE, pairs_of
 from dovetail.codegen.gpu.emit.schedules import Specialisation, routines
-from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
 
 pytest.importorskip("triton")
 
 
-def softmax(sum_of_what: str = "exp") -> Loops:
-    b = LoopsBuilder([False, True])
+def softmax(sum_of_what: str = "exp") -> LoopNest:
+    b = LoopNestBuilder([False, True])
     x = b.load(0, float32, [0, 1])
     b.store(b.reduce("sum", b.apply(sum_of_what, b.apply("sub", x, b.reduce("max", x)))), [0])
     return b.finish()[0]
 
 
-def variance(keep_the_sum: bool = False) -> Loops:
-    b = LoopsBuilder([False, True])
+def variance(keep_the_sum: bool = False) -> LoopNest:
+    b = LoopNestBuilder([False, True])
     x = b.load(0, float32, [0, 1])
     total = b.reduce("sum", x)
     away = b.apply("sub", x, b.apply("div", total, b.count(float32)))
@@ -42,7 +42,7 @@ def test_pairs_are_found() -> None:
 def test_what_is_no_pair() -> None:
     assert not pairs_of(softmax("tanh"))
     assert not pairs_of(variance(keep_the_sum=True))
-    b = LoopsBuilder([False, True])
+    b = LoopNestBuilder([False, True])
     x, y = b.load(0, float32, [0, 1]), b.load(1, float32, [0, 1])
     b.store(b.reduce("sum", b.apply("exp", b.apply("sub", x, b.reduce("max", y)))), [0])
     assert not pairs_of(b.finish()[0])

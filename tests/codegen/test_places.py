@@ -10,7 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.ir.program import Call, Loop, Program
-from dovetail.codegen.lower.hoist_handles import Places, with_places
+from dovetail.codegen.lower.hoist_handles import CachedHandles, hoist_handles
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.source_location import UNKNOWN
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
@@ -35,10 +35,10 @@ def program(*instructions: Call | Loop) -> Program:
 def test_places_are_found_where_the_first_of_them_stood() -> None:
     here = Resources()
     steps = other((), (7,)), handle(0, "a", here), other((0,), (1,)), handle(2, "b", here), other((2,), (3,))
-    made = with_places(program(*steps)).instructions
+    made = hoist_handles(program(*steps)).instructions
     assert made[0] is steps[0] and made[2:] == (steps[2], steps[4])
     (places,) = made[1:2]
-    assert isinstance(places, Call) and isinstance(places.kernel, Places)
+    assert isinstance(places, Call) and isinstance(places.kernel, CachedHandles)
     assert (places.inputs, places.outputs, places.op) == ((), (0, 2), "Places of 2 variables")
     a, b = places.kernel()
     assert (a.name, b.name) == ("a", "b") and places.kernel() == (a, b)
@@ -53,9 +53,9 @@ def test_what_may_not_be_put_together_stays() -> None:
         (handle(0, "a", here), handle(1, "b", here, frees=(1,))),
         (handle(0, "a", here), other((1,), (2,)), handle(1, "b", here)),  # the slot holds something else before
     ):
-        assert with_places(program(*steps)).instructions == steps
+        assert hoist_handles(program(*steps)).instructions == steps
     loop = Loop("l", (), (), (handle(0, "a", here), handle(1, "b", here)), 2, (), (), (), ())
-    (inside,) = with_places(program(loop)).instructions
+    (inside,) = hoist_handles(program(loop)).instructions
     assert isinstance(inside, Loop) and len(inside.head) == 1
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.ir.partition import Unit
-from dovetail.codegen.passes.rng import with_streams
+from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.philox import Stream
 
@@ -144,8 +144,10 @@ def test_what_stays_whole() -> None:
         double, plain = dt.random_normal([4], dtype="float64"), dt.random_uniform([4])
         fetches = [drawn(t) for t in (fed, cut, empty, double, plain)]
         nodes = tuple(execution_order([t.op for t in fetches], {}))
-        unit = Unit("/device:CPU:0", nodes, ((fetches[0].name, fetches[0]),), tuple((t.name, t) for t in fetches))
-        steps: tuple[Any, ...] = with_streams(unit).steps
+        unit = PartitionGraph(
+            "/device:CPU:0", nodes, ((fetches[0].name, fetches[0]),), tuple((t.name, t) for t in fetches)
+        )
+        steps: tuple[Any, ...] = functionalize_random(unit).steps
         streams = [n for n in steps if n.type == "RandomStream"]
     assert [n.name for n in streams] == [plain.op.inputs[0].op.inputs[0].op.name]
     assert steps[0] is streams[0]

@@ -8,9 +8,9 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.fusion import fuse as fusing
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.ir.fused_kernel import FusedNodes
+from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.node import Tensor
 
 SHAPE = (200, 100)
@@ -18,8 +18,8 @@ SHAPE = (200, 100)
 
 def kernels_of(
     fetches: Sequence[Tensor], feeds: Sequence[Tensor], *, again: bool = True, rewritten: bool = False
-) -> list[FusedNodes]:
-    unit = Unit(
+) -> list[FusedKernel]:
+    unit = PartitionGraph(
         "/device:CPU:0", tuple(fetches[0].op.graph.nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )  # fmt: skip
     return fuse(unit, again=OPERATIONS_PER_BYTE * again, numbers=again).kernels

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rewrite import NONE, Rewrites, rewrite
 from dovetail.codegen.passes.rules.algebra import algebra_rules
 from dovetail.codegen.passes.rules.idioms import function_rules
@@ -30,13 +30,15 @@ EVERYTHING = Rewrites(recognised=FUNCTIONS)
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 1e-40, -1e38, 3e38, np.inf, -np.inf, np.nan, 0.1, 7.0], np.float32)
 
 
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Unit:
+def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = [n for n in order if n.type != "Placeholder"]
-    return Unit("/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+    return PartitionGraph(
+        "/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
+    )
 
 
-def evaluate(unit: Unit, values: Sequence[Any]) -> list[Any]:
+def evaluate(unit: PartitionGraph, values: Sequence[Any]) -> list[Any]:
     """A unit of plain nodes, by the references."""
     at = {t: v for (_, t), v in zip(unit.feeds, values, strict=True)}
     with np.errstate(all="ignore"):
@@ -340,7 +342,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def rewritten(case: Case) -> tuple[Unit, Any]:
+def rewritten(case: Case) -> tuple[PartitionGraph, Any]:
     graph = dt.Graph()
     with graph.as_default():
         shapes = [(None, *v.shape[1:]) if case.unknown and v.ndim else v.shape for v in case.feeds]

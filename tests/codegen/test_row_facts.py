@@ -12,15 +12,15 @@ from dovetail.codegen.cpu.emit.blocks import FETCHED, STRIP  # noqa: E402
 from dovetail.codegen.cpu.emit.nest import numba_source  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.fusion.range_analysis import is_below_zero, passes_over_nan  # noqa: E402
-from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder  # noqa: E402
+from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder  # noqa: E402
 from dovetail.graph.core.dtypes import float32  # noqa: E402
 
-Made = Callable[[LoopsBuilder, int, int], int]
+Made = Callable[[LoopNestBuilder, int, int], int]
 
 
-def rows(made: Made) -> tuple[Loops, int]:
+def rows(made: Made) -> tuple[LoopNest, int]:
     """Loops that store what `made` makes of a row and its maximum, and which value the maximum is."""
-    b = LoopsBuilder([False, True])
+    b = LoopNestBuilder([False, True])
     x = b.load(0, float32, [0, 1])
     most = b.reduce("max", x)
     value = made(b, x, most)
@@ -29,26 +29,26 @@ def rows(made: Made) -> tuple[Loops, int]:
     return loops, next(i for i, v in enumerate(loops.values) if v.op == "reduce" and v.data == "max")
 
 
-def softmax(b: LoopsBuilder, x: int, most: int) -> int:
+def softmax(b: LoopNestBuilder, x: int, most: int) -> int:
     e = b.apply("exp", b.apply("sub", x, most))
     return b.apply("div", e, b.reduce("sum", e))
 
 
-def log_softmax(b: LoopsBuilder, x: int, most: int) -> int:
+def log_softmax(b: LoopNestBuilder, x: int, most: int) -> int:
     d = b.apply("sub", x, most)
     return b.apply("sub", d, b.apply("log", b.reduce("sum", b.apply("exp", d))))
 
 
-def exponentials(b: LoopsBuilder, x: int, most: int) -> int:
+def exponentials(b: LoopNestBuilder, x: int, most: int) -> int:
     return b.apply("exp", b.apply("sub", x, most))
 
 
-def chosen(b: LoopsBuilder, x: int, most: int) -> int:
+def chosen(b: LoopNestBuilder, x: int, most: int) -> int:
     total = b.reduce("sum", b.apply("exp", b.apply("sub", x, most)))
     return b.apply("select", b.apply("gt", total, x), x, most)
 
 
-def other_way(b: LoopsBuilder, x: int, most: int) -> int:
+def other_way(b: LoopNestBuilder, x: int, most: int) -> int:
     e = b.apply("exp", b.apply("sub", most, x))
     return b.apply("div", e, b.reduce("sum", e))
 

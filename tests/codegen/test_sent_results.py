@@ -13,7 +13,7 @@ import dovetail as tf
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.ir.program import Call, Program, Send
 from dovetail.codegen.lower.lower import lower
-from dovetail.codegen.lower.send_buffers import Sending, with_sent_results
+from dovetail.codegen.lower.send_buffers import SendBufferKernel, use_send_buffers
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.buffer_pool import buffers
 from dovetail.placer.partition.partition import partition
@@ -72,7 +72,7 @@ def run(program: Program) -> dict[str, Any]:
 
 
 def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(pool: Pool) -> None:
-    made = run(with_sent_results(program_of(B)))
+    made = run(use_send_buffers(program_of(B)))
     sent, kept = made["sent"], made["kept"]
     np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
     np.testing.assert_allclose(kept, SQUARE @ SQUARE @ SQUARE, rtol=1e-4)
@@ -90,7 +90,7 @@ def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(poo
 
 
 def test_the_memory_comes_back_when_nobody_holds_the_result(pool: Pool) -> None:
-    program = with_sent_results(program_of(B))
+    program = use_send_buffers(program_of(B))
     for _ in range(40):
         run(program)
     assert pool.bytes <= 5 << 20
@@ -104,7 +104,7 @@ def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monke
         pool.limit = 0
     else:
         monkeypatch.setattr(shared_storage, "_used", [])
-    sent = run(with_sent_results(program_of(B)))["sent"]
+    sent = run(use_send_buffers(program_of(B)))["sent"]
     np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
     assert not pool.holds(sent)
     assert sent.flags.writeable
@@ -115,5 +115,5 @@ def test_an_error_of_the_kernel_leaves_the_thread_as_it_was(pool: Pool) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Sending(broken)()
+        SendBufferKernel(broken)()
     assert not pool.holds(buffers.empty((1 << 20,), np.dtype(np.uint8)))

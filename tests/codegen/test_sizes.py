@@ -11,8 +11,8 @@ from test_rewrite_rules import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
 from dovetail.codegen.cpu.fusion_passes import fuse_for_cpu
-from dovetail.codegen.ir.fused_kernel import FusedNodes
-from dovetail.codegen.ir.symbolic_shape import Product, Sizes, product, quotient
+from dovetail.codegen.ir.fused_kernel import FusedKernel
+from dovetail.codegen.ir.symbolic_shape import Product, SymbolicShapes, product, quotient
 from dovetail.codegen.passes.rewrite import rewrite
 from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.node import Tensor
@@ -21,10 +21,10 @@ from dovetail.graph.core.opdef import opdef
 B = Product(1, (0,))  # the first axis that is asked about, mostly the batch of x
 
 
-def sizes_of(tensors: Sequence[Tensor]) -> Sizes:
+def sizes_of(tensors: Sequence[Tensor]) -> SymbolicShapes:
     """What is known of the sizes of tensors and of all that they are made from."""
     makers: dict[Tensor, Any] = {}
-    sizes = Sizes(makers)
+    sizes = SymbolicShapes(makers)
     for node in execution_order([t.op for t in tensors], {}):
         if node.type != "Placeholder":
             makers.update(dict.fromkeys(node.outputs, node))
@@ -185,7 +185,7 @@ def test_a_step_moves_no_more_bytes_than_one_of_known_size(name: str) -> None:
     for given in (rows, None):
         unit = rewrite(unit_of(*program(name, given)), EVERYTHING).unit
         steps = fuse_for_cpu(unit, EVERYTHING, small=True)[1].steps
-        kernels = [s for s in steps if isinstance(s, FusedNodes)]
+        kernels = [s for s in steps if isinstance(s, FusedKernel)]
         moved.append(sum(bytes_of((*k.inputs, *k.outputs), rows) for k in kernels))
     known, unknown = moved
     assert unknown <= known * 1.02

@@ -7,7 +7,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.optimizer import sparse_update_of
-from dovetail.codegen.ir.loop_nest import Loops
+from dovetail.codegen.ir.loop_nest import LoopNest
 
 pytest.importorskip("numba")
 
@@ -74,7 +74,7 @@ def test_text_of_an_update() -> None:
         node = next(n for n in train.graph.nodes if "SparseApply" in n.type)
         found = sparse_update_of(node)
     assert found is not None
-    assert isinstance(found.update, Loops)
+    assert isinstance(found.update, LoopNest)
     assert str(found.update).splitlines()[-1] == "  store out0[v0, d1] = v5"
     assert str(found.sums).splitlines()[-1] == "  add out0[v1, d1] += v0"
     assert "if lo <= v1 < hi:" in numba_source(found.sums).text

@@ -12,7 +12,7 @@ from dovetail.codegen.gpu.templates.conv import convolution, filter_gradient, in
 from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.templates.windows import image_sizes
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -120,7 +120,7 @@ def test_numbers(case: Case, data_format: str) -> None:
 def test_epilogue(data_format: str) -> None:
     """Bias by channel, residual, relu; the value before relu kept."""
     channel = 1 if data_format == "NCHW" else 3
-    build = LoopsBuilder([False] * 4)
+    build = LoopNestBuilder([False] * 4)
     biased = build.apply("add", build.load(0, float32, range(4)), build.load(1, float32, [channel]))
     kept = build.apply("add", biased, build.load(2, float32, range(4)))
     build.store(build.apply("maximum", kept, build.constant(0.0, float32)), range(4))

@@ -18,9 +18,9 @@ from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.gpu.emit.expr import rows_in
 from dovetail.codegen.gpu.emit.schedules import Specialisation, routines, specialise
 from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, Routine
-from dovetail.codegen.ir.fused_kernel import FusedNodes
-from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder
-from dovetail.codegen.ir.partition import Unit
+from dovetail.codegen.ir.fused_kernel import FusedKernel
+from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
+from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
 from dovetail.graph.core.interpreter import Interpreter, execution_order
@@ -99,10 +99,12 @@ CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-def groups_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> list[FusedNodes]:
+def groups_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> list[FusedKernel]:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = tuple(n for n in order if n.type != "Placeholder")
-    unit = Unit("/device:GPU:0", nodes, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
+    unit = PartitionGraph(
+        "/device:GPU:0", nodes, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
+    )
     return fuse(unit, small=True, lone=True).kernels
 
 
@@ -114,7 +116,7 @@ def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> Any:
     return rng.standard_normal(shape).astype(dtype.np)
 
 
-def forms(loops: Loops, facts: Specialisation) -> list[Routine]:
+def forms(loops: LoopNest, facts: Specialisation) -> list[Routine]:
     """All candidates, and those for long rows."""
     out = list(routines(loops, facts))
     if loops.reduced_axes:
@@ -125,7 +127,7 @@ def forms(loops: Loops, facts: Specialisation) -> list[Routine]:
 
 def run(
     routine: Routine,
-    loops: Loops,
+    loops: LoopNest,
     inputs: Sequence[Any],
     sizes: Sequence[int],
     outputs: Sequence[Any],
@@ -298,8 +300,8 @@ def test_running_sums_of_other_types_compile() -> None:
                     compiles(routine)
 
 
-def shifts(dtype: Any) -> Loops:
-    b = LoopsBuilder([False])
+def shifts(dtype: Any) -> LoopNest:
+    b = LoopNestBuilder([False])
     x, by = b.load(0, dtype, [0]), b.load(1, dtype, [0])
     b.store(b.apply("shl", x, by), [0])
     b.store(b.apply("shr", x, by), [0])
@@ -333,7 +335,7 @@ def test_nan_and_infinities_come_through() -> None:
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda t: t.name)
 def test_narrow_floats_are_rounded_once(dtype: Any) -> None:
-    b = LoopsBuilder([False, True])
+    b = LoopNestBuilder([False, True])
     x = b.load(0, dtype, [0, 1])
     e = b.apply("exp", b.apply("sub", x, b.reduce("max", x)))
     b.store(b.apply("div", e, b.reduce("sum", e)), [0, 1])
@@ -351,7 +353,7 @@ def test_narrow_floats_are_rounded_once(dtype: Any) -> None:
 
 
 def test_pieces_of_a_long_sum_are_accurate() -> None:
-    b = LoopsBuilder([True])
+    b = LoopNestBuilder([True])
     b.store(b.reduce("sum", b.load(0, float32, [0])), [])
     loops, _ = b.finish()
     value = np.random.default_rng(0).random(300_001).astype(np.float32)
@@ -366,7 +368,7 @@ def test_pieces_of_a_long_sum_are_accurate() -> None:
 
 
 def test_nothing_is_launched_for_no_elements_but_a_reduction_of_nothing_is() -> None:
-    b = LoopsBuilder([False, True])
+    b = LoopNestBuilder([False, True])
     x = b.load(0, float32, [0, 1])
     b.store(b.reduce("max", x), [0])
     loops, _ = b.finish()
@@ -380,8 +382,8 @@ def test_nothing_is_launched_for_no_elements_but_a_reduction_of_nothing_is() -> 
 # --- specialisation --------------------------------------------------------------------------------------------------
 
 
-def rows() -> Loops:
-    b = LoopsBuilder([False, True])
+def rows() -> LoopNest:
+    b = LoopNestBuilder([False, True])
     x = b.load(0, float32, [0, 1])
     b.store(b.apply("sub", x, b.reduce("max", x)), [0, 1])
     return b.finish()[0]

@@ -16,7 +16,7 @@ from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.gemm import matmul, product_sizes
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile, tiles
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
-from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopsBuilder
+from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopNestBuilder
 from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,
@@ -158,7 +158,7 @@ def test_many_tiles_in_groups() -> None:
 def dense_layer(dtype: DType, batched: bool) -> Edge:
     """Bias, residual, tanh; the value before tanh is an output, too."""
     rank = 3 if batched else 2
-    build = LoopsBuilder([False] * rank)
+    build = LoopNestBuilder([False] * rank)
     biased = build.apply("add", build.load(0, float32, range(rank)), build.load(1, float32, [rank - 1]))
     kept = build.apply("add", biased, build.apply("cast", build.load(2, dtype, range(rank)), dtype=float32))
     active = build.apply("mul", build.apply("tanh", kept), build.constant(0.5, float32))
@@ -186,7 +186,7 @@ def test_epilogue_with_two_outputs(dtype: DType, batched: bool, splits: int) -> 
 
 def test_epilogue_by_rows_and_numbers() -> None:
     """Operands that vary along rows, and along nothing; a flag as output."""
-    build = LoopsBuilder([False, False])
+    build = LoopNestBuilder([False, False])
     scaled = build.apply("mul", build.load(0, float32, [0, 1]), build.load(1, float32, [0]))
     shifted = build.apply("sub", scaled, build.load(2, float32, []))
     build.store(build.apply("gt", shifted, build.constant(0.0, float32)), [0, 1])
@@ -206,11 +206,11 @@ def test_epilogue_by_rows_and_numbers() -> None:
 def test_prologues(flips: tuple[bool, bool], batched: bool) -> None:
     """exp of a, scaled by row, in float16; b cast from float32. exp(0) is 1: what lies outside must not count."""
     axes = [0, 1, 2] if batched else [0, 1]
-    build = LoopsBuilder([False] * len(axes))
+    build = LoopNestBuilder([False] * len(axes))
     scaled = build.apply("mul", build.apply("exp", build.load(0, float32, axes)), build.load(1, float32, [axes[-2]]))
     build.store(build.apply("cast", scaled, dtype=float16), axes)
     of_a = Edge(*build.finish())
-    build = LoopsBuilder([False] * len(axes))
+    build = LoopNestBuilder([False] * len(axes))
     wide = build.apply("mul", build.load(0, float32, axes), build.load(1, float32, [axes[-1]]))
     build.store(build.apply("cast", wide, dtype=float16), axes)
     of_b = Edge(*build.finish())
@@ -300,7 +300,7 @@ def test_the_copy_engine_and_wide_products_are_used_on_hopper() -> None:
 
 def dropout(dtype: DType) -> Edge:
     """Half of a product's elements."""
-    build = LoopsBuilder([False, False])
+    build = LoopNestBuilder([False, False])
     tile = build.load(0, float32, [0, 1])
     stream = [build.load(i, uint64, []) for i in (1, 2)]
     kept = build.apply("lt", build.random("uniform", float32, *stream, [0, 1]), build.constant(0.5, float32))
@@ -361,7 +361,7 @@ def meaning(op: str, *args: Any) -> Any:
 
 def at_edge(op: str, operands: list[Any], dtype: DType) -> Any:
     """The operation in the epilogue of a product: of its result, when that is float32, or of what the edge loads."""
-    build = LoopsBuilder([False, False])
+    build = LoopNestBuilder([False, False])
     result = build.load(0, float32, [0, 1])
     wide = dtype is float32
     args = [result] if wide else [build.load(1, dtype, [0, 1])]
@@ -424,7 +424,7 @@ def test_nan_and_infinity_pass_an_edge() -> None:
 
 
 def test_edges_have_no_reductions() -> None:
-    build = LoopsBuilder([False, True])
+    build = LoopNestBuilder([False, True])
     build.store(build.reduce("sum", build.load(0, float32, [0, 1])), [0])
     with pytest.raises(ValueError, match="cannot contain reductions"):
         Edge(*build.finish())

@@ -9,7 +9,7 @@ from triton_interpreter import run_routine
 
 from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, Routine
 from dovetail.codegen.gpu.templates import gather, multi_tensor, random, scan_sort
-from dovetail.codegen.ir.loop_nest import Loops, LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.graph.core.dtypes import (
     bfloat16,
     float16,
@@ -269,9 +269,9 @@ def test_kernels_along_rows_compile() -> None:
 # --- the same for several arrays -------------------------------------------------------------------------------------
 
 
-def momentum() -> Loops:
+def momentum() -> LoopNest:
     """accumulated = accumulated * momentum + gradient; variable = variable - rate * accumulated."""
-    b = LoopsBuilder([False])
+    b = LoopNestBuilder([False])
     rate, keep = b.load(2, float32, []), b.load(3, float32, [])
     variable, accumulated, gradient = (b.load(i, float32, [0]) for i in (0, 1, 4))
     accumulated = b.apply("add", b.apply("mul", accumulated, keep), gradient)
@@ -301,7 +301,7 @@ def test_one_launch_updates_several_variables_in_place() -> None:
 def test_one_launch_has_limits() -> None:
     with pytest.raises(ValueError, match="1 to"):
         multi_tensor.several(momentum(), 1000)
-    b = LoopsBuilder([True])
+    b = LoopNestBuilder([True])
     b.store(b.reduce("sum", b.load(0, float32, [0])), [])
     with pytest.raises(ValueError, match="one axis"):
         multi_tensor.several(b.finish()[0], 2)

@@ -18,7 +18,7 @@ from dovetail.codegen.gpu.templates.pooling import (
     max_pool_gradient_gradient,
 )
 from dovetail.codegen.gpu.templates.windows import image_sizes
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -190,7 +190,7 @@ def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
 
 def test_depthwise_epilogue() -> None:
     """Bias by channel, then relu6."""
-    build = LoopsBuilder([False] * 4)
+    build = LoopNestBuilder([False] * 4)
     biased = build.apply("add", build.load(0, float32, range(4)), build.load(1, float32, [3]))
     low = build.apply("maximum", biased, build.constant(0.0, float32))
     build.store(build.apply("minimum", low, build.constant(6.0, float32)), range(4))

@@ -12,7 +12,7 @@ from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.templates.pooling import max_pool_gradient
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 def dense_layer() -> Routine:
     """bfloat16, with bias and relu; the inner size is shared by two programs."""
-    build = LoopsBuilder([False, False])
+    build = LoopNestBuilder([False, False])
     biased = build.apply("add", build.load(0, float32, [0, 1]), build.load(1, float32, [1]))
     active = build.apply("maximum", biased, build.constant(0.0, float32))
     build.store(build.apply("cast", active, dtype=bfloat16), [0, 1])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail.graph.ops.all  # noqa: F401
-from dovetail.codegen.ir.partition import SendTensor, Unit
+from dovetail.codegen.ir.partition import PartitionGraph, SendTensor
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, OpError
 from dovetail.graph.core.graph import Graph
@@ -38,17 +38,19 @@ class Letters(Mail):
         self.kept.append(message)
 
 
-def unit(sends: bool = False) -> Unit:
+def unit(sends: bool = False) -> PartitionGraph:
     """x from the client; gives x + v."""
     with Graph().as_default():
         x = placeholder("float32", [None], name="x")
         v = Variable([1.0, 2.0], name="v")
         z = v + x
     steps = (v.op, v.initial_value.op, v.initializer, v.value().op, z.op)
-    return Unit(HERE, steps + ((SendTensor(1, None, THERE),) if sends else ()), (("x:0", x),), (("add:0", z),))
+    return PartitionGraph(
+        HERE, steps + ((SendTensor(1, None, THERE),) if sends else ()), (("x:0", x),), (("add:0", z),)
+    )
 
 
-def made(*units: Unit) -> tuple[Worker, Loaded]:
+def made(*units: PartitionGraph) -> tuple[Worker, Loaded]:
     """A worker that knows program `p`, and how quick that is."""
     worker = Worker(TASK, local_devices(TASK), push=lambda *_: None)
     worker.register(Registration("p", "s", units, seed=1))

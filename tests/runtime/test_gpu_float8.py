@@ -11,7 +11,7 @@ from kernel_checks import compiles
 import dovetail as dt
 from dovetail.codegen.gpu.emit.schedules import routines, specialise
 from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, SM100
-from dovetail.codegen.ir.loop_nest import LoopsBuilder
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
 
 TYPES = (float8_e4m3fn, float8_e5m2)
@@ -92,7 +92,7 @@ def test_on_cpus_numpy_casts_and_products_are_of_the_wider_type(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
 def test_casts_compile(dtype, own_cache):
-    build = LoopsBuilder([False])
+    build = LoopNestBuilder([False])
     x = build.apply("cast", build.load(0, float32, [0]), dtype=dtype)
     build.store(x, [0])
     build.store(build.apply("cast", build.load(1, dtype, [0]), dtype=bfloat16), [0])

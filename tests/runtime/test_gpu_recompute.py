@@ -10,7 +10,7 @@ from gpu_programs import agree
 
 import dovetail as dt
 from dovetail.codegen.explain import DeviceKernels, KernelInfo
-from dovetail.codegen.fusion.epilogue import EdgedNodes
+from dovetail.codegen.fusion.epilogue import EpilogueKernel
 from dovetail.codegen.gpu import fusion_passes
 
 ROWS, WIDTH, INNER = 128, 16, 160
@@ -73,7 +73,7 @@ def test_a_gradient_reads_what_its_activation_read(fake, monkeypatch, stacked):
     before, after = without(monkeypatch, stacked=stacked), kernels_of(stacked=stacked)
     large = 4 * ROWS * INNER
     forward, backward = of_the_activation(after)
-    assert isinstance(forward.group, EdgedNodes)  # still joined to its product
+    assert isinstance(forward.group, EpilogueKernel)  # still joined to its product
     assert forward.bytes_written == 2 * large  # the product and the activation
     assert 2 * large <= backward.bytes_read < 2.1 * large  # the product, what comes from behind, and the bias
     was_forward, was_backward = of_the_activation(before)

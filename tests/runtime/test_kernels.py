@@ -10,7 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.cpu import jit
-from dovetail.codegen.cpu.backend import FusedKernel
+from dovetail.codegen.cpu.backend import CpuFusedKernel
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
 from dovetail.runtime.session.local_backend import InProcess
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def fused_kernels(session: dt.Session) -> list[FusedKernel]:
+def fused_kernels(session: dt.Session) -> list[CpuFusedKernel]:
     """The fused kernels of all programs of an in-process session."""
     target = session._target
     assert isinstance(target, InProcess)
     calls = [i for p in target._worker._loaded.values() for program in p.programs for i in program.instructions]
-    return [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, FusedKernel)]
+    return [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, CpuFusedKernel)]
 
 
 def chain(x: Any) -> Any:

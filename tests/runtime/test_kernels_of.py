@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.backend import FusedKernel, NumbaBackend
+from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend
 from dovetail.codegen.cpu.gemm_epilogue import ProductUpdate
 from dovetail.codegen.cpu.tiering import WarmingKernel
 from dovetail.codegen.ir.program import Call, one_by_one
@@ -130,7 +130,7 @@ def test_compiled_kernels_of_their_own_are_those_of_the_program(monkeypatch: pyt
         for call in one_by_one(program.instructions)
         if isinstance(call, Call)
         and isinstance(call.kernel, WarmingKernel | ProductUpdate)
-        and not isinstance(call.kernel, FusedKernel)
+        and not isinstance(call.kernel, CpuFusedKernel)
     }
     assert {k.nodes for k in told.own} == compiled
     (weights,) = (k for k in told.own if k.ops == ("MatMul", "ApplyAdam"))

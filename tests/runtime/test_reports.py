@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dovetail as tf
-from dovetail.codegen.ir.partition import EndLoop, RecvTensor, SendTensor, Unit, UnitStep
+from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, PartitionStep, RecvTensor, SendTensor
 from dovetail.graph.core.device import DeviceSpec
 from dovetail.runtime.rpc.pending_call import Wait
 from dovetail.runtime.wire.messages import Message
@@ -17,11 +17,11 @@ HERE, THERE = (f"/job:a/replica:0/task:{i}/device:CPU:0" for i in range(2))
 SEND, RECEIVE = SendTensor(0, None, THERE), RecvTensor(1, None, THERE)
 
 
-def unit(*steps: UnitStep, fetches: Any = ()) -> Unit:
-    return Unit(HERE, steps, (), fetches)
+def unit(*steps: PartitionStep, fetches: Any = ()) -> PartitionGraph:
+    return PartitionGraph(HERE, steps, (), fetches)
 
 
-def must_report(*units: Unit) -> bool:
+def must_report(*units: PartitionGraph) -> bool:
     return Registration("program", "session", units, seed=0).reports
 
 
@@ -37,7 +37,7 @@ def must_report(*units: Unit) -> bool:
         ([unit(SEND, EndLoop(()))], True),
     ],
 )
-def test_who_ends_with_a_send_need_not_report(units: list[Unit], reports: bool) -> None:
+def test_who_ends_with_a_send_need_not_report(units: list[PartitionGraph], reports: bool) -> None:
     assert must_report(*units) is reports
 
 

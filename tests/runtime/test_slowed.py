@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.ir.program import Call, Guarded, Loop, Program
+from dovetail.codegen.ir.program import Call, Loop, Predicated, Program
 from dovetail.runtime.transport.fault_injection import link_faults
 from dovetail.runtime.worker import slow_kernels as module
 from dovetail.runtime.worker.slow_kernels import slowed
@@ -80,10 +80,10 @@ def test_short_kernels_owe_until_a_sleep_is_worth_it(clock: Clock) -> None:
 def test_kernels_of_branches_and_loops_are_slowed_too(clock: Clock) -> None:
     (call,) = program(clock.kernel(1.0)).instructions
     assert isinstance(call, Call)
-    guarded = Guarded(call, (), -1)
+    guarded = Predicated(call, (), -1)
     loop = Loop("while", (), (), (call,), 0, (guarded,), (), (), ())
     made = slowed(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ())).instructions[0]
-    assert isinstance(made, Loop) and isinstance(made.body[0], Guarded)
+    assert isinstance(made, Loop) and isinstance(made.body[0], Predicated)
     assert made.head[0] is not call and made.body[0].call is not call
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail.graph.ops.all  # noqa: F401
-from dovetail.codegen.ir.partition import RecvTensor, SendTensor, Unit
+from dovetail.codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
@@ -26,7 +26,7 @@ HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"
 THERE_TASK = "/job:b/replica:0/task:0"
 
 
-def unit() -> Unit:
+def unit() -> PartitionGraph:
     """Takes x from the client and y from elsewhere; sends x * y away; gives x * y + v."""
     with Graph().as_default():
         x, y = placeholder("float32", [2], name="x"), placeholder("float32", [None], name="y")
@@ -35,10 +35,10 @@ def unit() -> Unit:
         z = xy + v
     nodes = [v.op, v.initial_value.op, v.initializer, xy.op, v.value().op, z.op]
     steps = (RecvTensor(0, y, THERE), *nodes, SendTensor(1, xy, THERE), SendTensor(2, None, THERE))
-    return Unit(HERE, steps, (("x:0", x),), (("add:0", z), ("v:0", v.op.outputs[0])))
+    return PartitionGraph(HERE, steps, (("x:0", x),), (("add:0", z), ("v:0", v.op.outputs[0])))
 
 
-def run(u: Unit) -> tuple[Any, list[tuple[str, int, Any]]]:
+def run(u: PartitionGraph) -> tuple[Any, list[tuple[str, int, Any]]]:
     pushed: list[tuple[str, int, Any]] = []
     worker = Worker(
         TASK,
@@ -119,6 +119,6 @@ PACKED = pack_units([unit()])
 def test_constants_are_not_shared_with_the_sender() -> None:
     with Graph().as_default():
         c = constant([1.0, 2.0])
-        u = Unit(HERE, (c.op,), (), (("Const:0", c),))
+        u = PartitionGraph(HERE, (c.op,), (), (("Const:0", c),))
     (u,) = unpack_units(pack_units([u]))
     assert run(u)[0]["Const:0"].tolist() == [1, 2]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ...ir.loop_nest import Loops
+from ...ir.loop_nest import LoopNest
 from ..kernels.gemm import FUNCTIONS
 from .instantiate import source_of
 from .nest import HEADER, numba_source
@@ -17,7 +17,7 @@ PIECE = 1 << 19  # bytes of a gradient that are made at a time: a quarter of a s
 
 
 @cache
-def product_update_source(loops: Loops, places: int, gradient: int) -> str:
+def product_update_source(loops: LoopNest, places: int, gradient: int) -> str:
     """The text for a rule whose first `places` inputs are overwritten and whose input `gradient` is the product.
 
     Its kernel takes the values, the other inputs, the two factors, room for the threads' pieces and for what is laid out for them,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...fusion.range_analysis import is_below_zero, is_part
-from ...ir.loop_nest import ADD, COSTLY, Loops, Value
+from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value
 
 SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
           "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
@@ -71,7 +71,7 @@ def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = Fa
 class ValueWriter:
     """The lines of a kernel's body, as far as they are about values where the loops are."""
 
-    def __init__(self, loops: Loops, in_place: int = 0, short_rows: bool = False) -> None:
+    def __init__(self, loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> None:
         self.loops = loops
         self.in_place = in_place
         self.short_rows = short_rows

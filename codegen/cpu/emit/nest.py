@@ -31,7 +31,7 @@ import numpy as np
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...fusion.range_analysis import passes_over_nan
-from ...ir.loop_nest import ADD, COSTLY, READS, Loops, Store, Value
+from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
 from .blocks import BLOCK, StretchWriter
 from .expr import NARROW, SHORT, combine, literal, start_of, type_of
 
@@ -68,7 +68,7 @@ class NumbaSource:
     partial: tuple[DType, ...] = ()
 
 
-def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+def numba_source(loops: LoopNest, versions: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
     """Write a kernel; `versions` is put into the text, because what it names decides what the text means.
 
     The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
@@ -124,7 +124,7 @@ def numba_source(loops: Loops, versions: str = "", in_place: int = 0, short_rows
     return NumbaSource(text, split, tuple(writer.partial.values()))
 
 
-def _widened(loops: Loops) -> Loops:
+def _widened(loops: LoopNest) -> LoopNest:
     """The same loops with narrow floats only in memory, and in casts from and to float32."""
     if not any(v.dtype in NARROW for v in loops.values):
         return loops
@@ -157,7 +157,7 @@ def _widened(loops: Loops) -> Loops:
         if dtype in NARROW:
             number = add(Value("cast", (number,), dtype, values[number].axes))
         stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.how))
-    return Loops(loops.reduced, tuple(values), tuple(stores))
+    return LoopNest(loops.reduced, tuple(values), tuple(stores))
 
 
 def as_passed(array: Any) -> Any:

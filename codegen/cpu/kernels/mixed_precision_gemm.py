@@ -17,7 +17,7 @@ from ....graph.core.errors import InternalError
 from ....graph.core.node import Node
 from ....graph.resources.buffer_pool import buffers
 from ...check import agree, difference
-from ...ir.loop_nest import Loops, LoopsBuilder
+from ...ir.loop_nest import LoopNest, LoopNestBuilder
 from ...ir.program import Kernel
 from ..emit.instantiate import source_of as text_of
 from ..emit.nest import as_passed
@@ -34,7 +34,7 @@ _NS_PER_CAST = 0.3  # one core, for a number
 
 
 @cache
-def cast(source: DType, to: DType) -> Loops:
+def cast(source: DType, to: DType) -> LoopNest:
     """The numbers of an array as another type.
 
     >>> print(cast(float16, float32))
@@ -43,7 +43,7 @@ def cast(source: DType, to: DType) -> Loops:
       v1: float32[d0] = cast v0
       store out0[d0] = v1
     """
-    build = LoopsBuilder([False])
+    build = LoopNestBuilder([False])
     build.store(build.apply("cast", build.load(0, source, [0]), dtype=to), [0])
     return build.finish()[0]
 

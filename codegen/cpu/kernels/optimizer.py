@@ -35,7 +35,7 @@ from ...fusion.legality import SUPPORTED, NotFusibleError
 from ...fusion.optimizer_loops import sparse_update, update, update_of
 from ...fusion.table_loops import added
 from ...ir.loop_cost import nanoseconds
-from ...ir.loop_nest import Loops
+from ...ir.loop_nest import LoopNest
 from ...ir.program import Kernel
 from ..emit.nest import as_passed
 from ..jit import Function, compile_now, source_of
@@ -63,7 +63,7 @@ class UpdateKernel(WarmingKernel):
     """
 
     def __init__(
-        self, node: Node, reference: Kernel, loops: Loops, places: int, gradient: int, threads: int, check: bool
+        self, node: Node, reference: Kernel, loops: LoopNest, places: int, gradient: int, threads: int, check: bool
     ) -> None:
         super().__init__(source_of(loops, places).text, reference)
         self.node = node
@@ -176,8 +176,8 @@ class SparseUpdate:
         decays: whether slots decay everywhere.
     """
 
-    update: Loops
-    sums: Loops
+    update: LoopNest
+    sums: LoopNest
     places: int
     gradient: int
     decays: bool

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...lower.region import Run, one_or_all
+from ...lower.region import Region, one_or_all
 from ..jit import compile_now, compile_soon, in_background
 from ..region_only_kernels import LoneKernel
 from ..tiering import COMPILE_AFTER_S, LOAD_AFTER_S, WarmingKernel
@@ -42,7 +42,7 @@ class NativeRun:
 
     unfolds = True
 
-    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
+    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
         self.run = run
         self.calls = run.calls
         self.launches = launches

@@ -28,7 +28,7 @@ from ....graph.core.node import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
 from ...ir.program import Call, Instruction, Loop, Program, Send
-from ...lower.region import Run, constants_of, run_of
+from ...lower.region import Region, constants_of, region_of
 from ...memory.plan import MemoryPlan
 from . import vm
 from .plan import Plan
@@ -207,7 +207,7 @@ class _Window:
         """What stands in the place of an instruction that nothing else is joined with: a large update as a run."""
         if type(step) is not Call or not is_large_update(step):
             return step
-        run = run_of([step], self.constants, self.sent)
+        run = region_of([step], self.constants, self.sent)
         return run.as_call(NativeUpdates(run, 1, self.at_once), step.op)
 
     def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRun], what: str) -> Sequence[Call]:
@@ -217,7 +217,7 @@ class _Window:
         for call in calls:
             if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "gather"):
                 call.kernel.gather()
-        run = run_of(calls, self.constants, self.sent)
+        run = region_of(calls, self.constants, self.sent)
         return [run.as_call(kind(run, launching, self.at_once), f"Stretch of {launching} {what}")]
 
 
@@ -260,7 +260,7 @@ def _let_go(order: Sequence[Call | Send]) -> None:
 class NativeStretch(NativeRun):
     """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
 
-    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
+    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
         super().__init__(run, launches, at_once)
         looked_up = {c.inputs[i] for c in run.calls for i in getattr(c.kernel, "variables", ())}
         self._variables = tuple([i for i, slot in enumerate(run.given) if slot in looked_up])

@@ -13,7 +13,7 @@ from typing import Any
 from ....graph.core.shape import element_count
 from ....graph.resources.resource_manager import VariableState, changing
 from ...ir.program import Call
-from ...lower.region import Run
+from ...lower.region import Region
 from ..gemm_epilogue import ProductUpdate
 from ..kernels.optimizer import UpdateKernel
 from .plan import Plan
@@ -49,7 +49,7 @@ class NativeUpdates(NativeRun):
         calls: what it runs.
     """
 
-    def __init__(self, run: Run, launches: int = 0, at_once: bool = False) -> None:
+    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
         super().__init__(run, launches, at_once)
         places = [i for c in run.calls for i in c.inputs[: _update(c).places]]
         self._states = tuple([run.given.index(i) for i in dict.fromkeys(places)])

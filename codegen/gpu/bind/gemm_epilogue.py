@@ -14,8 +14,8 @@ import numpy as np
 
 from ....graph.core.node import Node
 from ...backend import NodeError
-from ...fusion.epilogue import EdgedNodes, given_to, operands_of
-from ...ir.fused_kernel import FusedNodes
+from ...fusion.epilogue import EpilogueKernel, given_to, operands_of
+from ...ir.fused_kernel import FusedKernel
 from ...ir.program import Kernel
 from ..backend import CudaBackend
 from ..ir import SM90, Routine
@@ -27,7 +27,7 @@ from ..templates.epilogue import Edge
 Shape = tuple[int, ...]
 
 
-def edged_kernel(backend: CudaBackend, group: EdgedNodes) -> Kernel:
+def edged_kernel(backend: CudaBackend, group: EpilogueKernel) -> Kernel:
     """What runs an anchor and its edges: one kernel, or, where the template has none for these types, one after the other."""
     from ..select import template_of
 
@@ -36,7 +36,7 @@ def edged_kernel(backend: CudaBackend, group: EdgedNodes) -> Kernel:
     return apart if template is None else EdgedOnDevice(backend, group, template, apart)
 
 
-def likely_source(group: EdgedNodes) -> str:
+def likely_source(group: EpilogueKernel) -> str:
     """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024), on an H100."""
     from ..select import template_of
 
@@ -58,14 +58,14 @@ def likely_source(group: EdgedNodes) -> str:
 class _Parts:
     """Which of a joined step's inputs belong to which part."""
 
-    def __init__(self, group: EdgedNodes) -> None:
+    def __init__(self, group: EpilogueKernel) -> None:
         self.group = group
         loaded, looked = operands_of(group.anchor)
         self.operands, self.looked = len(loaded), len(looked)
         pairs = zip(
             (*group.before, *([None] * (2 - len(group.before))), group.behind), _three(group.edges), strict=True
         )
-        self.parts: list[tuple[FusedNodes, Edge] | None] = [
+        self.parts: list[tuple[FusedKernel, Edge] | None] = [
             None if k is None or e is None else (k, e) for k, e in pairs
         ]
 
@@ -96,7 +96,7 @@ def _cut(values: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
 class EdgedOnDevice(OnDevice):
     """The template with its edges."""
 
-    def __init__(self, backend: CudaBackend, group: EdgedNodes, template: Template, apart: Apart) -> None:
+    def __init__(self, backend: CudaBackend, group: EpilogueKernel, template: Template, apart: Apart) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
         super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, apart)
         self.group = group
@@ -143,7 +143,7 @@ class EdgedOnDevice(OnDevice):
 
 
 def _sizes(
-    part: tuple[FusedNodes, Edge], tile: Shape, beside: Sequence[Shape], told: Sequence[Any]
+    part: tuple[FusedKernel, Edge], tile: Shape, beside: Sequence[Shape], told: Sequence[Any]
 ) -> list[int] | None:
     """Sizes of a kernel's axes; None when they are not as fusion assumed."""
     kernel, edge = part
@@ -163,7 +163,7 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape | None:
 class Apart:
     """The parts of a joined step, one after the other."""
 
-    def __init__(self, backend: CudaBackend, group: EdgedNodes) -> None:
+    def __init__(self, backend: CudaBackend, group: EpilogueKernel) -> None:
         self.backend = backend
         self.group = group
         self._parts = _Parts(group)

@@ -13,7 +13,7 @@ from typing import Any
 from ....graph.core.dtypes import DType
 from ....graph.core.node import Node
 from ...fusion.legality import SUPPORTED
-from ...ir.loop_nest import LoopsBuilder
+from ...ir.loop_nest import LoopNestBuilder
 from ..driver.device import Device
 from ..emit.schedules import routines, size_names, specialise
 from ..ir import Target
@@ -46,7 +46,7 @@ def reduced(
     dtype: DType, kind: str, is_mean: bool, shape: tuple[int, ...], over: set[int], made: tuple[int, ...]
 ) -> Choice:
     """Loops over all axes, some of them reduced."""
-    builder = LoopsBuilder([i in over for i in range(len(shape))])
+    builder = LoopNestBuilder([i in over for i in range(len(shape))])
     total = builder.reduce(kind, builder.load(0, dtype, range(len(shape))))
     if is_mean:
         total = builder.apply("div", total, builder.count(dtype))

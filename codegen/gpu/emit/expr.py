@@ -16,7 +16,7 @@ import numpy as np
 from ....graph.core.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
 from ...fusion.online_reductions import pairs_of
 from ...fusion.range_analysis import is_below_zero, is_part
-from ...ir.loop_nest import Loops, Scan, Value
+from ...ir.loop_nest import LoopNest, Scan, Value
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
               "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
@@ -84,7 +84,7 @@ class Names:
         return tuple(dict.fromkeys(n for n in (*self.sizes, *self.counted) if not n.isdigit()))
 
 
-def numbers_of(loops: Loops, names: Names) -> tuple[str, ...]:
+def numbers_of(loops: LoopNest, names: Names) -> tuple[str, ...]:
     """What loops ask a launch for, beside the sizes of axes: how many rows tables have, and sizes by name. Of 64 bits each."""
     asked = [names.rows_of(names.inputs[int(v.data)]) for v in loops.values if v.op == "gather"]
     asked += [names.rows_of(names.outputs[i]) for i, s in enumerate(loops.stores) if s.row is not None]
@@ -100,7 +100,7 @@ class Sides:
     x: tuple[int, ...]
 
 
-def sides_of(loops: Loops) -> Sides:
+def sides_of(loops: LoopNest) -> Sides:
     """Which axes are along which side."""
     axes = tuple(range(len(loops.reduced)))
     return Sides(loops.kept_axes, loops.reduced_axes) if loops.reduced_axes else Sides(axes[:-1], axes[-1:])
@@ -145,7 +145,7 @@ def start_of(kind: str, dtype: DType) -> str:
 class TileWriter:
     """The lines of a kernel's body, as far as they are about the values in one tile."""
 
-    def __init__(self, loops: Loops, tile: Tile, names: Names) -> None:
+    def __init__(self, loops: LoopNest, tile: Tile, names: Names) -> None:
         self.loops = loops
         self.tile = tile
         self.names = names

@@ -36,13 +36,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ....graph.core.dtypes import float64
 from ...fusion.online_reductions import SOFTMAX, Pair
-from ...ir.loop_nest import ADD, MAX, SET, Loops, Value
+from ...ir.loop_nest import ADD, MAX, SET, LoopNest, Value
 from ..ir import HEADER
 from .device_math import functions
 from .expr import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, numbers_of, start_of, stored_as, type_of
 
 
-def triton_source(loops: Loops, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
+def triton_source(loops: LoopNest, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
     """Write a kernel.
 
     Returns:

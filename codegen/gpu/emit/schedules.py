@@ -23,7 +23,7 @@ from functools import lru_cache
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ...fusion.online_reductions import SOFTMAX, Pair, pairs_of
 from ...fusion.table_loops import filled
-from ...ir.loop_nest import ADD, READS, Loops, Store, Value
+from ...ir.loop_nest import ADD, READS, LoopNest, Store, Value
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 from .nest import triton_source
@@ -65,7 +65,7 @@ class Specialisation:
     last: tuple[int, bool] = (0, False)
 
 
-def specialise(loops: Loops, sizes: Sequence[int], *, aligned: bool = True) -> Specialisation:
+def specialise(loops: LoopNest, sizes: Sequence[int], *, aligned: bool = True) -> Specialisation:
     """The facts of these sizes of the axes that decide which kernels there are."""
     sides = sides_of(loops)
     ny, nx = (math.prod(sizes[a] for a in side) for side in (sides.y, sides.x))
@@ -90,18 +90,18 @@ def _power(size: int) -> int:
     return power if power <= LONGEST_WHOLE else 0
 
 
-def _has_scan(loops: Loops) -> bool:
+def _has_scan(loops: LoopNest) -> bool:
     """Whether something goes along rows, which are then not cut into pieces."""
     return any(v.op == "scan" for v in loops.values)
 
 
-def size_names(loops: Loops) -> tuple[str, ...]:
+def size_names(loops: LoopNest) -> tuple[str, ...]:
     """What a launch calls the sizes of the axes."""
     return tuple(f"n{a}" for a in range(len(loops.reduced)))
 
 
 @lru_cache(maxsize=4096)
-def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
+def routines(loops: LoopNest, facts: Specialisation) -> tuple[Routine, ...]:
     """Ways to do the work of a fused kernel, the likely best one first. All give the same numbers, but for the order of sums.
 
     A launch knows `in0`..., `out0`... and `n0`..., see `ir`.
@@ -118,7 +118,7 @@ def routines(loops: Loops, facts: Specialisation) -> tuple[Routine, ...]:
     return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
 
 
-def fused(loops: Loops, sizes: Sequence[int], elements: int = 0) -> tuple[Routine, ...]:
+def fused(loops: LoopNest, sizes: Sequence[int], elements: int = 0) -> tuple[Routine, ...]:
     """Ways to run a fused kernel for axes of these sizes, the likely best one first.
 
     A launch gives what it gives to `routines`, and, where the loops read rows of input k, or add to rows of output k, `rows_in<k>` or
@@ -132,7 +132,7 @@ def fused(loops: Loops, sizes: Sequence[int], elements: int = 0) -> tuple[Routin
     return tuple(Routine((cleared, *way.launches), way.scratch) for way in ways)
 
 
-def launches(loops: Loops, names: Names, sizes: Sequence[int]) -> list[Launch]:
+def launches(loops: LoopNest, names: Names, sizes: Sequence[int]) -> list[Launch]:
     """Ways to do the work of some loops in one kernel, for axes of about these sizes, with names of one's own."""
     return _kernels(loops, names, specialise(loops, sizes))
 
@@ -147,12 +147,12 @@ def one_after_another(parts: Sequence[Sequence[Launch]], scratch: Sequence[Scrat
 # --- one kernel ------------------------------------------------------------------------------------------------------
 
 
-def _along_y(loops: Loops) -> bool:
+def _along_y(loops: LoopNest) -> bool:
     """Whether elements that are neighbours along y are neighbours in memory."""
     return bool(loops.reduced_axes and loops.kept_axes) and loops.kept_axes[-1] > loops.reduced_axes[-1]
 
 
-def _kernels(loops: Loops, names: Names, facts: Specialisation) -> list[Launch]:
+def _kernels(loops: LoopNest, names: Names, facts: Specialisation) -> list[Launch]:
     """Candidates for the whole work in one kernel."""
     sides = sides_of(loops)
     y, x = (tuple(names.sizes[a] for a in side) for side in (sides.y, sides.x))
@@ -202,14 +202,14 @@ def _tiles(facts: Specialisation) -> tuple[tuple[int, int], ...]:
     return (facts.kept, 2048 // facts.kept), (32, 64), (facts.kept, 4096 // facts.kept)
 
 
-def _warps(elements: int, loops: Loops) -> int:
+def _warps(elements: int, loops: LoopNest) -> int:
     """Warps for a tile: 8 to 32 elements a thread, fewer where normal numbers are drawn, which takes many registers."""
     drawn = any(v.op == "random" and v.data == "normal" for v in loops.values)
     return min(16, max(1, elements // (256 if drawn else 512)))
 
 
 def _launch(
-    loops: Loops,
+    loops: LoopNest,
     tile: Tile,
     names: Names,
     facts: Specialisation,
@@ -237,7 +237,7 @@ def _launch(
 # --- several kernels -------------------------------------------------------------------------------------------------
 
 
-def _in_steps(loops: Loops, names: Names, facts: Specialisation, stages: int = 1) -> Routine:
+def _in_steps(loops: LoopNest, names: Names, facts: Specialisation, stages: int = 1) -> Routine:
     """Few and long rows: cut into pieces."""
     steps = _Steps(loops, names, facts, stages)
     for stage in range(max(steps.stages)):
@@ -249,7 +249,7 @@ def _in_steps(loops: Loops, names: Names, facts: Specialisation, stages: int = 1
 class _Steps:
     """The launches of a routine in several steps, as they are made."""
 
-    def __init__(self, loops: Loops, names: Names, facts: Specialisation, stages: int) -> None:
+    def __init__(self, loops: LoopNest, names: Names, facts: Specialisation, stages: int) -> None:
         self.loops = loops
         self.names = names
         self.facts = facts
@@ -343,15 +343,15 @@ class _Steps:
         self.scratch.append(Scratch(name, kind, (*(Count((n,)) for n in self.kept), *more)))
         return name
 
-    def called(self, part: Loops, inputs: Sequence[str], outputs: Sequence[str], sizes: tuple[str, ...]) -> Names:
+    def called(self, part: LoopNest, inputs: Sequence[str], outputs: Sequence[str], sizes: tuple[str, ...]) -> Names:
         """What a part calls things."""
         counts = any(v.op == "count" for v in part.values)
         return Names(tuple(inputs), tuple(outputs), sizes, self.names.counted if counts else ())
 
 
 def _part(
-    loops: Loops, stores: Sequence[Store], given: Mapping[int, str], names: Names
-) -> tuple[Loops, tuple[str, ...]]:
+    loops: LoopNest, stores: Sequence[Store], given: Mapping[int, str], names: Names
+) -> tuple[LoopNest, tuple[str, ...]]:
     """The loops that make these stores only, and the names of their inputs.
 
     Reductions that are `given` are read: arrays of all kept axes.
@@ -372,18 +372,18 @@ def _part(
         else:
             values.append(replace(v, args=tuple(number[a] for a in v.args)))
     moved = tuple(Store(number[s.value], s.axes) for s in stores)
-    return Loops(loops.reduced, tuple(values), moved), tuple(inputs)
+    return LoopNest(loops.reduced, tuple(values), moved), tuple(inputs)
 
 
 def _summary(
-    loops: Loops,
+    loops: LoopNest,
     reductions: Sequence[int],
     totals: Mapping[int, Sequence[str]],
     pairs: Mapping[int, Pair],
     ready: Sequence[int],
     given: Mapping[int, str],
     names: Names,
-) -> tuple[Loops, tuple[str, ...]]:
+) -> tuple[LoopNest, tuple[str, ...]]:
     """The loops that reduce totals of pieces: over the kept axes, reducing an axis of pieces.
 
     They store the reductions and then the outputs that are `ready` by that.
@@ -441,10 +441,10 @@ def _summary(
             number[i] = new(replace(v, args=tuple(number[a] for a in v.args), axes=axes))
     stores = [Store(number[r], every) for r in reductions]
     stores += [Store(number[loops.stores[i].value], every) for i in ready]
-    return Loops((False,) * len(every) + (True,), tuple(values), tuple(stores)), tuple(inputs)
+    return LoopNest((False,) * len(every) + (True,), tuple(values), tuple(stores)), tuple(inputs)
 
 
-def _needed(loops: Loops, roots: Sequence[int], given: Mapping[int, str]) -> list[int]:
+def _needed(loops: LoopNest, roots: Sequence[int], given: Mapping[int, str]) -> list[int]:
     """The values that these are made of, in order; behind `given` ones nothing is needed."""
     needed = set(roots)
     for i in range(len(loops.values) - 1, -1, -1):

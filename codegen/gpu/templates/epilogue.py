@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bool_, float32
-from ...ir.loop_nest import COSTLY, Loops, LoopsBuilder, Value
+from ...ir.loop_nest import COSTLY, LoopNest, LoopNestBuilder, Value
 from ..ir import Parameter, triton_type
 
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -59,10 +59,10 @@ class Edge:
 
     Attributes:
         loops: without reductions; input 0 is the tile.
-        axes: for each axis of `loops`, the axes of the template that it is made of, as `LoopsBuilder.finish` gives them.
+        axes: for each axis of `loops`, the axes of the template that it is made of, as `LoopNestBuilder.finish` gives them.
     """
 
-    loops: Loops
+    loops: LoopNest
     axes: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Edge:
 
 def plain(dtype: DType, rank: int, computed: DType = float32) -> Edge:
     """The edge that does nothing but round to `dtype`."""
-    builder = LoopsBuilder([False] * rank)
+    builder = LoopNestBuilder([False] * rank)
     value = builder.load(0, computed, range(rank))
     if dtype is not computed:
         value = builder.apply("cast", value, dtype=dtype)

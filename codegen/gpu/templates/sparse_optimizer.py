@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType
 from ...fusion.table_loops import added_to_owners, filled, kept_in
-from ...ir.loop_nest import Loops
+from ...ir.loop_nest import LoopNest
 from ..emit.expr import Names
 from ..emit.schedules import launches, one_after_another
 from ..ir import Count, Routine, Scratch, triton_type
@@ -19,7 +19,7 @@ from .scatter import owners
 
 
 def sparse_update(
-    loops: Loops, places: int, gradient: int, dtype: DType, index: DType, sizes: Mapping[str, int]
+    loops: LoopNest, places: int, gradient: int, dtype: DType, index: DType, sizes: Mapping[str, int]
 ) -> tuple[Routine, ...]:
     """Ways to make a rule's step for rows [count, after] of a gradient, the likely best one first.
 

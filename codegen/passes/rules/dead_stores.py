@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ....graph.core.node import Node, Tensor
 from ....graph.core.shape import is_static
-from ...ir.partition import UnitStep, taken_by
+from ...ir.partition import PartitionStep, inputs_of_step
 
 ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
 def dead_stores(
-    steps: Sequence[UnitStep], fetches: Iterable[Tensor], is_function: Callable[[Node], bool]
+    steps: Sequence[PartitionStep], fetches: Iterable[Tensor], is_function: Callable[[Node], bool]
 ) -> dict[Node, Node]:
     """The assignments that can go, each with the one that makes it so.
 
@@ -28,7 +28,7 @@ def dead_stores(
     """
     if sum(1 for s in steps if type(s) is Node and s.opdef.name in ASSIGNS) < 2:
         return {}
-    taken = {t for s in steps for t in taken_by(s)}
+    taken = {t for s in steps for t in inputs_of_step(s)}
     taken.update(fetches)
     later: dict[Tensor, Node] = {}  # place -> the assignment after this step, while nothing between can see its value
     dead: dict[Node, Node] = {}

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.node import Node, Tensor
-from ...ir.symbolic_shape import Sizes
+from ...ir.symbolic_shape import SymbolicShapes
 
 COMMUTES = frozenset({"AddV2", "Mul"})
 """What matches in either order. Maximum is not here: of 0 and -0 it gives the one that stands in a certain place."""
@@ -310,7 +310,7 @@ class Match:
         look: Look,
         again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor],
         uses: Callable[[Tensor], int],
-        sizes: Sizes,
+        sizes: SymbolicShapes,
     ) -> None:
         self.found = found
         self.root = root
