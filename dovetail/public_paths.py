@@ -21,6 +21,7 @@ HOMES = {
     "config": "compat.tf1.names.config",
     "contrib": "compat.tf1.contrib",
     "debugging": "api.ops.debugging",
+    "distribute.cluster_resolver": "distribute.resolvers.cluster_resolver",
     "dtypes": "api.ops.dtypes",
     "errors": "api.errors",
     "estimator": "compat.tf1.estimator",

@@ -1,18 +1,7 @@
 """Reads a cluster description: numbers of tasks, mappings, YAML files, or servers that run.
 
-A file is YAML (JSON is YAML, too):
-
-    jobs:                                    # as ClusterSpec: numbers of tasks, or addresses
-      ps: 2
-      worker: ["w0:2222", "w1:2222"]
-    master: /job:worker/task:0               # the task that the session talks to
-    devices:                                 # of each task of a job, or of one task; else cpu:0
-      worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
-      /job:worker/task:1: [cpu:0]
-    links:                                   # between tasks; the first that fits a pair counts
-      - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
-
-A quantity is a number of bytes, bytes per second, flop per second or seconds, or a text with a unit.
+`file_format.py` says what a file holds. A quantity is a number of bytes, bytes per second, floating-point operations per second or
+seconds, or a text with a unit.
 """
 
 from __future__ import annotations
@@ -22,11 +11,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...graph.core.device import DeviceName, DeviceSpec, parse_strict
 from ...graph.core.errors import InvalidArgumentError
 from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link
+
+if TYPE_CHECKING:
+    from .file_format import LinkFacts
 
 Jobs: TypeAlias = ClusterSpec | ClusterDef | Mapping[str, Any]
 Devices: TypeAlias = Mapping[str, Sequence[Any]]
@@ -34,9 +26,6 @@ Devices: TypeAlias = Mapping[str, Sequence[Any]]
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15,
              "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_DEVICE_KEYS = ("name", "memory", "flops", "bandwidth", "emulated")
-_LINK_KEYS = ("between", "latency", "bandwidth")
-_FILE_KEYS = ("jobs", "master", "devices", "links")
 
 
 def as_cluster(given: Any, devices: Devices | None = None, master: str | None = None) -> Cluster:
@@ -140,34 +129,43 @@ def _tasks(jobs: Jobs | None) -> list[tuple[str, int]]:
 
 
 def _device_info(job: str, task: int, given: Any) -> DeviceInfo:
-    facts: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
-    if not isinstance(facts, Mapping) or not isinstance(facts.get("name"), str):
-        raise TypeError(f"A device of '{job}' is a name such as 'gpu:0' or a mapping with a `name`, not {given!r}")
-    _only(facts, _DEVICE_KEYS, f"the device {facts['name']!r} of '{job}'")
-    spec = DeviceSpec.from_string(facts["name"])
+    if isinstance(given, str):
+        return DeviceInfo(_device_name(job, task, given), None, False, 0)
+    from .file_format import DeviceFacts, checked  # msgspec: most programs give names alone
+
+    facts = given
+    if not isinstance(facts, DeviceFacts):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"A device of '{job}' is a name such as 'gpu:0' or a mapping with a `name`, not {given!r}")
+        try:
+            facts = checked(dict(given), DeviceFacts)
+        except ValueError as e:
+            raise ValueError(f"a device of '{job}', {given!r}: {e}") from None
+    name, memory = _device_name(job, task, facts.name), _quantity(facts.memory, "memory")
+    return DeviceInfo(
+        name,
+        None if memory is None else round(memory),
+        facts.emulated,
+        0,
+        bandwidth=_quantity(facts.bandwidth, "bandwidth"),
+        flops=_quantity(facts.flops, "flops"),
+    )
+
+
+def _device_name(job: str, task: int, text: str) -> DeviceName:
+    spec = DeviceSpec.from_string(text)
     if spec.device_type is None or spec.device_index is None:
         raise InvalidArgumentError(
-            None, None, f"'{facts['name']}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'"
+            None, None, f"'{text}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'"
         )
-    emulated = facts.get("emulated", False)
-    if not isinstance(emulated, bool):
-        raise TypeError(f"`emulated` of {facts['name']!r} must be true or false, not {emulated!r}")
-    memory = _quantity(facts.get("memory"), "memory")
-    return DeviceInfo(
-        DeviceName(job, 0, task, spec.device_type, spec.device_index),
-        None if memory is None else round(memory),
-        emulated,
-        0,
-        bandwidth=_quantity(facts.get("bandwidth"), "bandwidth"),
-        flops=_quantity(facts.get("flops"), "flops"),
-    )
+    return DeviceName(job, 0, task, spec.device_type, spec.device_index)
 
 
 # -- files -------------------------------------------------------------------------------------------------
 
 
 def read_cluster(path: Path, master: str | None = None) -> Cluster:
-    """The cluster that a YAML file describes (see the top of this module).
+    """The cluster that a YAML file describes (`file_format.py`).
 
     Raises:
         ValueError: it is no YAML, or describes no cluster; the text names the file.
@@ -183,38 +181,16 @@ def read_cluster(path: Path, master: str | None = None) -> Cluster:
 
 
 def _described(content: Any, master: str | None) -> Cluster:
-    if not isinstance(content, Mapping) or not isinstance(content.get("jobs"), Mapping):
-        raise ValueError("it has no `jobs:` that map job names to numbers of tasks or addresses")
-    _only(content, _FILE_KEYS, "the file")
-    devices, links, said = content.get("devices") or {}, content.get("links") or [], content.get("master")
-    if not isinstance(devices, Mapping):
-        raise TypeError(f"`devices` maps jobs or tasks to lists of devices; it is {devices!r}")
-    if not isinstance(links, list):
-        raise TypeError(f"`links` is a list of mappings with `between`; it is {links!r}")
-    if said is not None and not isinstance(said, str):
-        raise TypeError(f"`master` is a task such as /job:worker/task:0; it is {said!r}")
-    return make_cluster(content["jobs"], devices, master or said, [_link(link) for link in links])
+    from .file_format import ClusterFile, checked  # msgspec
+
+    file = checked(content, ClusterFile)
+    return make_cluster(file.jobs, file.devices, master or file.master, [_link(link) for link in file.links or ()])
 
 
-def _link(given: Any) -> Link:
-    between = given.get("between") if isinstance(given, Mapping) else None
-    if not isinstance(between, list) or len(between) != 2 or not all(isinstance(t, str) for t in between):
-        raise ValueError(f"a link is a mapping with `between: [/job:ps, /job:worker]`, not {given!r}")
-    _only(given, _LINK_KEYS, f"the link between {between[0]} and {between[1]}")
-    for task in between:
+def _link(facts: LinkFacts) -> Link:
+    for task in facts.between:
         parse_strict(task)
-    return Link(
-        between[0],
-        between[1],
-        latency=_quantity(given.get("latency"), "latency"),
-        bandwidth=_quantity(given.get("bandwidth"), "bandwidth"),
-    )
-
-
-def _only(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    unknown = [str(key) for key in given if key not in known]
-    if unknown:
-        raise ValueError(f"{what} has unknown keys: {', '.join(unknown)}; known are: {', '.join(known)}")
+    return Link(*facts.between, _quantity(facts.latency, "latency"), _quantity(facts.bandwidth, "bandwidth"))
 
 
 def _quantity(given: Any, what: str) -> float | None:

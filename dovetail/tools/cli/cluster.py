@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -49,6 +50,14 @@ def up(
                 _watch(keeper, here, targets)
             except KeyboardInterrupt:
                 print("Stopped.")
+
+
+@cluster.command()
+def schema() -> None:
+    """Print the JSON schema of cluster files, which editors use for completion and checks."""
+    from ...placer.cluster import file_format
+
+    print(json.dumps(file_format.schema(), indent=2))
 
 
 @cluster.command()

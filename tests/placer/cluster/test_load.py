@@ -4,6 +4,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.placer.cluster import file_format
 from dovetail.placer.cluster.load import _quantity, as_cluster, cluster_text, make_cluster, read_cluster
 from dovetail.placer.cluster.spec import Cluster, Link
 
@@ -58,22 +59,23 @@ def test_a_file_is_a_cluster(file):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[1, 2]", "no `jobs:`"),
-        ("jobs: [a]", "no `jobs:`"),
-        ("jobs: {ps: 1}\nspeed: 3", "unknown keys: speed; known are: jobs, master, devices, links"),
-        ("jobs: {ps: x}", "must be a list"),
+        ("[1, 2]", "at `$`: Expected `mapping`, got `list`"),
+        ("{}", "required field `jobs`"),
+        ("jobs: [a]", "at `$.jobs`: Expected `mapping`, got `list`"),
+        ("jobs: {ps: 1}\nspeed: 3", "unknown field `speed`; known are: jobs, master, devices, links"),
+        ("jobs: {ps: x}", "at `$.jobs[ps]`: Expected `int | mapping | list`, got `str`"),
         ("jobs: {ps: 0}", "no tasks"),
         ("jobs: {ps: 1}\nmaster: /job:moon", "is no task of the cluster"),
-        ("jobs: {ps: 1}\nmaster: 3", "`master` is a task"),
-        ("jobs: {ps: 1}\ndevices: [cpu:0]", "`devices` maps"),
-        ("jobs: {ps: 1}\ndevices: {ps: cpu:0}", "must be a list"),
+        ("jobs: {ps: 1}\nmaster: 3", "at `$.master`: Expected `str | null`, got `int`"),
+        ("jobs: {ps: 1}\ndevices: [cpu:0]", "at `$.devices`: Expected `mapping | null`, got `list`"),
+        ("jobs: {ps: 1}\ndevices: {ps: cpu:0}", "at `$.devices[ps]`: Expected `list`, got `str`"),
         ("jobs: {ps: 1}\ndevices: {/job:ps/task:1: [cpu:0]}", "/job:ps/task:1"),
-        ("jobs: {ps: 1}\ndevices: {ps: [3]}", "is a name such as 'gpu:0'"),
+        ("jobs: {ps: 1}\ndevices: {ps: [3]}", "at `$.devices[ps][0]`: Expected `str | mapping`, got `int`"),
         ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, memory: much}]}", "memory is a number or a text"),
-        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, size: 1}]}", "unknown keys: size"),
-        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, emulated: 1}]}", "true or false"),
+        ("jobs: {ps: 1}\ndevices: {ps: [{name: a:0, size: 1}]}", "`$.devices[ps][0]`: there is an unknown field `size`; known are: name"),
+        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, emulated: 1}]}", "at `$.devices[ps][0].emulated`: Expected `bool`, got `int`"),
         ("jobs: {ps: 1}\ndevices: {ps: [cpu:0, cpu:0]}", "listed twice"),
-        ("jobs: {ps: 1}\nlinks: {a: b}", "`links` is a list"),
+        ("jobs: {ps: 1}\nlinks: {a: b}", "at `$.links`: Expected `list | null`, got `mapping`"),
         ("jobs: {ps: 1}\nlinks: [{between: [/job:ps]}]", "between"),
         ("jobs: {ps: 1}\nlinks: [{between: [/job:ps, x]}]", "x"),
         ("jobs: {ps: 1}\nlinks: [{between: [/job:ps, /job:ps], latency: 3 GiB}]", "latency is a number"),
@@ -155,3 +157,11 @@ def test_a_cluster_survives_its_file(tmp_path):
     made = make_cluster({"ps": 2, "worker": 1, "gaps": {1: "a:1", 3: "b:1"}}, devices, links=links)
     (tmp_path / "c.yaml").write_text(cluster_text(made))
     assert read_cluster(tmp_path / "c.yaml") == made
+
+
+def test_the_schema_accepts_what_the_reader_accepts():
+    schema = file_format.schema()
+    assert schema["$defs"]["ClusterFile"]["required"] == ["jobs"]
+    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {"name", "memory", "flops", "bandwidth", "emulated"}
+    for properties in (d["properties"] for d in schema["$defs"].values()):
+        assert all("description" in p for p in properties.values())  # what an editor shows

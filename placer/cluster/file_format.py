@@ -1,0 +1,115 @@
+"""The format of cluster files: the types that `load.py` checks a file against, and the JSON schema that editors use.
+
+A cluster file is YAML (JSON is YAML, too):
+
+    jobs:                                    # as ClusterSpec: numbers of tasks, or addresses
+      ps: 2
+      worker: ["w0:2222", "w1:2222"]
+    master: /job:worker/task:0               # the task that the session talks to
+    devices:                                 # of each task of a job, or of one task; else cpu:0
+      worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
+      /job:worker/task:1: [cpu:0]
+    links:                                   # between tasks; the first that fits a pair counts
+      - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
+
+`dovetail cluster schema` prints the schema; docs/plans.md shows how an editor finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+T = TypeVar("T")
+
+
+def _quantity(what: str, example: str) -> Any:
+    return Meta(description=f"{what}: a number, or a text with a unit such as '{example}'", examples=[example])
+
+
+Bytes = Annotated[float | str | None, _quantity("Memory in bytes", "80 GiB")]
+Flops = Annotated[float | str | None, _quantity("Floating-point operations per second", "67 Tflop/s")]
+Bandwidth = Annotated[float | str | None, _quantity("Bytes per second", "25 Gbit/s")]
+Latency = Annotated[float | str | None, _quantity("Seconds", "50 us")]
+Task = Annotated[str, Meta(description="A task or a job, such as /job:worker/task:0 or /job:worker")]
+
+
+class DeviceFacts(Struct, forbid_unknown_fields=True):
+    """A device of a task, with what is known of it."""
+
+    name: Annotated[str, Meta(description="The device's type and index, such as gpu:0")]
+    memory: Bytes = None
+    flops: Flops = None
+    bandwidth: Bandwidth = None
+    emulated: Annotated[bool, Meta(description="Whether the CPU stands in for this device")] = False
+
+
+class LinkFacts(Struct, forbid_unknown_fields=True):
+    """What is known of the links between two jobs or tasks."""
+
+    between: Annotated[tuple[Task, Task], Meta(description="The two ends, such as [/job:ps, /job:worker]")]
+    latency: Latency = None
+    bandwidth: Bandwidth = None
+
+
+DeviceList = list[str | DeviceFacts]
+
+
+class ClusterFile(Struct, forbid_unknown_fields=True):
+    """A cluster: its jobs, and what is known of devices and links."""
+
+    jobs: Annotated[
+        dict[str, int | list[str] | dict[int | str, str]],
+        Meta(description="Job name -> number of tasks, addresses, or task index -> address"),
+    ]
+    master: Annotated[str | None, Meta(description="The task that the session talks to; else the first worker")] = None
+    devices: Annotated[
+        dict[str, DeviceList] | None,
+        Meta(description="Job or task -> the devices of each such task, as names or with facts; else cpu:0"),
+    ] = None
+    links: Annotated[list[LinkFacts] | None, Meta(description="The first that fits a pair of tasks counts")] = None
+
+
+def checked(content: object, kind: type[T]) -> T:
+    """The content as a value of a type of this module.
+
+    Raises:
+        ValueError: it does not fit; the text says where, as a path from `$`, and what is expected there.
+    """
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as e:
+        expected, _, where = _located(content, kind, str(e)).partition(" - at ")
+        for json_word, yaml_word in (("Object contains", "there is an"), ("object", "mapping"), ("array", "list")):
+            expected = expected.replace(json_word, yaml_word)
+        raise ValueError(f"at {where or '`$`'}: {expected}{_known_fields(kind, str(e))}") from None
+
+
+def _located(content: object, kind: Any, text: str) -> str:
+    """The error's text, with the key of `devices` or `jobs` that the library leaves out of its path (`[...]`)."""
+    for part, inner in (("devices", DeviceList), ("jobs", int | list[str] | dict[int | str, str])):
+        values = content.get(part) if kind is ClusterFile and isinstance(content, dict) else None
+        if not isinstance(values, dict) or f"$.{part}[...]" not in text:
+            continue
+        for key, value in values.items():
+            try:
+                msgspec.convert(value, inner)
+            except msgspec.ValidationError:
+                return text.replace("[...]", f"[{key}]", 1)
+    return text
+
+
+def _known_fields(kind: Any, text: str) -> str:
+    """The fields that are known where an unknown one stands."""
+    if "unknown field" not in text:
+        return ""
+    where = LinkFacts if "$.links" in text else DeviceFacts if "$.devices" in text else kind
+    return f"; known are: {', '.join(where.__struct_fields__)}"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of cluster files, for editors: completion, explanations, and errors while one writes."""
+    found = msgspec.json.schema(ClusterFile)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A cluster of Dovetail", **found}
