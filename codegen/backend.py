@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ..graph.core.node import Node
+from ..graph.core.graph import Node
 from ..graph.resources.resource_manager import Context
 from .ir.program import Kernel, Program
 

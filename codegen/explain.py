@@ -8,7 +8,7 @@ from functools import cached_property
 from html import escape
 
 from ..graph.core.dtypes import resource
-from ..graph.core.node import Node, Tensor
+from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import nbytes
 from .cpu.fusion_passes import fuse_for_cpu
 from .fusion.epilogue import EpilogueKernel

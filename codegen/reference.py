@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.core.errors import UnimplementedError
-from ..graph.core.node import Node, Tensor
+from ..graph.core.graph import Node, Tensor
 from ..graph.resources.resource_manager import Context
 from .backend import ContextOf, NodeError
 from .ir.program import Kernel, Program

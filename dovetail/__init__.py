@@ -138,8 +138,8 @@ from .graph.core.dtypes import (
     variant,
 )
 from .graph.core.errors import OpError
-from .graph.core.graph import Graph
-from .graph.core.node import Node as Operation, NodeDef, Tensor
+from .graph.core.graph import Graph, Node as Operation, Tensor
+from .graph.core.opdef import NodeDef
 from .graph.core.shape import Dimension, TensorShape, dimension_at_index, dimension_value
 from .graph.gradients.custom import (
     NoGradient,
@@ -249,6 +249,7 @@ from .graph.ops.array.space_depth import (
     space_to_depth,
 )
 from .graph.ops.control.python_function import numpy_function, py_func, py_function
+from .graph.ops.control.tensor_array import TensorArray
 from .graph.ops.image.patches import extract_image_patches
 from .graph.ops.io.parsing import (
     FixedLenFeature,
@@ -443,7 +444,6 @@ from .graph.tensors.sparse_tensor import (
     convert_to_tensor_or_sparse_tensor,
     sparse_placeholder,
 )
-from .graph.tensors.tensor_array import TensorArray
 from .graph.variables.collections import (
     all_variables,
     assert_variables_initialized,

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.graph import Graph
+from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
-from ..graph.core.node import Node, Tensor
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
 from .partition.partition import partition

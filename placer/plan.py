@@ -16,8 +16,7 @@ from typing import Any
 from ..graph.core.device import DeviceName, DeviceSpec
 from ..graph.core.dtypes import bfloat16
 from ..graph.core.errors import InvalidArgumentError
-from ..graph.core.graph import Graph
-from ..graph.core.node import Node, Tensor
+from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
 from .cost.profile import Profile, as_profile

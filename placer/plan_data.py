@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ..graph.core.graph import Graph
-from ..graph.core.node import Node
+from ..graph.core.graph import Graph, Node
 from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
 from .cost.static import DeviceLoad, Traffic

@@ -27,7 +27,7 @@ from .search.problem import Problem, summed
 from .search.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from ..graph.core.node import Node
+    from ..graph.core.graph import Node
     from .cost.profile import Profile
 
 

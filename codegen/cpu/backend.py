@@ -21,7 +21,7 @@ import numpy as np
 
 from ...graph.core.dtypes import bfloat16, float16, resource
 from ...graph.core.errors import FailedPreconditionError, InternalError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.settings import setting
 from ...graph.resources.buffer_pool import LARGE, buffers
 from ...graph.resources.resource_manager import Context

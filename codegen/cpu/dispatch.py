@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...graph.core.errors import InternalError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ..check import agree, difference
 from ..ir.program import Kernel
 from .kernels.attention import attention_kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ..fusion.fuse import fuse
 from ..fusion.legality import NotFusibleError
 from ..fusion.op_rules import rule_of

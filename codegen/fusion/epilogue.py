@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ..gpu.templates.epilogue import Edge
 from ..ir.fused_kernel import FusedKernel, inputs_of
 from ..ir.loop_nest import COSTLY, LoopNest, Store, Value

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import size
 from ..ir.fused_kernel import FusedKernel
 from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ...graph.core.dtypes import DType, resource
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims, element_count
 from ..ir.index_maps import EXTREMES, LOOKUPS, IndexMaps, index_maps_of
 from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of

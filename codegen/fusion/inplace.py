@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.resources.buffer_pool import LARGE, buffers
 from ..ir.fused_kernel import FusedKernel, inputs_of
 from ..ir.loop_nest import READS, LoopNest

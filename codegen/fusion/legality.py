@@ -20,7 +20,7 @@ from ...graph.core.dtypes import (
     uint32,
     uint64,
 )
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 
 SUPPORTED = (float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_, float16, bfloat16)
 """Element types of fused kernels. Narrow floats are computed in float32 and rounded once, at the end of each kernel."""

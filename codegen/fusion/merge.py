@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import AxisMap, IndexMaps
 from ..ir.predicates import NONE, Predicate
 from ..ir.symbolic_shape import Size

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...graph.core.dtypes import bfloat16, bool_, float16, float32, int64
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ..ir.loop_nest import LoopNestBuilder, Scan
 from .legality import NotFusibleError
 from .tracer import Symbol, SymbolicMath, literal, python_number

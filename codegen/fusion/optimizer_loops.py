@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES, UpdateRule
 from ..ir.loop_nest import LoopNest, LoopNestBuilder
 from .legality import NotFusibleError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...graph.core.dtypes import float32, int64
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ..ir.fused_kernel import Assumption, FusedKernel
 from ..ir.index_maps import AxisMap, IndexMaps, ShapeAssumption, index_maps_of
 from ..ir.loop_nest import ADD, LoopNestBuilder

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ...graph.core.settings import setting
 from ...graph.core.shape import element_count

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph.collectives import kernels as runs
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel
 from .driver import nccl

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...graph.core.errors import OpError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context, Resources, SessionState, VariableState
 from ..backend import NodeError
 from ..ir.partition import PartitionGraph

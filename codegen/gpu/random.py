@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.ops.random.random_common import stream_of
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel

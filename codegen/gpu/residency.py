@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import VariableState
 from ..ir.program import Kernel
 from .driver.array import DeviceArray

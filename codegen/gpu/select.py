@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.dtypes import FLOAT8, DType
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.settings import setting
 from .driver.cublaslt import Product, library_products
 from .driver.device import Device

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES
 from ...graph.resources.resource_manager import VariableState
 from ..fusion.legality import SUPPORTED, NotFusibleError

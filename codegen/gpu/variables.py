@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph.core.errors import InternalError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
 from ...graph.resources.resource_manager import Context, VariableState
 from ..check import agree, difference

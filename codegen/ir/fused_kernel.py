@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from .index_maps import AxisMap
 from .loop_nest import LoopNest
 from .partition import PartitionStep, RecvTensor, inputs_of_step, node_of

@@ -23,7 +23,7 @@ import numpy as np
 
 from ...graph.core.constant_value import static_dims, static_value
 from ...graph.core.dtypes import float32, float64, int32, int64
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
 from ..fusion.legality import NotFusibleError
 from ..passes.rng import DRAWN

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 
 
 @dataclass(slots=True, eq=False)  # not frozen: see codegen/ir/program.py

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TypeAlias
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from .partition import BeginLoop, PartitionGraph, PartitionStep, RecvTensor, RunPredicated, SendTensor
 
 Predicate: TypeAlias = frozenset[Hashable]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...graph.core.source_location import Origin, SourceLine, locate
 
 if TYPE_CHECKING:
-    from ...graph.core.node import Tensor
+    from ...graph.core.graph import Tensor
     from ..memory.plan import MemoryPlan
     from .partition import RecvTensor
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...graph.core.constant_value import moved_inputs
 from ...graph.core.dtypes import DType, int32, int64
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from .nodes import new_node
 
 _MOST_ELEMENTS = 16  # of a vector of sizes

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.ops.state.accumulators import ADDITION
 from ..backend import NodeError
 from ..ir.program import Call, Instruction, Send

@@ -17,8 +17,7 @@ import numpy as np
 
 from ...graph.core.dtypes import DType
 from ...graph.core.errors import AbortedError, InvalidArgumentError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import OpDef
 from ...graph.core.shape import text
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ...graph.core.dtypes import resource
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import nbytes
 from ...graph.ops.state.training import RULES
 from ..fusion.legality import SUPPORTED

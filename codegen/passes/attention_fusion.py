@@ -21,7 +21,7 @@ import numpy as np
 
 from ...graph.core.constant_value import static_value
 from ...graph.core.dtypes import DType, bfloat16, float16, float32
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node
 from ..ir.partition import BeginLoop, PartitionGraph, PartitionStep, RunPredicated, SendTensor, inputs_of_step

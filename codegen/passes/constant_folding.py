@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.constant_value import static_value
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
 from ..ir.nodes import new_node
 

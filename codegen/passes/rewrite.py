@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from ...graph.core.dtypes import DType, resource
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait, opdef
 from ...graph.core.settings import setting
 from ...graph.core.shape import Dims

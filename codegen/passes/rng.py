@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.ops.random import philox_stream as _streams  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node
 from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..graph.core.build import convert, to_array
 from ..graph.core.dtypes import as_dtype, int64, string
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dimension, Dims, TensorShape, as_dims, compatible
 from ..graph.ops.array.concat_stack import stack
 from .given import Number, as_known, known

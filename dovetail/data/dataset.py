@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.core.dtypes import bool_, int64, string
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dims, TensorShape
 from ..graph.resources.resource_manager import Resources
 from . import files as _files, records as _records, walks as _walks  # noqa: F401  (they register kinds)

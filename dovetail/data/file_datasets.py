@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph.core.dtypes import as_dtype, string
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..io.records import compression_of
 from .dataset import Dataset
 from .files import names_of, npy_files

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..graph.core.dtypes import string
 from ..graph.core.errors import DataLossError, InvalidArgumentError, NotFoundError
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..io import files as gfile
 from ..io.records import compression_of
 from .given import At, Source, arrays_of

@@ -14,8 +14,7 @@ from ..graph.control_flow.function_graph import FunctionGraph
 from ..graph.core.build import convert, placeholder
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import InvalidArgumentError, OutOfRangeError
-from ..graph.core.graph import Graph
-from ..graph.core.node import Node, Tensor
+from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Trait
 from ..graph.resources.resource_manager import Resources
 from ..runtime.session.functions import Call, compiled

@@ -19,7 +19,7 @@ from ..graph.core.build import convert
 from ..graph.core.constant_value import static_value
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import FailedPreconditionError, PermissionDeniedError
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..graph.ops.random.random_common import get_seed
 from ..graph.resources.resource_manager import Resources
 from .spec import Array, Component, as_array, component_of

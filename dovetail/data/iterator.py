@@ -14,8 +14,7 @@ from ..graph.core.build import apply, constant, convert, make
 from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.device import DeviceSpec
 from ..graph.core.dtypes import int64
-from ..graph.core.graph import Graph
-from ..graph.core.node import Node, Tensor
+from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.shape import TensorShape, compatible
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.array.identity_and_placeholders import identity, no_op

@@ -11,8 +11,8 @@ import numpy as np
 from ..graph.core.build import convert, to_array
 from ..graph.core.dtypes import DType, as_dtype, int64
 from ..graph.core.errors import UnimplementedError
+from ..graph.core.graph import Tensor
 from ..graph.core.nest import flatten as leaves
-from ..graph.core.node import Tensor
 from ..graph.core.shape import Dims
 from ..graph.tensors.sparse_tensor import SparseTensor, SparseTensorValue, is_sparse
 

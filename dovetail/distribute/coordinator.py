@@ -24,8 +24,8 @@ import numpy as np
 from ..graph.core.build import placeholder, to_array
 from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
+from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
-from ..graph.core.node import Node, Tensor
 from ..graph.ops.state.variables import is_variable_initialized
 from ..graph.variables.collections import global_variables
 from ..graph.variables.scope import get_variable_scope, variable_scope

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.node import Node
+from ..graph.core.graph import Node
 from ..graph.core.settings import setting
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.state.checksums import check_same, checksum

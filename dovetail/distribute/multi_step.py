@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..graph.control_flow.cond_while import while_loop
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
+from ..graph.core.graph import Tensor
 from ..graph.core.nest import flatten
-from ..graph.core.node import Tensor
 from ..graph.ops.array.identity_and_placeholders import group
 from .context import get_replica_context, get_strategy
 from .values import PerReplica

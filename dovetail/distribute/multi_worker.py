@@ -19,7 +19,7 @@ from ..graph.collectives.kernels import are_gpus
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import FailedPreconditionError
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..graph.ops.state import collectives
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec

@@ -10,7 +10,7 @@ from ..graph.collectives.kernels import are_gpus
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.dtypes import DType
-from ..graph.core.node import Tensor
+from ..graph.core.graph import Tensor
 from ..graph.core.opdef import nbytes
 from ..graph.ops.state import collectives
 from ..graph.tensors.indexed_slices import IndexedSlices

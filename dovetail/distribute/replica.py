@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.graph import Graph
-from ..graph.core.graph_scopes import open_blocks
-from ..graph.core.node import Tensor
-from ..graph.core.scopes import Scopes
+from ..graph.core.graph import Graph, Tensor
+from ..graph.core.scopes import Scopes, open_blocks
 from ..graph.variables.scope import VariableScope, _open
 from ..graph.variables.store import VariableStore
 from .context import contexts, entered, set_contexts
@@ -203,10 +201,7 @@ class _Run:
 
     def _enter(self, scopes: Scopes) -> None:
         """Make these the graph's open blocks."""
-        if self.graph._thread_scopes is None:
-            self.graph._scopes = scopes
-        else:
-            self.graph._thread_scopes.scopes = scopes
+        self.graph.scopes = scopes
 
     def _give_turn(self, replica: _Replica, check: bool = True) -> None:
         """Let a replica run until it meets the others or ends."""

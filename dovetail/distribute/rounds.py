@@ -7,8 +7,8 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..data.spec import Component, flatten, pack
+from ..graph.core.graph import Tensor
 from ..graph.core.nest import flatten as leaves
-from ..graph.core.node import Tensor
 from ..graph.ops.array.shapes import shape
 from ..graph.tensors.sparse_tensor import SparseTensorValue, is_sparse
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..graph.core.build import convert
 from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.device import canonical_name
+from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
-from ..graph.core.node import Node, Tensor
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization, variable_creator_scope
 from .context import contexts, entered, get_replica_context
 from .extended import Extended

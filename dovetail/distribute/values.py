@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.core.errors import UnimplementedError
+from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import children, describe, map_structure
-from ..graph.core.node import Node, Tensor
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..graph.variables.ref_and_resource import ResourceVariable
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization

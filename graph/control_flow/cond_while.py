@@ -28,9 +28,8 @@ from typing import Any, TypeVar
 
 from ..core.build import apply, constant, convert, make
 from ..core.default_graph import GraphKeys, get_default_graph
-from ..core.graph import Graph
+from ..core.graph import Graph, Node, Tensor
 from ..core.nest import children, describe, flatten, map_structure, pack, same_structure
-from ..core.node import Node, Tensor
 from ..core.shape import Dims, TensorShape, compatible, text
 from ..ops.array.identity_and_placeholders import identity
 from ..ops.control import switch_merge as _control  # noqa: F401  (defines the steering ops)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from ..core.node import Node, Tensor
+from ..core.graph import Node, Tensor
 from ..core.scopes import control_inputs_for
 from ..core.shape import Dims
 

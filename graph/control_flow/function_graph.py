@@ -20,9 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..core.build import placeholder
-from ..core.graph import Graph
-from ..core.graph_scopes import Blocks
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import OpDef, Trait
 from ..core.source_location import Origin
 
@@ -48,28 +46,28 @@ class FunctionGraph(Graph):
         self.places: list[Node] = []
         self._by_value = by_value
         self._copies: dict[Node, Node] = {}
-        self._collections.update({key: list(items) for key, items in outer._collections.items()})
-        self._inherited = {key: len(items) for key, items in self._collections.items()}
+        self._collections.lists.update({key: list(items) for key, items in outer._collections.lists.items()})
+        self._inherited = {key: len(items) for key, items in self._collections.lists.items()}
         for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
-            self._collections[shared] = outer.get_collection_ref(shared)
+            self._collections.lists[shared] = outer.get_collection_ref(shared)
         outer.functions += 1
         if outer.seed is not None:  # each function draws other numbers, the same ones in each run of the program
             self.seed = (outer.seed + 0x9E3779B1 * outer.functions) % (2**31 - 1)
 
     @property
-    def outermost(self) -> Any:
+    def outermost(self) -> Graph:
         """The graph around it that is no function's."""
         return self if self.outer is None else self.outer.outermost
 
     def finished(self) -> None:
         """The function is traced: let go of the graph around it, which may end before what runs the function."""
         for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
-            del self._collections[shared]
+            del self._collections.lists[shared]
         for key, count in self._inherited.items():
-            del self._collections.get(key, [])[:count]
+            del self._collections.lists.get(key, [])[:count]
         self.outer, self.captured, self.places, self._copies = None, {}, [], {}
 
-    def encloses(self, graph: Blocks) -> bool:
+    def encloses(self, graph: Graph) -> bool:
         """Whether a graph is around this one."""
         around: Graph | None = self.outer
         while around is not None:

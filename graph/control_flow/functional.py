@@ -12,11 +12,10 @@ from typing import Any
 
 from ..core.build import constant, convert
 from ..core.default_graph import get_default_graph
-from ..core.graph import Graph
+from ..core.graph import Graph, Tensor
 from ..core.nest import flatten, map_structure, pack, same_structure
-from ..core.node import Tensor
 from ..ops.array.shapes import shape
-from ..tensors.tensor_array import TensorArray
+from ..ops.control.tensor_array import TensorArray
 from .cond_while import while_loop
 
 

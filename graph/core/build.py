@@ -15,8 +15,8 @@ import numpy as np
 from . import dtypes
 from .default_graph import get_default_graph
 from .dtypes import DType, as_dtype
-from .graph import Graph
-from .node import Node, Tensor
+from .graph import Graph, Node, Tensor
+from .hooks import hooks
 from .opdef import define
 from .shape import Dimension, TensorShape, as_dims, is_static, text
 
@@ -107,15 +107,13 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         elif as_tensor is not None:
             tensor = as_tensor()
         elif isinstance(value, (list, tuple)) and _holds_tensor(value):
-            from ..ops.array.concat_stack import packed
-
             parts, wanted = _with_registered(value), dtype if dtype is not None else prefer
             try:
-                tensor = packed(parts, None if wanted is None else wanted.base, name or "packed")
+                tensor = hooks.pack_list(parts, None if wanted is None else wanted.base, name or "packed")
             except TypeError:
                 if dtype is not None or prefer is None:
                     raise
-                tensor = packed(parts, None, name or "packed")
+                tensor = hooks.pack_list(parts, None, name or "packed")
         else:
             sizes = isinstance(value, (Dimension, TensorShape))
             if sizes and dtype is not None and not dtype.is_integer:

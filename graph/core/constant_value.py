@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .dtypes import DType
-from .node import Node, Tensor
+from .graph import Node, Tensor
 from .opdef import Trait
 from .shape import Dims, is_static, of_rank
 

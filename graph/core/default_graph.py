@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .graph import Graph
-from .graph_scopes import open_blocks, pushed
-from .node import Node, Tensor
+from .device import merge_names
+from .graph import Graph, Node, Tensor
+from .scopes import as_canonical, open_blocks, pushed
 
 _global: list[Graph] = []  # the process's default graph, made on first use; in a list so that it can be replaced
 
 
 def get_default_graph() -> Graph:
     """The innermost `with graph.as_default()` of this thread, or else the process's own graph."""
-    graphs = open_blocks.graphs
+    graphs: list[Graph] = open_blocks.graphs
     if graphs:
         return graphs[-1]
     if not _global:
@@ -137,9 +137,6 @@ def set_random_seed(seed: int | None) -> None:
 
 def merge_device(spec: Any) -> Callable[[Node], Any]:
     """A device function that merges `spec` as a text block would; for use as `with dt.device(merge_device(spec))`."""
-    from .device import merge_names
-    from .scopes import as_canonical
-
     wanted = as_canonical(spec if spec is not None else "")
 
     def merge(node: Node) -> str:

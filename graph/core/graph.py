@@ -1,30 +1,256 @@
-"""The graph under construction. What is in it: `node_table.py`; the blocks that are open in it: `graph_scopes.py`.
+"""Tensors, nodes and graphs: what a program builds.
+
+A `Node` is one operation in the graph. A `Tensor` is one of its outputs: a name for a value that exists when the graph runs.
+TensorFlow 1 calls a node `Operation`; both names are public. Only `Graph.create` makes nodes and tensors.
 
 A graph only grows. A node's inputs exist before it does, so the data edges cannot form a cycle, but for those that close a loop
-(`close_loop`); a control edge added later could, and is refused when it would. Every check of a new node happens before the
-graph changes.
+(`close_loop`). A control edge that is added later could close one, and is refused when it would. Every check of a new node happens
+before the graph changes.
+
+A graph has a `NodeTable`, `Collections`, and a `ScopeStack` of the blocks that are open in it. The three types here refer to each
+other, so they share a module; everything else in `core` is below them or above them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .cycles import path_between
-from .graph_scopes import Blocks, OpContext, open_blocks, pushed
-from .node import Node, Tensor
-from .opdef import OpDef, opdef as find_opdef
-from .scopes import Scopes, as_canonical, checked_name, control_inputs_for, requested_device
-from .shape import text
-from .source_location import Origin, caller, locate
+from .dtypes import DType
+from .hooks import hooks
+from .node_table import Collections, NodeTable, element_by_name, path_between
+from .opdef import NodeDef, OpDef, opdef as find_opdef
+from .operators import TensorOperators, assignments
+from .scopes import (
+    DeviceBlock,
+    DeviceContext,
+    NameContext,
+    OpContext,
+    Scopes,
+    ScopeStack,
+    as_canonical,
+    checked_name,
+    colocated,
+    control_inputs_for,
+    in_container,
+    open_blocks,
+    outside_the_step,
+    overriding_gradients,
+    pushed,
+    requested_device,
+    waiting_for,
+)
+from .shape import Dims, TensorShape, merge, text
+from .source_location import Origin, SourceLine, caller, locate
 
-if TYPE_CHECKING:
-    from ..control_flow.contexts import FlowContext
+
+class Tensor(TensorOperators["Tensor"]):
+    """One output of a node: the name of a value that exists when the graph runs.
+
+    Attributes:
+        op: the node that makes it.
+        value_index: which of the node's outputs it is.
+        dtype: element type; a reference type for a TF1 variable's own output.
+        dims: static shape as plain data: sizes or None, or None altogether when the rank is unknown.
+
+    Two tensors are equal only if they are the same one (`==` does not build a node, as in TensorFlow 1; use `dt.equal`).
+    """
+
+    __slots__ = ("dims", "dtype", "op", "value_index")
+
+    def __init__(self, op: Node, value_index: int, dtype: DType, dims: Dims) -> None:
+        self.op = op
+        self.value_index = value_index
+        self.dtype = dtype
+        self.dims = dims
+
+    @property
+    def name(self) -> str:
+        """`<node>:<output>`, such as `add_1:0`."""
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        """What its node asks for: a canonical, possibly partial device name, or ''."""
+        return self.op.device
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self.dims)
+
+    def get_shape(self) -> TensorShape:
+        """The static shape (TF1's spelling)."""
+        return TensorShape(self.dims)
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what you know about the static shape; ValueError when it contradicts what is known."""
+        self.dims = merge(self.dims, TensorShape(shape).dims_tuple)
+
+    def consumers(self) -> list[Node]:
+        """Nodes that take this tensor as a data input, in order of creation."""
+        return [n for n in self.graph.get_operations() if any(t is self for t in n.inputs)]
+
+    def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
+        """Run the default (or given) session for this tensor's value."""
+        return self.graph.session_for(session, "eval").run(self, feed_dict)
+
+    @property
+    def assign(self) -> Callable[..., Tensor]:
+        """Of a slice of a variable, `v[1:]`: `assign(value)` sets it. AttributeError: it is another tensor."""
+        return assignments[0](self)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.dims or self.dims[0] is None:
+            raise TypeError(f"Cannot iterate over {self!r}: its first size is not known before the graph runs")
+        return (self[i] for i in range(self.dims[0]))
+
+    def __len__(self) -> int:
+        if not self.dims or self.dims[0] is None:
+            raise TypeError(f"{self!r} has no length before the graph runs; use dt.shape(tensor)[0]")
+        return self.dims[0]
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self!r} has no truth value before the graph runs. Use dt.cond or dt.where to choose inside the graph, "
+            "or session.run to get the value."
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError(f"{self!r} has no value before the graph runs; get one with session.run(tensor)")
+
+    def __float__(self) -> float:
+        raise TypeError(
+            f"{self!r} has no value before the graph runs; get one with session.run(tensor), or use dt.cast"
+        )
+
+    __int__: Any = __float__
+
+    def __repr__(self) -> str:
+        return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
 
 
-class Graph(Blocks):
+class Node:
+    """One operation in a graph. TensorFlow 1 calls it `Operation`.
+
+    Attributes:
+        graph: the graph it belongs to.
+        index: position in order of creation; inputs always come earlier, but for a loop's back edge.
+        opdef: the definition of its op.
+        name: unique in the graph.
+        inputs: the tensors it takes.
+        controls: nodes that must have run before it. `control_inputs` gives them as a list, as TensorFlow does.
+        outputs: the tensors it makes.
+        attrs: constants of this node (`{"transpose_a": False}`).
+        device: what it asks for: a canonical, possibly partial device name, or ''.
+        colocation: names of colocation groups besides its own.
+        blocks: the device blocks that were open when it was made, innermost first through `outer`.
+        container: container for its state, '' for the default.
+    """
+
+    __slots__ = ("_origin", "attrs", "blocks", "colocation", "container", "controls", "device", "graph", "index", "inputs",
+                 "name", "opdef", "outputs")  # fmt: skip
+
+    graph: Graph
+    index: int
+    opdef: OpDef
+    name: str
+    inputs: tuple[Tensor, ...]
+    controls: tuple[Node, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: dict[str, Any]
+    device: str
+    colocation: tuple[str, ...]
+    blocks: DeviceBlock | None
+    container: str
+    _origin: Origin
+
+    @property
+    def type(self) -> str:
+        """The op's name, such as `MatMul`."""
+        return self.opdef.name
+
+    @property
+    def control_inputs(self) -> list[Node]:
+        """The nodes that must have run before it, in a list of the caller's own."""
+        return list(self.controls)
+
+    @control_inputs.setter
+    def control_inputs(self, nodes: Iterable[Node]) -> None:
+        self.controls = tuple(nodes)
+
+    @property
+    def back_edge(self) -> Node | None:
+        """The NextIteration that leads back to this node, if it is a loop's Merge."""
+        if self.opdef.name == "Merge" and len(self.inputs) == 2 and self.inputs[1].op.opdef.name == "NextIteration":
+            return self.inputs[1].op
+        return None
+
+    @property
+    def before(self) -> list[Node]:
+        """The nodes that run before this one (in its iteration): those of its data inputs, then its control inputs."""
+        back = self.back_edge
+        return [*(t.op for t in self.inputs if t.op is not back), *self.controls]
+
+    @property
+    def source(self) -> SourceLine:
+        """The user's line that made this node."""
+        return locate(self._origin)
+
+    def get_attr(self, name: str) -> Any:
+        """An attribute's value; ValueError names those that exist. `_class` is the list of its groups, if it is in others'."""
+        if name == "_class" and self.colocation:
+            return self.colocation_groups()
+        if name not in self.attrs:
+            raise ValueError(
+                f"Node '{self.name}' ({self.type}) has no attribute '{name}'; it has: {', '.join(self.attrs) or 'none'}"
+            )
+        return self.attrs[name]
+
+    @property
+    def node_def(self) -> NodeDef:
+        """The node in plain data: name, op, input, device, attr."""
+        taken = [t.op.name if t.value_index == 0 else t.name for t in self.inputs]
+        taken += [f"^{c.name}" for c in self.controls]
+        return NodeDef(self.name, self.type, tuple(taken), self.device, dict(self.attrs))
+
+    def colocation_groups(self) -> list[bytes]:
+        """TensorFlow's `loc:@` names of its groups; its own when it is in no other."""
+        return [b"loc:@" + g.encode() for g in self.colocation or (self.name,)]
+
+    def values(self) -> tuple[Tensor, ...]:
+        """The outputs (TF1's spelling)."""
+        return self.outputs
+
+    def run(self, feed_dict: Any = None, session: Any = None) -> None:
+        """Run the default (or given) session for this node's effect."""
+        self.graph.session_for(session, "run").run(self, feed_dict)
+
+    def _add_control_input(self, node: Node) -> None:
+        self.graph.add_control_input(self, node)
+
+    def _add_control_inputs(self, nodes: Any) -> None:
+        for node in nodes:
+            self.graph.add_control_input(self, node)
+
+    def _set_device(self, device: Any) -> None:
+        self.graph.set_device(self, device)
+
+    def __repr__(self) -> str:
+        return f"<dt.Operation '{self.name}' type={self.type}>"
+
+
+Operation = Node
+
+
+class Graph:
     """A dataflow graph.
 
     >>> g = Graph()
@@ -35,32 +261,41 @@ class Graph(Blocks):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._lock = threading.RLock()
+        self._table = NodeTable()
+        self._collections = Collections()
+        self._stack = ScopeStack()
         # Control edges against the order of creation: while there are none, no edge can close a cycle.
         self._has_late_edges = False
-        self._flow: dict[Node, FlowContext] = {}  # for nodes made inside a branch or a loop
+        self._flow: dict[Node, Any] = {}  # node inside a branch or a loop -> its `FlowContext`
+        self._open_loops = 0  # loops whose last iteration edge is still missing
         self.own_gradients: dict[Node, Any] = {}
         """Nodes with a gradient rule of their own in place of their op's: a function, or None where no gradient passes."""
-        self._open_loops = 0  # loops whose last iteration edge is still missing
+        self.functions = 0
+        """How many functions were traced inside this graph (`FunctionGraph`)."""
         self.seed: int | None = None
         """Graph-level random seed (`set_random_seed`)."""
         self.is_mirrored = False
         """Whether variables have copies that must hold the same bits: then steps run with deterministic kernels."""
 
     def __str__(self) -> str:
-        from .printing import format_graph
-
-        return format_graph(self)
+        return hooks.format_graph(self)
 
     def __repr__(self) -> str:
-        return f"<dt.Graph of {len(self._nodes)} nodes>"
+        return f"<dt.Graph of {len(self)} nodes>"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table.by_name
+
+    def __len__(self) -> int:
+        return len(self._table.nodes)
+
+    def __bool__(self) -> bool:
+        return True  # an empty graph is a graph: `graph or get_default_graph()` must not pass over it
 
     def to_networkx(self) -> Any:
         """A `networkx.MultiDiGraph`: one vertex per node name, one edge per data or control input."""
-        from .printing import to_networkx
-
-        return to_networkx(self)
+        return hooks.to_networkx(self)
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
         """The graph as TensorFlow's `GraphDef`, which `import_graph_def`, TensorFlow, TensorBoard and Netron read.
@@ -73,9 +308,7 @@ class Graph(Blocks):
 
         >>> open("graph.pb", "wb").write(g.as_graph_def().SerializeToString())
         """
-        from ..tensorflow.export_graph_def import graph_def_of
-
-        return graph_def_of(self, from_version or 0, add_shapes)
+        return hooks.graph_def_of(self, from_version or 0, add_shapes)
 
     def as_default(self) -> AbstractContextManager[Graph]:
         """A context in which this is the default graph of the thread."""
@@ -86,7 +319,8 @@ class Graph(Blocks):
 
         So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
         """
-        return OpContext(self._traced() or self, name)
+        graph = self._traced() or self
+        return OpContext(graph._stack, name, graph)
 
     def session_for(self, session: Any, method: str) -> Any:
         """The given or else the default session; ValueError when there is none or it runs another graph."""
@@ -132,8 +366,9 @@ class Graph(Blocks):
             origin = caller()
         if self.functions and (function := self._traced()) is not None:
             return function.create(definition, inputs, attrs, name, origin=origin)
-        if self._finalized:
-            self._check_not_finalized(f"adding a {definition.name} at {locate(origin)}")
+        table = self._table
+        if table.is_finalized:
+            table.check_not_finalized(f"adding a {definition.name} at {locate(origin)}")
         for t in inputs:
             if t.op.graph is not self:
                 raise ValueError(
@@ -145,7 +380,8 @@ class Graph(Blocks):
         except (TypeError, ValueError) as e:
             raise _explained(e, definition, inputs, name, origin) from None
         with self._lock:
-            scopes = self._scopes if self._thread_scopes is None else self._current_scopes()
+            stack = self._stack
+            scopes = stack.shared if stack.per_thread is None else stack.of_thread()
             node = Node()
             node.graph = self
             node.opdef = definition
@@ -168,15 +404,13 @@ class Graph(Blocks):
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
             # The name is taken last but one: a device function sees it, and may still fail.
             if name is None or not name:
-                node.name = self.unique_name(definition.name)
+                node.name = stack.unique_name(definition.name)
             elif name[-1] == "/":
                 node.name = name[:-1]
             else:
-                node.name = self.unique_name(checked_name(name, scopes.name, "node"))
-            if node.name in self._by_name:
-                raise ValueError(
-                    f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})"
-                )
+                node.name = stack.unique_name(checked_name(name, scopes.name, "node"))
+            if node.name in table.by_name:
+                table.check_is_new(node.name)
             if scopes.flow is not None:
                 self._let_in(node, scopes, places)
             elif self._flow:
@@ -189,9 +423,9 @@ class Graph(Blocks):
                 node.device = requested_device(node, block)
             if places or scopes.colocation:
                 self._colocate(node, (*scopes.colocation, *places))
-            node.index = len(self._nodes)
-            self._nodes.append(node)
-            self._by_name[node.name] = node
+            node.index = len(table.nodes)
+            table.nodes.append(node)
+            table.by_name[node.name] = node
             if scopes.control is not None:
                 scopes.mark_seen(node)
             if scopes.gradients and definition.name in scopes.gradients:
@@ -220,9 +454,7 @@ class Graph(Blocks):
         Raises:
             ValueError: there is no such op, or it is made of several nodes. The others: as of `create`.
         """
-        from ..tensorflow.node_mapping import told_node
-
-        op, told = told_node(op_type, inputs, attrs or {})
+        op, told = hooks.node_from_tensorflow(op_type, inputs, attrs or {})
         with self.as_default():
             return self.create(op, inputs, told, name or op_type)
 
@@ -243,8 +475,8 @@ class Graph(Blocks):
             scopes.name, scopes.device, scopes.colocation = saved
         if flow.home is not None:
             self._flow[node] = flow.home
-            self._unfetchable.add(node)
-            self._unfeedable.update(node.outputs)
+            self._table.unfetchable.add(node)
+            self._table.unfeedable.update(node.outputs)
 
     def _keep_out(self, node: Node) -> None:
         """Refuse a node outside all loops that takes what one iteration makes."""
@@ -256,11 +488,11 @@ class Graph(Blocks):
                     f"{before.source}), which has one value per iteration; make it a loop variable, and use what while_loop returns"
                 )
 
-    def flow_of(self, node: Node) -> FlowContext | None:
-        """The branch or loop in which a node's outputs are; None outside all. A loop's Exits are outside it."""
+    def flow_of(self, node: Node) -> Any:
+        """The branch or loop (`FlowContext`) in which a node's outputs are; None outside all. A loop's Exits are outside it."""
         return self._flow.get(node)
 
-    def set_flow(self, homes: Mapping[Node, FlowContext]) -> None:
+    def set_flow(self, homes: Mapping[Node, Any]) -> None:
         """Tell in which branch or loop the outputs of nodes are that came without."""
         self._flow.update(homes)
 
@@ -299,18 +531,16 @@ class Graph(Blocks):
             RuntimeError: the graph is finalized, or has grown since the nodes were numbered. ValueError: a name is taken.
         """
         with self._lock:
-            self._check_not_finalized("adding nodes that were saved or sent")
-            if nodes and nodes[0].index != len(self._nodes):
+            table = self._table
+            table.check_not_finalized("adding nodes that were saved or sent")
+            if nodes and nodes[0].index != len(table.nodes):
                 raise RuntimeError("Graph has grown while nodes that were saved or sent were being added")
             for node in nodes:
-                if node.name in self._by_name:
-                    raise ValueError(
-                        f"A node called '{node.name}' exists already (made at {self._by_name[node.name].source})"
-                    )
-            self._nodes.extend(nodes)
+                table.check_is_new(node.name)
+            table.nodes.extend(nodes)
             for node in nodes:
-                self._by_name[node.name] = node
-                self._names_in_use.setdefault(node.name.lower(), 1)
+                table.by_name[node.name] = node
+                self._stack.names_in_use.setdefault(node.name.lower(), 1)
             self._has_late_edges |= has_late_edges
 
     def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:
@@ -345,6 +575,232 @@ class Graph(Blocks):
     def set_device(self, node: Node, device: Any) -> None:
         """Replace what a node asks for (TF1's `op._set_device`)."""
         node.device = as_canonical(device) if device is not None else ""
+
+    # --- nodes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """All nodes in order of creation."""
+        return self._table.nodes
+
+    @property
+    def version(self) -> int:
+        """Grows with every node: the number of nodes."""
+        return len(self._table.nodes)
+
+    @property
+    def finalized(self) -> bool:
+        """Whether the graph refuses to grow."""
+        return self._table.is_finalized
+
+    def finalize(self) -> None:
+        """Make the graph refuse to grow, so that a loop that adds nodes by mistake is noticed."""
+        self._table.is_finalized = True
+
+    def unfinalize(self) -> None:
+        """Let the graph grow again."""
+        self._table.is_finalized = False
+
+    def get_operations(self) -> list[Node]:
+        """All nodes in order of creation (a copy)."""
+        return list(self._table.nodes)
+
+    def get_operation_by_name(self, name: str) -> Node:
+        """The node of that name; KeyError when there is none, ValueError when it is a tensor's name."""
+        node = self.as_graph_element(name, allow_tensor=False)
+        assert isinstance(node, Node)
+        return node
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor of that name (`add:0`); KeyError when there is none, ValueError when it is a node's name."""
+        tensor = self.as_graph_element(name, allow_operation=False)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Node:
+        """The tensor or node meant by an object of this graph, or by a name.
+
+        Raises:
+            KeyError: the name is not in this graph.
+            ValueError: the object belongs to another graph, or the name is malformed.
+            TypeError: neither name nor graph element, or of the kind that is not allowed.
+        """
+        as_element = getattr(obj, "_as_graph_element", None)
+        if as_element is not None:
+            obj = as_element()
+        if isinstance(obj, bytes):
+            obj = obj.decode()
+        if isinstance(obj, str):
+            found: Tensor | Node = element_by_name(self._table.by_name, obj, allow_tensor, allow_operation)
+            return found
+        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):
+            if obj.graph is not self:
+                made_at = _node_of(obj).source
+                raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {made_at})")
+            return obj
+        wanted = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
+        raise TypeError(f"Can not convert a {type(obj).__name__} into a {wanted}: {obj!r}")
+
+    def is_feedable(self, tensor: Any) -> bool:
+        """Whether a value may be fed for it."""
+        return tensor not in self._table.unfeedable
+
+    def is_fetchable(self, element: Any) -> bool:
+        """Whether its value may be fetched."""
+        node = element.op if isinstance(element, Tensor) else element
+        return node not in self._table.unfetchable
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        """Refuse feeds for this tensor from now on."""
+        self._table.unfeedable.add(tensor)
+
+    def prevent_fetching(self, node: Node) -> None:
+        """Refuse fetches of this node from now on."""
+        self._table.unfetchable.add(node)
+
+    # --- collections -----------------------------------------------------------------------------------------------
+
+    def add_to_collection(self, name: str, value: Any) -> None:
+        """Append to a collection. RuntimeError when the graph is finalized."""
+        self._table.check_not_finalized(f"adding to collection '{name}'")
+        self._collections.add(name, value)
+
+    def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
+        """Append to several collections, once each. RuntimeError when the graph is finalized."""
+        for name in {names} if isinstance(names, str) else dict.fromkeys(names):
+            self.add_to_collection(name, value)
+
+    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
+        """A copy of a collection; with `scope`, only items whose name matches that regular expression from the start."""
+        return self._collections.get(name, scope)
+
+    def get_collection_ref(self, name: str) -> list[Any]:
+        """The collection itself, made if need be; changes to the list are changes to the collection."""
+        return self._collections.lists.setdefault(name, [])
+
+    def get_all_collection_keys(self) -> list[str]:
+        """Names of the collections that hold something."""
+        return [k for k, v in self._collections.lists.items() if v]
+
+    collections = property(get_all_collection_keys)
+
+    def clear_collection(self, name: str) -> None:
+        """Empty a collection. RuntimeError when the graph is finalized."""
+        self._table.check_not_finalized(f"emptying collection '{name}'")
+        self._collections.lists.pop(name, None)
+
+    # --- blocks ----------------------------------------------------------------------------------------------------
+
+    @property
+    def scopes(self) -> Scopes:
+        """The open blocks, of this thread if the graph keeps them per thread."""
+        return self._stack.current
+
+    @scopes.setter
+    def scopes(self, scopes: Scopes) -> None:
+        self._stack.current = scopes
+
+    def switch_to_thread_local(self) -> None:
+        """Keep the open blocks per thread from now on; each thread starts from a copy of what is open now."""
+        self._stack.switch_to_thread_local()
+
+    def encloses(self, graph: Graph) -> bool:
+        """Whether `graph` is around this one: only around those of functions."""
+        return False
+
+    @property
+    def outermost(self) -> Graph:
+        """The graph in which sessions run what is made here: itself, or of a function the one around it."""
+        return self
+
+    def _traced(self) -> Graph | None:
+        """The graph of the function inside this graph that this thread traces now; None: it traces none."""
+        graphs: list[Graph] = open_blocks.graphs
+        if not self.functions or not graphs or graphs[-1] is self:
+            return None
+        return graphs[-1] if graphs[-1].encloses(self) else None
+
+    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+        """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
+
+        Blocks nest; fields of inner blocks win. `requested_device` (scopes.py) has the rules.
+
+        Raises:
+            ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
+        """
+        return DeviceContext((self._traced() or self)._stack, device_name_or_function)
+
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
+        """A block whose nodes of these ops have other gradients.
+
+        Args:
+            op_type_map: op -> the name under which `RegisterGradient` has the rule.
+
+        Raises:
+            TypeError: no such dictionary. LookupError: no gradient of that name.
+        """
+        return overriding_gradients(self._stack, op_type_map)
+
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+        """A block whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
+
+        `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
+        """
+        traced = self._traced()
+        if traced is not None:
+            return traced.colocate_with(op, ignore_existing)
+        return colocated(self._stack, lambda: self._colocation_node(op), ignore_existing)
+
+    def _colocation_node(self, op: Any) -> Node | None:
+        if op is None:
+            return None
+        handle = getattr(op, "_colocation_node", None)  # a variable names the node that holds its state
+        return _node_of(self.as_graph_element(op if handle is None else handle()))
+
+    def init_scope(self) -> AbstractContextManager[None]:
+        """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
+
+        Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
+        """
+        return outside_the_step((self._traced() or self)._stack)
+
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+        """A block whose nodes run after the given nodes, tensors or variables.
+
+        None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
+        """
+        traced = self._traced()
+        if traced is not None:
+            return traced.control_dependencies(control_inputs)
+        return waiting_for(self._stack, None if control_inputs is None else lambda: map(self._awaited, control_inputs))
+
+    def _awaited(self, control_input: Any) -> Node:
+        element = getattr(control_input, "_control_element", None)
+        return _node_of(self.as_graph_element(control_input if element is None else element()))
+
+    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
+        """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
+
+        A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
+        """
+        return NameContext((self._traced() or self)._stack, name)
+
+    def get_name_scope(self) -> str:
+        """Name of the open scopes, without a slash at the end; '' outside of all."""
+        return self._stack.current.name
+
+    def container(self, container_name: str) -> AbstractContextManager[str]:
+        """A block whose stateful nodes keep their state in this container."""
+        return in_container(self._stack, container_name)
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
+        return self._stack.unique_name(name, mark_as_used)
+
+
+def _node_of(element: Tensor | Node) -> Node:
+    """The node that makes a tensor; a node itself."""
+    return element.op if isinstance(element, Tensor) else element
 
 
 def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | None, origin: Origin) -> Exception:

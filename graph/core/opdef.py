@@ -10,23 +10,23 @@ Adding an op is one `define(...)` beside a public function, and one row in the t
 
 from __future__ import annotations
 
+import difflib
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 from .dtypes import DType
 from .shape import Dims, element_count
 
-if TYPE_CHECKING:
-    from .node import Node, Tensor
-
+Node: TypeAlias = Any  # `graph.py`, which defines both, imports this module
+Tensor: TypeAlias = Any
 Attrs: TypeAlias = Mapping[str, Any]
 Output: TypeAlias = tuple[DType, Dims]
-InferRule: TypeAlias = "Callable[[Sequence[Tensor], Attrs], Sequence[Output]]"
+InferRule: TypeAlias = Callable[[Sequence[Tensor], Attrs], Sequence[Output]]
 # A gradient rule gets the forward node and one gradient per output (None where nothing flows back) and returns one
 # gradient per input (None where the op does not depend on it in a differentiable way). IndexedSlices are allowed.
-GradientRule: TypeAlias = "Callable[..., Sequence[Any]]"
+GradientRule: TypeAlias = Callable[..., Sequence[Any]]
 
 
 class Trait(enum.Flag):
@@ -138,7 +138,7 @@ def size(tensor: Tensor) -> int:
 
 def nbytes(tensor: Tensor) -> int:
     """Bytes of a tensor, an unknown size counting as 1."""
-    return size(tensor) * tensor.dtype.size
+    return size(tensor) * int(tensor.dtype.size)
 
 
 _REGISTRY: dict[str, OpDef] = {}
@@ -164,8 +164,6 @@ def opdef(name: str) -> OpDef:
     """
     found = _REGISTRY.get(name)
     if found is None:
-        import difflib
-
         close = difflib.get_close_matches(name, _REGISTRY, n=3)
         raise KeyError(f"No op is called {name!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
     return found
@@ -174,3 +172,24 @@ def opdef(name: str) -> OpDef:
 def registered() -> dict[str, OpDef]:
     """All ops, by name (a copy)."""
     return dict(_REGISTRY)
+
+
+named_gradients: dict[str, GradientRule | None] = {}
+"""Gradient rules that a program has registered under names of its own (`RegisterGradient`); None: no gradient passes."""
+
+
+@dataclass(slots=True)
+class NodeDef:
+    """A node in plain data, as TensorFlow 1's device functions read it.
+
+    Attributes:
+        name: its name. op: what it does, such as `MatMul`. device: what it asks for.
+        input: the tensors it takes (`a`, `b:1`), then the nodes it waits for (`^c`).
+        attr: its constants. They are Python values, not messages as in TensorFlow.
+    """
+
+    name: str = ""
+    op: str = ""
+    input: tuple[str, ...] = ()
+    device: str = ""
+    attr: Mapping[str, Any] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from .dtypes import DType
-from .graph import Graph
-from .node import Node, Tensor
+from .graph import Graph, Node, Tensor
+from .hooks import hooks
 from .shape import text as shape_text
 
 _SHOWN = 8  # elements of an array that are shown in full
@@ -129,3 +129,6 @@ def diff(a: Graph, b: Graph) -> GraphDiff:
             if before != after:
                 changed.append((before, after))
     return GraphDiff(tuple(removed), tuple(added), tuple(changed))
+
+
+hooks.format_graph, hooks.to_networkx = format_graph, to_networkx

@@ -1,27 +1,31 @@
-"""The stacks that building a graph needs: device blocks, colocation, control dependencies, names, containers.
+"""The blocks that are open while a graph is built: devices, colocation, control dependencies, names, containers.
 
-They are linked lists that never change: entering a block makes a new head that points to the old one, leaving it restores
-the old head. So a node records all device blocks around it by keeping one pointer.
+What is open is a set of linked lists that never change (`Scopes`). Entering a block makes a new head that points to the old one,
+and leaving it restores the old head. So a node records all device blocks around it by keeping one pointer.
+
+A graph has one `ScopeStack`, and the public methods of `Graph` open its blocks. Blocks that open at every node are classes: a
+generator would cost three times as much per block. `graph.py` defines `Node` and imports this module, so nodes are `Any` here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from .device import DeviceSpec, canonical_name, merge_names
-from .source_location import Origin, SourceLine, locate
+from .opdef import named_gradients
+from .source_location import Origin, SourceLine, caller, locate
 
-if TYPE_CHECKING:
-    from ..control_flow.contexts import FlowContext
-    from .node import Node
+Node: TypeAlias = Any
 
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*").fullmatch
 _NAME_INSIDE = re.compile(r"[A-Za-z0-9_./>-]+").fullmatch
 
-DeviceFunction = Callable[["Node"], Any]
+DeviceFunction: TypeAlias = Callable[[Node], Any]
 
 
 class DeviceBlock:
@@ -142,7 +146,8 @@ def requested_device(node: Node, block: DeviceBlock | None) -> str:
         elif block.spec:
             node.device = merge_names(block.spec, node.device)
         block = block.outer
-    return node.device
+    device: str = node.device
+    return device
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +168,7 @@ class Scopes:
     colocated: int = 0  # how many `colocate_with` blocks are open
     hidden: DeviceBlock | None = None  # the device blocks that the outermost of them hides
     control: ControlBlock | None = None
-    flow: FlowContext | None = None  # the branch or loop that is being built
+    flow: Any = None  # the branch or loop that is being built: a `control_flow.contexts.FlowContext`, or None
     name: str = ""
     container: str = ""
     creators: tuple[Any, ...] = ()  # functions that make variables in place of `Variable`, innermost last
@@ -210,3 +215,259 @@ def checked_name(name: str, scope: str, what: str) -> str:
             "'_', '-', '/' and '>'"
         )
     return name
+
+
+class ScopeStack:
+    """The open blocks of one graph, and the names that are taken in it.
+
+    All threads share one `Scopes`, until `switch_to_thread_local`: then each thread has its own.
+
+    Attributes:
+        shared: the open blocks of all threads.
+        per_thread: the open blocks of this thread; None while threads share them.
+        names_in_use: name in lower case -> how many nodes and scopes have asked for it.
+    """
+
+    __slots__ = ("names_in_use", "per_thread", "shared")
+
+    def __init__(self) -> None:
+        self.shared = Scopes()
+        self.per_thread: threading.local | None = None
+        self.names_in_use: dict[str, int] = {}
+
+    @property
+    def current(self) -> Scopes:
+        """The open blocks of this thread."""
+        return self.shared if self.per_thread is None else self.of_thread()
+
+    @current.setter
+    def current(self, scopes: Scopes) -> None:
+        if self.per_thread is None:
+            self.shared = scopes
+        else:
+            self.per_thread.scopes = scopes
+
+    def switch_to_thread_local(self) -> None:
+        """Keep the open blocks per thread from now on. Each thread starts from a copy of what is open now."""
+        if self.per_thread is None:
+            self.per_thread = threading.local()
+
+    def of_thread(self) -> Scopes:
+        """The open blocks of this thread, after `switch_to_thread_local`."""
+        found: Scopes | None = getattr(self.per_thread, "scopes", None)
+        if found is None:
+            found = self.shared.copy()
+            self.per_thread.scopes = found  # type: ignore[union-attr]
+        return found
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
+        scope = self.current.name
+        if scope:
+            name = f"{scope}/{name}"
+        key = name.lower()
+        in_use = self.names_in_use
+        count = in_use.get(key, 0)
+        if mark_as_used:
+            in_use[key] = count + 1
+        if count:
+            base = key
+            while key in in_use:
+                key = f"{base}_{count}"
+                count += 1
+            if mark_as_used:
+                in_use[key] = 1
+            name = f"{name}_{count - 1}"
+        return name
+
+
+class OpenBlocks(threading.local):
+    """The default graphs and sessions of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Any] = []
+        self.sessions: list[Any] = []
+
+
+open_blocks = OpenBlocks()
+
+
+@contextmanager
+def pushed(stack: list[Any], item: Any) -> Iterator[Any]:
+    """A context in which an item is the innermost of a stack."""
+    stack.append(item)
+    try:
+        yield item
+    finally:
+        if stack and stack[-1] is item:
+            stack.pop()
+        else:  # left in the wrong order: remove the right one, do not corrupt the others
+            stack.remove(item)
+
+
+class DeviceContext:
+    """`with graph.device(...)`."""
+
+    __slots__ = ("_block", "_outer", "_request", "_stack")
+
+    def __init__(self, stack: ScopeStack, request: Any) -> None:
+        self._stack = stack
+        self._request = request
+        self._outer: DeviceBlock | None = None
+        self._block: DeviceBlock | None = None
+
+    def __enter__(self) -> None:
+        if self._block is not None:
+            raise RuntimeError(f"The device block {self._block.describe()} is open already")
+        scopes = self._stack.current
+        self._outer = scopes.device
+        self._block = scopes.device = DeviceBlock(scopes.device, self._request, caller())
+
+    def __exit__(self, *exc: object) -> None:
+        scopes, block = self._stack.current, self._block
+        self._block = None
+        if block is not None and scopes.device is block:
+            scopes.device = DeviceBlock.still_open(self._outer)
+            return
+        # Those inside it that are still open are left with it; one that was left so before changes nothing.
+        open_ = scopes.device
+        while open_ is not None and open_ is not block:
+            open_ = open_.outer
+        if open_ is not None:
+            scopes.device = self._outer
+        elif block is not None:
+            block.left = True
+        raise RuntimeError("Exiting device scope without proper scope nesting.")
+
+
+class NameContext:
+    """`with graph.name_scope(...)`."""
+
+    __slots__ = ("_name", "_outer", "_stack")
+
+    def __init__(self, stack: ScopeStack, name: str | None) -> None:
+        self._stack = stack
+        self._name = name
+        self._outer = ""
+
+    def __enter__(self) -> str:
+        scopes = self._stack.current
+        self._outer = scopes.name
+        name = self._name
+        if not name:
+            scopes.name = ""
+            return ""
+        scopes.name = (
+            name[:-1] if name[-1] == "/" else self._stack.unique_name(checked_name(name, scopes.name, "scope"))
+        )
+        return scopes.name + "/"
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.current.name = self._outer
+
+
+class OpContext(NameContext):
+    """`with graph.op_scope(...)`: a name scope in which `graph`, whose `stack` this is, is the default graph."""
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, stack: ScopeStack, name: str | None, graph: Any) -> None:
+        self._stack = stack
+        self._name = name
+        self._outer = ""
+        self._graph = graph
+
+    def __enter__(self) -> str:
+        scope = super().__enter__()
+        open_blocks.graphs.append(self._graph)
+        return scope
+
+    def __exit__(self, *exc: object) -> None:
+        open_blocks.graphs.pop()
+        super().__exit__(*exc)
+
+
+@contextmanager
+def colocated(stack: ScopeStack, find: Callable[[], Node | None], ignore_existing: bool) -> Iterator[None]:
+    """`with graph.colocate_with(...)`; `find` gives the node when the block opens."""
+    node = find()
+    if node is None and not ignore_existing:
+        raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
+    scopes = stack.current
+    saved = scopes.device, scopes.colocation
+    depth = scopes.colocated
+    if not depth:
+        scopes.hidden = scopes.device
+    scopes.colocated = depth + 1
+    scopes.device = None
+    kept = () if ignore_existing else scopes.colocation
+    inside = scopes.colocation = kept if node is None else (*kept, node)
+    try:
+        yield
+    finally:
+        in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
+        if scopes.colocated > depth:  # else it went with one around it that was left too early
+            scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
+            scopes.colocated = depth
+        if not in_order:
+            raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+
+
+@contextmanager
+def outside_the_step(stack: ScopeStack) -> Iterator[None]:
+    """`with graph.init_scope()`."""
+    scopes = stack.current
+    saved = scopes.device
+    if saved is None and scopes.colocated:
+        scopes.device = scopes.hidden
+    try:
+        with waiting_for(stack, None):
+            yield
+    finally:
+        scopes.device = saved
+
+
+@contextmanager
+def waiting_for(stack: ScopeStack, find: Callable[[], Iterable[Node]] | None) -> Iterator[None]:
+    """`with graph.control_dependencies(...)`; `find` gives the nodes when the block opens, None means `control_dependencies(None)`."""
+    scopes = stack.current
+    saved, flow = scopes.control, scopes.flow
+    if find is None:
+        scopes.control = scopes.flow = None
+    else:
+        awaited = set(awaited_by(saved))  # an inner block does not ask again for what an outer one asks for
+        scopes.control = ControlBlock(saved, tuple(dict.fromkeys(n for n in find() if n not in awaited)))
+    try:
+        yield
+    finally:
+        scopes.control, scopes.flow = saved, flow
+
+
+@contextmanager
+def in_container(stack: ScopeStack, container_name: str) -> Iterator[str]:
+    """`with graph.container(...)`."""
+    scopes = stack.current
+    saved, scopes.container = scopes.container, container_name
+    try:
+        yield container_name
+    finally:
+        scopes.container = saved
+
+
+@contextmanager
+def overriding_gradients(stack: ScopeStack, op_type_map: Mapping[str, str]) -> Iterator[None]:
+    """`with graph.gradient_override_map(...)`."""
+    if not isinstance(op_type_map, Mapping):
+        raise TypeError(f"op_type_map must be a dictionary of names, not {op_type_map!r}")
+    missing = [name for name in op_type_map.values() if name not in named_gradients]
+    if missing:
+        raise LookupError(
+            f"No gradient is registered under the name {missing[0]!r}: use dt.RegisterGradient({missing[0]!r})"
+        )
+    scopes = stack.current
+    saved = scopes.gradients
+    scopes.gradients = {**saved, **{op: named_gradients[name] for op, name in op_type_map.items()}}
+    try:
+        yield
+    finally:
+        scopes.gradients = saved

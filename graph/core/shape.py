@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ..tensorflow.protos import message
+from .hooks import hooks
 
 Dims: TypeAlias = tuple[int | None, ...] | None
 MAX_RANK = 254
@@ -353,7 +353,7 @@ class TensorShape:
 
     def as_proto(self) -> Any:
         """A `TensorShapeProto`."""
-        proto = message("TensorShapeProto")()
+        proto = hooks.message("TensorShapeProto")()
         set_dims(proto, self.dims_tuple)
         return proto
 

@@ -6,12 +6,10 @@ graph refuses bad nodes when they are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from .cycles import find_cycle
 from .errors import InternalError
-from .graph import Graph
-from .node import Node
+from .graph import Graph, Node
 from .shape import compatible, text
 
 
@@ -71,3 +69,31 @@ def _output_faults(node: Node, who: str) -> Iterator[str]:
             yield f"{t.name} has type {t.dtype.name}; the op of {who} makes {dtype.name}"
         if not compatible(t.dims, dims):
             yield f"{t.name} has shape {text(t.dims)}; the op of {who} makes {text(dims)}"
+
+
+def find_cycle(nodes: Sequence[Node]) -> list[Node]:
+    """A cycle of data and control edges among these nodes, first node repeated at the end; [] when there is
+    none. The edges that lead from one iteration of a loop to the next are no part of any.
+
+    Each node of the list is an input of the one after it. Time and memory are linear in nodes and edges.
+    """
+    # Depth first along inputs: a node is open while its inputs are being walked; an edge to an open node
+    # closes a cycle.
+    closed: set[Node] = set()
+    for start in nodes:
+        if start in closed:
+            continue
+        path: dict[Node, Iterator[Node]] = {start: iter(start.before)}  # the open nodes, in order
+        while path:
+            node, rest = next(reversed(path.items()))
+            for before in rest:
+                if before in path:
+                    opened = list(path)
+                    return [before, *reversed(opened[opened.index(before) :])]
+                if before not in closed:
+                    path[before] = iter(before.before)
+                    break
+            else:
+                path.popitem()
+                closed.add(node)
+    return []

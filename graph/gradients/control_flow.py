@@ -27,8 +27,7 @@ from ..core.build import apply, constant, convert, make
 from ..core.constant_value import static_value
 from ..core.dtypes import resource
 from ..core.errors import InternalError
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.shape import TensorShape, is_static, merge
 from ..ops.control.stacks import stack_pop, stack_push, stack_v2
 from ..ops.math.compare import greater

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..control_flow.cond_while import while_loop
 from ..core.build import convert
 from ..core.default_graph import GraphKeys, get_default_graph
-from ..core.graph import Graph
-from ..core.graph_scopes import Blocks
+from ..core.graph import Graph, Node, Tensor
 from ..core.nest import flatten, pack
-from ..core.node import Node, Tensor
+from ..core.opdef import named_gradients
 from ..ops.array.concat_stack import concat
 from ..ops.array.creation import zeros_like
 from ..ops.array.identity_and_placeholders import identity, identity_n
 from ..ops.array.shapes import reshape, shape as shape_of, size
-from ..tensors.tensor_array import TensorArray
+from ..ops.control.tensor_array import TensorArray
 from .reverse import gradients
-
-_REGISTERED: dict[str, Callable[..., Any] | None] = {}  # by the names that `RegisterGradient` was given
 
 
 class RegisterGradient:
@@ -67,28 +63,9 @@ NotDifferentiable = NoGradient = no_gradient
 
 
 def _register(name: str, rule: Callable[..., Any] | None) -> None:
-    if name in _REGISTERED:
+    if name in named_gradients:
         raise ValueError(f"A gradient is registered already under the name '{name}'")
-    _REGISTERED[name] = rule
-
-
-@contextmanager
-def gradient_override_map(graph: Blocks, op_type_map: Mapping[str, str]) -> Iterator[None]:
-    """See `Graph.gradient_override_map`."""
-    if not isinstance(op_type_map, Mapping):
-        raise TypeError(f"op_type_map must be a dictionary of names, not {op_type_map!r}")
-    missing = [name for name in op_type_map.values() if name not in _REGISTERED]
-    if missing:
-        raise LookupError(
-            f"No gradient is registered under the name {missing[0]!r}: use dt.RegisterGradient({missing[0]!r})"
-        )
-    scopes = graph.scopes
-    saved = scopes.gradients
-    scopes.gradients = {**saved, **{op: _rule(_REGISTERED[name]) for op, name in op_type_map.items()}}
-    try:
-        yield
-    finally:
-        scopes.gradients = saved
+    named_gradients[name] = _rule(rule)
 
 
 def _rule(function: Callable[..., Any] | None) -> Callable[..., Sequence[Any]] | None:

@@ -22,8 +22,7 @@ from ..control_flow.contexts import LoopContext
 from ..core.build import apply, constant, convert
 from ..core.default_graph import get_default_graph
 from ..core.dtypes import DType, resource
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.shape import compatible, is_static, merge, text
 from ..ops.control.stacks import saved_values
 from ..tensors.indexed_slices import IndexedSlices, sum_slices

@@ -14,14 +14,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ..core.cycles import find_cycle
 from ..core.dtypes import DType
 from ..core.errors import InvalidArgumentError
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import OpDef, opdef as find_opdef
 from ..core.scopes import RecordedBlock
 from ..core.shape import Dims, as_dims, compatible, merge
+from ..core.verify import find_cycle
 from .record_format import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader
 
 MAX_NAME = 4096  # characters

@@ -23,8 +23,7 @@ import msgpack
 
 from ..core.default_graph import GraphKeys
 from ..core.errors import InvalidArgumentError
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.node_table import element_by_name
 from ..tensorflow.control_flow_recovery import recover_flow
 from ..variables.partitioned import SaveSliceInfo

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..control_flow.contexts import BranchContext, FlowContext, LoopContext, as_is, is_constant_enter
-from ..control_flow.frames import Frames, is_steered
 from ..core.build import make
 from ..core.errors import InvalidArgumentError
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.frames import Frames, is_steered
+from ..core.graph import Graph, Node, Tensor
 
 
 def recover_flow(graph: Graph, nodes: Sequence[Node]) -> None:

@@ -17,8 +17,8 @@ import msgpack
 import numpy as np
 
 from ..core.errors import InvalidArgumentError
-from ..core.graph import Graph
-from ..core.node import Node
+from ..core.graph import Graph, Node
+from ..core.hooks import hooks
 from ..io.record_format import extension
 from .protos import message
 from .signatures import REQUIRED, MisfitError, Signature, signatures
@@ -171,3 +171,6 @@ def _packed(attrs: dict[str, Any]) -> bytes:
     if pieces:
         raise ValueError("a constant is too large")
     return packed
+
+
+hooks.graph_def_of = graph_def_of

@@ -15,8 +15,7 @@ from typing import Any
 from ..core.build import convert
 from ..core.default_graph import get_default_graph
 from ..core.errors import InvalidArgumentError, UnimplementedError
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import opdef
 from ..core.scopes import DeviceBlock, requested_device
 from ..core.source_location import Origin, caller, locate

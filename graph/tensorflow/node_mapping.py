@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..core.constant_value import static_value
-from ..core.node import Tensor
+from ..core.graph import Tensor
+from ..core.hooks import hooks
 from ..core.opdef import OpDef, registered
 from ..io.record_format import unpacked
 from .export_graph_def import EXTRA, OTHERWISE, OWN
@@ -328,3 +329,6 @@ __all__ = [
     "op_of",
     "told_node",
 ]
+
+
+hooks.node_from_tensorflow = told_node

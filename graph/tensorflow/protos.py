@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core import dtypes
 from ..core.errors import UnimplementedError
+from ..core.hooks import hooks
 
 __all__ = ["ENUMS", "ENUM_NAMES", "EXAMPLES", "MESSAGES", "message"]
 
@@ -198,3 +199,6 @@ def _set_kind(field: Any, kind: str) -> None:
     else:
         field.type = field.TYPE_ENUM if kind in ENUMS else field.TYPE_MESSAGE
         field.type_name = f".{PACKAGE}.{kind}"
+
+
+hooks.message = message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import InvalidArgumentError
-from ..core.node import Tensor
+from ..core.graph import Tensor
 from ..io.meta_graph import Names, variable_of
 from ..variables.ref_and_resource import RefVariable, ResourceVariable
 from ..variables.variable import Variable, VariableAggregation, VariableSynchronization

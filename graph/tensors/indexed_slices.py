@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from ..core.build import convert
 from ..core.constant_value import static_dims
 from ..core.dtypes import DType
-from ..core.graph import Graph
-from ..core.node import Node, Tensor, TensorOperators
+from ..core.graph import Graph, Node, Tensor
+from ..core.operators import TensorOperators
 from ..core.shape import TensorShape, text
 
 
-class IndexedSlices(TensorOperators):
+class IndexedSlices(TensorOperators[Tensor]):
     """Rows of a tensor that is zero elsewhere.
 
     Attributes:

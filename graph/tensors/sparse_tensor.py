@@ -14,9 +14,8 @@ import numpy as np
 from ..core.build import convert, placeholder
 from ..core.constant_value import static_dims
 from ..core.dtypes import DType, int64
-from ..core.graph import Graph
+from ..core.graph import Graph, Node, Tensor
 from ..core.nest import flatten
-from ..core.node import Node, Tensor
 from ..core.shape import Dims, TensorShape, as_dims, is_static, merge
 
 

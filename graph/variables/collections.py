@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..core.default_graph import GraphKeys, get_default_graph
-from ..core.node import Node
+from ..core.graph import Node
 from ..ops.array.identity_and_placeholders import group
 from ..ops.state import variables
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.build import constant
 from ..core.dtypes import DType, as_dtype, float32
-from ..core.node import Tensor
+from ..core.graph import Tensor
 from ..core.shape import as_dims, is_static, text
 from ..ops.array import creation
 from ..ops.array.diagonal import matrix_diag_part

@@ -23,8 +23,8 @@ from typing import Any
 
 from ..core.build import convert
 from ..core.dtypes import DType, as_dtype, string
-from ..core.graph import Graph
-from ..core.node import Node, Tensor, TensorOperators
+from ..core.graph import Graph, Node, Tensor
+from ..core.operators import TensorOperators
 from ..core.shape import Dims, TensorShape, as_dims, is_static, text
 
 Partitioner = Callable[..., list[int]]
@@ -284,7 +284,7 @@ def cut_axis(partitions: Sequence[int]) -> int:
 
 
 # --- the variable -------------------------------------------------------------------------------------------
-class PartitionedVariable(TensorOperators):
+class PartitionedVariable(TensorOperators[Tensor]):
     """A variable in several parts. It stands for the whole value wherever a tensor may stand, and for its
     parts where it is iterated over. Made by `get_variable(..., partitioner=)`.
 

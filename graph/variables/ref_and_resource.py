@@ -25,8 +25,7 @@ from typing import Any
 
 from ..core.build import TensorLike, apply, convert
 from ..core.dtypes import DType
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..ops.state import scatter_state, variables
 from .variable import Variable
 

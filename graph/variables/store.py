@@ -17,8 +17,7 @@ import numpy as np
 from ..core.build import convert, to_array
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype, float32, string
-from ..core.graph import Graph
-from ..core.node import Tensor
+from ..core.graph import Graph, Tensor
 from ..core.shape import Dims, TensorShape, as_dims, compatible, is_static, merge, text
 from .partitioned import PartitionedVariable, PartitionInfo, SaveSliceInfo, checked_partitions, slices
 from .variable import Variable

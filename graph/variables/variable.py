@@ -18,8 +18,8 @@ from typing import Any
 from ..core.build import TensorLike, apply
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype
-from ..core.graph import Graph
-from ..core.node import Node, Tensor, TensorOperators
+from ..core.graph import Graph, Node, Tensor
+from ..core.operators import TensorOperators
 from ..core.shape import TensorShape, as_dims, compatible, is_static, text
 from ..ops.array.gather import gather_nd
 from ..ops.state import scatter_nd_state, scatter_state, variables
@@ -150,7 +150,7 @@ def _defined(variable_def: Any, import_scope: str | None) -> Variable:
     return variable_from_def(variable_def, Names(nodes, f"{import_scope.strip('/')}/" if import_scope else ""))
 
 
-class Variable(TensorOperators, metaclass=Creation):
+class Variable(TensorOperators[Tensor], metaclass=Creation):
     """A value that lives from step to step, on one device. It stands for its value wherever a tensor may
     stand.
 

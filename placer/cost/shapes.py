@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import nbytes
 from ...graph.core.shape import is_static, merge
 

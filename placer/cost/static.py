@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.opdef import Cost, Trait
 from ...graph.core.shape import element_count, is_static
 from ..partition.partitioned_graph import Channel, Partition

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...graph.control_flow.frames import is_steered
-from ...graph.core.node import Node
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node
 
 
 def passed_over(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict[Node, tuple[Node, ...]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 
 MOVES_TO_DATA = frozenset({"Switch", "RefSwitch", "Exit"})
 _TO_CONSUMER = frozenset({"Enter", "NextIteration"})

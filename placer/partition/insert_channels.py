@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...graph.core.dtypes import bfloat16, float32
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import nbytes
 from ...graph.core.shape import element_count
 from .control_edges import through

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ...graph.control_flow.frames import Frames, Guards, Item, Loop
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import Frames, Guards, Item, Loop
+from ...graph.core.graph import Node, Tensor
 from .control_flow_placement import devices_after_moves
 from .insert_channels import Cut
 from .partitioned_graph import Channel, LoopPart, Step

@@ -23,8 +23,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.control_flow.frames import is_steered
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.shared_accumulator import bytes_of
 from ..cluster.spec import Cluster

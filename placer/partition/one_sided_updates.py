@@ -25,9 +25,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.control_flow.frames import is_steered
 from ...graph.core.dtypes import resource
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import element_count
 from ...graph.ops.state.training import RULES

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...graph.control_flow.frames import is_steered
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node, Tensor
 from .insert_channels import Cut
 from .insert_channels_loops import steered_cut
 from .partitioned_graph import Partitioned

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims
 
 

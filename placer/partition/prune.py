@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...graph.control_flow.frames import in_order
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import in_order
+from ...graph.core.graph import Graph, Node, Tensor
 
 
 def needed(

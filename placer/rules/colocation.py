@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...graph.core.dtypes import resource
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.opdef import OpDef
 from ..cluster.spec import Cluster
 from .constraints import ConflictError, Constraint, Constraints, is_state_source

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ...graph.core.device import DeviceFields, DeviceSpec, is_compatible, matches, merge, override, parse_strict
 from ...graph.core.dtypes import resource
 from ...graph.core.errors import InternalError, InvalidArgumentError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...graph.core.device import DeviceSpec, parse_strict
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node
+from ...graph.core.graph import Graph, Node
 from ..cluster.spec import Cluster
 from .unsat_core import FIELDS, Member, members, nearest, remedies, smallest_contradiction
 

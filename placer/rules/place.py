@@ -24,8 +24,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node
+from ...graph.core.graph import Graph, Node
 from ...graph.core.opdef import OpDef, Trait
 from ..cluster.spec import Cluster
 from .colocation import Groups, form_groups

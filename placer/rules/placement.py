@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.core.device import matches, parse_strict
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node
+from ...graph.core.graph import Graph, Node
 from ..cluster.spec import Cluster
 from .diagnostics import listed, story
 from .provenance import Reasons

@@ -22,7 +22,7 @@ from operator import and_
 
 from ...graph.core.device import DeviceName, DeviceSpec, matches, parse_strict
 from ...graph.core.dtypes import resource
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
 from .constraints import type_rank

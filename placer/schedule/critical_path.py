@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-from ...graph.control_flow.frames import is_steered
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
 from ..cluster.spec import Cluster
 from ..partition.partitioned_graph import Channel, Partition, Partitioned, Step, task_of

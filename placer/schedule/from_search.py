@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graph.control_flow.frames import is_steered
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
 

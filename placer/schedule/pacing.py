@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ..partition.partitioned_graph import Channel, Partitioned, Step
 
 EPOCHS = 100  # TensorFlow's numbers, both

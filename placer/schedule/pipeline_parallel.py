@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 
 SCHEDULES = ("gpipe", "1f1b")
 PIPELINES = "pipelines"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ..cluster.spec import Cluster
 from ..render.text import size_text
 from ..rules.colocation import Groups

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...graph.core.dtypes import float32, resource
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Cost, OpDef, Trait, nbytes
 from ..cluster.spec import Cluster, DeviceInfo
 from ..cost.static import state_bytes

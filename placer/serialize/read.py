@@ -15,9 +15,8 @@ import numpy as np
 from ...graph.core.device import DeviceName, parse_strict
 from ...graph.core.dtypes import BY_NAME
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.graph import Graph
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
-from ...graph.core.node import Node, Tensor
 from ...graph.core.opdef import opdef
 from ...graph.core.scopes import RecordedBlock
 from ...graph.core.source_location import RecordedFile

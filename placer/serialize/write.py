@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graph.core.dtypes import DType
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ..partition.partitioned_graph import Channel, LoopPart
 from ..plan_data import PlanData
 

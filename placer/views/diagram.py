@@ -17,7 +17,7 @@ from html import escape
 from typing import TypeAlias
 
 from ...graph.core.errors import InternalError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ..cost.static import DeviceLoad, state_bytes
 from ..partition.partitioned_graph import Channel, task_of

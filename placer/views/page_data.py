@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
 from ...graph.core.scopes import DeviceBlock
 from ...graph.core.shape import is_static, text

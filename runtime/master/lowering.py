@@ -93,8 +93,7 @@ from ...codegen.ir.partition import (
     SendTensor,
 )
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
 from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 from ...placer.plan import Plan, tools

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...codegen.ir.partition import PartitionGraph, Posted
 from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError
-from ...graph.core.graph import Graph
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
-from ...graph.core.node import Node, Tensor
 from ...graph.core.settings import setting
 from ...placer.cost.profile import Profile, as_profile
 from ...placer.partition.control_edges import passed_over

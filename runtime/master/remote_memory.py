@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ...codegen.ir.partition import Posted
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.settings import setting
 from ...graph.resources.accumulator import AccumulatorKind
 from ...placer.partition.one_sided_accumulates import DirectAddition, added, direct_additions

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
 from ...placer.render.text import short, size_text

@@ -18,8 +18,7 @@ import numpy as np
 from ...graph.core.build import to_array
 from ...graph.core.constant_value import static_dims
 from ...graph.core.dtypes import string
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.shape import compatible, text
 from ...graph.tensors.indexed_slices import IndexedSlices
 from ...graph.tensors.sparse_tensor import SparseTensor

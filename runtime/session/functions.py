@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.resources.resource_manager import Resources, SessionState
 from .session import Session
 

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...graph.core.errors import InvalidArgumentError, UnimplementedError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
 from ...placer.partition.prune import needed
 from .fetches import Fetches, feed_value

@@ -24,8 +24,7 @@ from ...graph.core.errors import (
     OpError,
     UnavailableError,
 )
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node
+from ...graph.core.graph import Graph, Node
 from ...graph.core.settings import setting
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.prune import needed

@@ -23,8 +23,7 @@ import numpy as np
 
 from ...graph.core import dtypes
 from ...graph.core.build import placeholder
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node
+from ...graph.core.graph import Graph, Node
 from ...graph.core.opdef import Cost
 from ...graph.ops.array.creation import fill
 from ...graph.ops.array.identity_and_placeholders import identity

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.core.default_graph import default_session, get_default_graph
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.graph import Graph
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import process_id
-from ...graph.core.node import Node, Tensor
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.prune import needed
 from ...placer.plan import Plan

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from ...codegen.ir.partition import Posted, RecvTensor
 from ...graph.core.dtypes import DType, as_dtype
 from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError, from_code
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...graph.resources.accumulator import AccumulatorKind
 from ...graph.resources.resource_manager import Resources, VariableState

@@ -29,8 +29,7 @@ from ...codegen.options import KernelOptions
 from ...graph.core.device import DeviceName, parse_strict
 from ...graph.core.dtypes import DType, bfloat16, float32
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import opdef
 from ...graph.io.deserialize import extend_from_bytes
 from ...graph.io.serialize import graph_to_bytes

@@ -22,7 +22,7 @@ from ...codegen.lower.send_buffers import use_send_buffers
 from ...codegen.pipeline import gpu_backend
 from ...graph.collectives.coordinator import Collectives
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
-from ...graph.core.node import Node
+from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of

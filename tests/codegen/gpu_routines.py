@@ -22,7 +22,7 @@ from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.program import Call, Instruction, Kernel, Loop
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
-from dovetail.graph.core.node import Node, Tensor
+from dovetail.graph.core.graph import Node, Tensor
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("numba")
 import dovetail as dt  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.cpu.kernels.attention import attention_kernel  # noqa: E402
-from dovetail.graph.core.node import Node  # noqa: E402
+from dovetail.graph.core.graph import Node  # noqa: E402
 from dovetail.graph.core.opdef import opdef  # noqa: E402
 from dovetail.graph.ops.nn import attention as _attention  # noqa: E402, F401  the ops
 

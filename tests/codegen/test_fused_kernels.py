@@ -17,8 +17,8 @@ from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.errors import InternalError
-from dovetail.graph.core.interpreter import Interpreter, execution_order
-from dovetail.graph.core.node import Node
+from dovetail.graph.core.graph import Node
+from dovetail.graph.interpreter import Interpreter, execution_order
 
 pytest.importorskip("numba")
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import dovetail as dt
 from dovetail.codegen.check import agree, scale_of
 from dovetail.codegen.options import BACKENDS
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

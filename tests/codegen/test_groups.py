@@ -14,8 +14,8 @@ from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, RecvTensor
 from dovetail.codegen.passes.rewrite import Rewrites, rewrite
-from dovetail.graph.core.interpreter import execution_order
-from dovetail.graph.core.node import Node
+from dovetail.graph.core.graph import Node
+from dovetail.graph.interpreter import execution_order
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:

@@ -9,7 +9,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.image import image_kernel
 from dovetail.graph.core.errors import InternalError
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

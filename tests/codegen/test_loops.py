@@ -15,7 +15,7 @@ from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.dtypes import float32, int8
-from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.interpreter import execution_order
 
 GOLDEN = Path(__file__).with_name("golden")
 

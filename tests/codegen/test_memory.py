@@ -13,7 +13,7 @@ import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.memory.plan import MemoryPlan, plan_memory
-from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.interpreter import execution_order
 
 
 def plan_of(fetches: Any, feeds: Any, *, fused: bool = False) -> MemoryPlan:

@@ -16,7 +16,7 @@ from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.lower.region import region_of
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

@@ -27,8 +27,8 @@ from dovetail.codegen.ir.program import Call, Loop, Program, Send
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.lower.region import region_of
 from dovetail.graph.core.build import make
-from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.source_location import caller
+from dovetail.graph.interpreter import execution_order
 from dovetail.graph.resources.resource_manager import VariableState
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ from dovetail.codegen.fusion.inplace import reuse_inputs_in_place
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.memory.plan import plan_memory
-from dovetail.graph.core.interpreter import execution_order
+from dovetail.graph.interpreter import execution_order
 from dovetail.graph.resources.buffer_pool import LARGE, buffers
 
 pytest.importorskip("numba")

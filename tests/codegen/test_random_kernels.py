@@ -10,8 +10,8 @@ import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rng import functionalize_random
-from dovetail.graph.core.interpreter import execution_order
 from dovetail.graph.core.philox import Stream
+from dovetail.graph.interpreter import execution_order
 
 pytest.importorskip("numba")
 

@@ -11,7 +11,7 @@ from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.graph import Tensor
 
 SHAPE = (200, 100)
 

@@ -22,7 +22,7 @@ from dovetail.codegen.passes.rules.layout import arranging_rules
 from dovetail.codegen.passes.rules.layout_motion import moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.graph.core.build import apply, make
-from dovetail.graph.core.interpreter import Interpreter, execution_order
+from dovetail.graph.interpreter import Interpreter, execution_order
 
 FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
 EVERYTHING = Rewrites(recognised=FUNCTIONS)

@@ -7,7 +7,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.segment import row_kernel
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

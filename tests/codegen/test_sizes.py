@@ -14,9 +14,9 @@ from dovetail.codegen.cpu.fusion_passes import fuse_for_cpu
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.symbolic_shape import Product, SymbolicShapes, product, quotient
 from dovetail.codegen.passes.rewrite import rewrite
-from dovetail.graph.core.interpreter import execution_order
-from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.graph import Tensor
 from dovetail.graph.core.opdef import opdef
+from dovetail.graph.interpreter import execution_order
 
 B = Product(1, (0,))  # the first axis that is asked about, mostly the batch of x
 

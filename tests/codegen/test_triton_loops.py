@@ -23,7 +23,7 @@ from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
-from dovetail.graph.core.interpreter import Interpreter, execution_order
+from dovetail.graph.interpreter import Interpreter, execution_order
 
 pytest.importorskip("triton")
 

@@ -35,7 +35,7 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402
 
 import dovetail as tf  # noqa: E402
-from dovetail.graph.core.node import Node, Tensor  # noqa: E402
+from dovetail.graph.core.graph import Node, Tensor  # noqa: E402
 from dovetail.placer.cluster.spec import Cluster, local_devices  # noqa: E402
 from dovetail.placer.partition.partition import partition  # noqa: E402
 from dovetail.placer.partition.prune import needed  # noqa: E402

@@ -13,8 +13,8 @@ from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, real
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.nn import conv, pooling
 
 Pads = tuple[tuple[int, int], tuple[int, int]]

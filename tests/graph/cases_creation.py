@@ -8,7 +8,7 @@ import pytest
 from op_table import OpCase, ScriptCase, index, real, whole
 
 from dovetail.graph.core.build import apply, placeholder
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 
 def run(fetches, feeds=None):

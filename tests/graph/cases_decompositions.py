@@ -8,8 +8,8 @@ from op_table import ScriptCase
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.linalg.decompositions import qr
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from op_table import FLOATS, INTEGERS, NUMBERS, OpCase, ScriptCase, real, whole
 
 from dovetail.graph.core.build import constant
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.math import arithmetic as a, cast as c, compare as k, elementwise as m, logic as b
 
 SIGNED = ("int8", "int16", "int32", "int64")

@@ -7,8 +7,8 @@ import numpy as np
 from op_table import OpCase, ScriptCase, index, real, whole
 
 from dovetail.graph.core.build import constant, placeholder
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 

@@ -11,7 +11,7 @@ from op_table import ScriptCase
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.image import boxes as boxes
 
 RNG = np.random.default_rng(0)

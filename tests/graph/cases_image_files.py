@@ -13,7 +13,7 @@ from PIL import Image
 
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.image import files as files
 
 Y, X = np.mgrid[:24, :40]

@@ -15,8 +15,8 @@ from op_table import OpCase, ScriptCase, real
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.errors import InternalError, InvalidArgumentError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.control import python_function
 from dovetail.graph.ops.state import checksums as c
 

@@ -17,10 +17,9 @@ from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph, set_random_seed
 from dovetail.graph.core.dtypes import FLOATS
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
-from dovetail.graph.core.node import Node, Tensor
+from dovetail.graph.core.graph import Graph, Node, Tensor
 from dovetail.graph.core.philox import Stream, key_from
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.random import random, stateless_random
 from dovetail.graph.ops.random.random_common import get_seed
 from dovetail.graph.resources.resource_manager import SessionState

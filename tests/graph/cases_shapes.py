@@ -8,7 +8,7 @@ from op_table import OpCase, ScriptCase, index, real
 
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.dtypes import int64
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

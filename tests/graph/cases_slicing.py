@@ -7,7 +7,7 @@ import numpy as np
 from op_table import OpCase, ScriptCase, index, real
 
 from dovetail.graph.core.build import apply, constant, placeholder
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.slicing import MASKS, python_index
 
 newaxis = a.newaxis

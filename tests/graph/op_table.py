@@ -22,11 +22,10 @@ import numpy.typing as npt
 import dovetail.graph.ops.all  # noqa: F401 - Python's operators find their functions once the ops are defined
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.dtypes import DType, as_dtype
-from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
-from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.graph import Graph, Tensor
 from dovetail.graph.core.shape import compatible, text
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 Array = npt.NDArray[Any]

@@ -13,8 +13,8 @@ import pytest
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array import diagonal
 from dovetail.graph.ops.linalg import linalg
 from dovetail.graph.ops.linalg.einsum import einsum, tensordot

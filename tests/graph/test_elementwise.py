@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.concat_stack import concat, stack
 from dovetail.graph.ops.math import (
     arithmetic as a,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.core.verify import verify
+from dovetail.graph.interpreter import Interpreter
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 
 import dovetail as tf
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.core.verify import verify
+from dovetail.graph.interpreter import Interpreter
 
 
 @pytest.fixture(autouse=True)

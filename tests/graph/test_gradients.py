@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dovetail.graph.core.build import constant, convert, placeholder
-from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
-from dovetail.graph.core.node import Tensor
+from dovetail.graph.core.graph import Graph, Tensor
 from dovetail.graph.gradients.reverse import UnconnectedGradients, gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.array.identity_and_placeholders import identity, stop_gradient
 from dovetail.graph.ops.array.segments import segment_prod, unsorted_segment_prod

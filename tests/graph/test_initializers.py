@@ -12,7 +12,7 @@ from scipy import stats
 
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.variables import initializers as init
 
 

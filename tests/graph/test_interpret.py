@@ -10,8 +10,8 @@ from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter, execution_order
 from dovetail.graph.core.opdef import Trait, define
+from dovetail.graph.interpreter import Interpreter, execution_order
 from dovetail.graph.ops.array.concat_stack import unstack
 from dovetail.graph.ops.array.identity_and_placeholders import identity
 from dovetail.graph.ops.math import arithmetic as a

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.gradients.reverse import gradients
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.sequences import reverse_sequence
 from dovetail.graph.ops.nn.response_normalization import local_response_normalization
 

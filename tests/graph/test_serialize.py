@@ -9,10 +9,10 @@ from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
 from dovetail.graph.core.opdef import define, registered
 from dovetail.graph.core.printing import diff, format_graph
 from dovetail.graph.core.verify import verify
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.io import record_format
 from dovetail.graph.io.deserialize import extend_from_bytes, load
 from dovetail.graph.io.serialize import graph_to_bytes, save

@@ -9,7 +9,7 @@ from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.state import scatter_state, variables as state
 from dovetail.graph.resources.resource_manager import Resources, VariableState, update_together
 from dovetail.graph.variables.collections import variables_initializer

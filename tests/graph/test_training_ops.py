@@ -13,7 +13,7 @@ from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.state.training import RULES, apply_update
 from dovetail.graph.variables.collections import global_variables_initializer

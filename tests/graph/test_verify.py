@@ -4,10 +4,9 @@ import pytest
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant
-from dovetail.graph.core.cycles import find_cycle
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.core.verify import find_faults, verify
+from dovetail.graph.core.verify import find_cycle, find_faults, verify
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.variables.variable import Variable
 

@@ -24,7 +24,7 @@ from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.errors import InvalidArgumentError, OpError
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.resources.resource_manager import DEAD, Context, Resources, SessionState
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.placer.partition.partition import partition

@@ -11,7 +11,7 @@ import dovetail as tf
 from dovetail.codegen.ir.partition import AwaitNode, SendTensor
 from dovetail.distribute import reduction
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.core.node import Node
+from dovetail.graph.core.graph import Node
 from dovetail.graph.ops.state import collectives
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Partitioned

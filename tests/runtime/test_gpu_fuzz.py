@@ -13,7 +13,7 @@ from gpu_programs import interpreted_gpus
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dovetail as dt
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("triton")
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ..emit.instantiate import source_of
 from ..native.recorder import AT_ONCE, Doer
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS, as_vector, is_vector

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ...ir.program import Kernel
 from ..emit.instantiate import source_of

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ..emit.instantiate import source_of
 from ..native.planner import NotPlannableError, Planner, Value

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, height_and_width, nhwc, window_of
 from ..emit.instantiate import source_of
 from ..jit import Function

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.core.errors import InternalError
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ...check import agree, difference
 from ...ir.loop_nest import LoopNest, LoopNestBuilder

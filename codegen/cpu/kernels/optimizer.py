@@ -25,7 +25,7 @@ import numpy as np
 
 from ....graph.core.dtypes import bfloat16, float16, float32, float64
 from ....graph.core.errors import InternalError
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.core.shape import element_count
 from ....graph.ops.state.training import RULES
 from ....graph.resources.buffer_pool import buffers

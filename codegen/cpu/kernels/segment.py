@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.dtypes import float32, float64, int32, int64
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ...fusion.table_loops import added
 from ..jit import source_of
 from ..native.recorder import AT_ONCE, Doer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.dtypes import resource
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ...ir.program import Call, Instruction, Loop
 from ...memory.plan import Arena
 from ..thread_pool import LINE, Ranges

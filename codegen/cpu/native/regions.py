@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
 from ...ir.program import Call, Instruction, Loop, Program, Send

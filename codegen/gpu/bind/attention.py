@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ..driver.device import Device
 from ..ir import Target
 from ..kernels import Choice

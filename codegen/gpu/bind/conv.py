@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....graph.core.dtypes import DType
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
 from ..driver.device import Device
 from ..ir import Routine, Target

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.dtypes import DType
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.core.opdef import opdef
 from ....graph.ops.array.padding import MIRROR_OFFSETS
 from ..driver.device import Device

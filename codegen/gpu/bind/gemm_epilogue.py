@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ...backend import NodeError
 from ...fusion.epilogue import EpilogueKernel, given_to, operands_of
 from ...ir.fused_kernel import FusedKernel

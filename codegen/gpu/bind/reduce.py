@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....graph.core.dtypes import DType
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ...fusion.legality import SUPPORTED
 from ...ir.loop_nest import LoopNestBuilder
 from ..driver.device import Device

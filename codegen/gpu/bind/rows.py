@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ..driver.device import Device
 from ..ir import Target, triton_type
 from ..kernels import Choice

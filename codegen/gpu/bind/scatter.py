@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ...fusion.table_loops import MOST_COORDINATES
 from ..driver.device import Device
 from ..ir import Target, triton_type

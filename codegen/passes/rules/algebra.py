@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static
 from .dsl import Match, Rule
 

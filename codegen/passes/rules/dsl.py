@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ...ir.symbolic_shape import SymbolicShapes
 
 COMMUTES = frozenset({"AddV2", "Mul"})

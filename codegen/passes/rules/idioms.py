@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.math import fused_ops as _composites  # noqa: F401  the ops that these rules make
 from .dsl import Match, Rule
 

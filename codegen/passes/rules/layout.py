@@ -8,7 +8,7 @@ import numpy as np
 
 from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import DType
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static
 from .dsl import Match, Rule
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.core.opdef import opdef, size
 from ....graph.core.shape import is_static
 from .dsl import Match, Rule

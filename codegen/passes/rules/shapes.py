@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ...ir.symbolic_shape import Product, Size, product, quotient
 from .dsl import Match, Rule
 

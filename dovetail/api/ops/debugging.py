@@ -18,7 +18,7 @@ from ...graph.core.constant_value import static_value
 from ...graph.core.default_graph import get_default_graph
 from ...graph.core.dtypes import DType, as_dtype, float32
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.concat_stack import concat
 from ...graph.ops.array.identity_and_placeholders import Assert, group, identity, no_op
 from ...graph.ops.array.shapes import rank as rank_of, reshape, shape

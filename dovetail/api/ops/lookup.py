@@ -16,7 +16,7 @@ from ...graph.core.build import apply, convert, make
 from ...graph.core.constant_value import static_value
 from ...graph.core.default_graph import GraphKeys, get_default_graph, name_scope
 from ...graph.core.dtypes import DType, as_dtype, int64, string
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.identity_and_placeholders import no_op
 from ...graph.ops.math.arithmetic import add
 from ...graph.ops.math.cast import cast

@@ -14,8 +14,8 @@ from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import DType, bfloat16, float16, float32
 from ...graph.core.errors import UnimplementedError
+from ...graph.core.graph import Tensor
 from ...graph.core.nest import flatten as leaves_of
-from ...graph.core.node import Tensor
 from ...graph.ops.array.shapes import transpose
 from ...graph.ops.math.cast import cast
 from ...graph.variables.scope import VariableScope, get_variable, get_variable_scope, variable_scope

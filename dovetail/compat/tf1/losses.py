@@ -11,7 +11,7 @@ from typing import Any
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import float32, int64
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.ops.array.creation import range as range_
 from ...graph.ops.array.identity_and_placeholders import identity, stop_gradient
 from ...graph.ops.array.shapes import rank, size, squeeze

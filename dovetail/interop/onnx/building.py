@@ -16,8 +16,7 @@ from ...graph.core.build import constant, placeholder
 from ...graph.core.constant_value import static_value
 from ...graph.core.default_graph import name_scope
 from ...graph.core.dtypes import DType, as_dtype
-from ...graph.core.graph import Graph
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Graph, Tensor
 from ...graph.core.shape import Dims
 from ...graph.variables.variable import Variable
 from .importers import all as _all  # noqa: F401  (registers the importers)

@@ -11,7 +11,7 @@ from ...graph.core.build import TensorLike, convert, placeholder
 from ...graph.core.default_graph import name_scope
 from ...graph.core.dtypes import as_dtype
 from ...graph.core.errors import UnimplementedError
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.core.shape import compatible, text
 from ...graph.variables.variable import Variable
 from .building import (

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph.core.dtypes import DType, as_dtype, string
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.core.shape import Dims
 from .package import onnx
 from .registry import Array, UnsupportedError

@@ -20,7 +20,7 @@ import numpy as np
 from ...graph.core.build import constant
 from ...graph.core.constant_value import static_value
 from ...graph.core.dtypes import DType, int64
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.core.shape import Dims
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 from ...graph.core.build import convert
 from ...graph.core.default_graph import get_default_session
 from ...graph.core.errors import FailedPreconditionError, UnimplementedError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from .exporters import all as _all  # noqa: F401  (registers the exporters)
 from .messages import type_message
 from .package import onnx

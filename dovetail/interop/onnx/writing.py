@@ -20,7 +20,7 @@ import numpy as np
 
 from ...graph.core.constant_value import static_value
 from ...graph.core.dtypes import DType, int64
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from .messages import element_number
 from .package import onnx
 from .registry import Array, UnsupportedError

@@ -9,7 +9,7 @@ from typing import Any
 from ...distribute.context import get_replica_context
 from ...graph.core.build import TensorLike, apply, convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.ops.io import summaries as _summaries  # noqa: F401  (defines the ops)
 
 

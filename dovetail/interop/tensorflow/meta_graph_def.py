@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.io.meta_graph import Names
 from ...graph.tensorflow.export_graph_def import without
 from ...graph.tensorflow.import_graph_def import import_graph_def

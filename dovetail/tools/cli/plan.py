@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.core.errors import InvalidArgumentError, OpError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.io.deserialize import load as load_graph
 from ...placer.cluster.load import as_cluster
 from ...placer.cluster.spec import Cluster, DeviceInfo, Link

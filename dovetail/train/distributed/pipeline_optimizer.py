@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...graph.control_flow.frames import is_steered
 from ...graph.core.build import constant, convert
-from ...graph.core.node import Node, Tensor
+from ...graph.core.frames import is_steered
+from ...graph.core.graph import Node, Tensor
 from ...graph.gradients.reverse import gradients
 from ...graph.ops.array.concat_stack import split
 from ...graph.ops.array.identity_and_placeholders import no_op

@@ -28,7 +28,7 @@ from typing import Any
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys
 from ...graph.core.dtypes import float32
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.creation import fill
 from ...graph.ops.array.identity_and_placeholders import group, no_op
 from ...graph.ops.state.accumulator_api import (

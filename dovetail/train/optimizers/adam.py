@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.core.build import convert
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.dynamic_partition import unique
 from ...graph.ops.state.scatter_state import scatter
 from ...graph.ops.state.training import apply_update

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.core.build import convert
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.math.arithmetic import sqrt
 from ...graph.ops.math.compare import greater, where_v2
 from ...graph.ops.math.statistics import norm

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph.core.build import TensorLike, convert
 from ...graph.core.dtypes import FLOATS, as_dtype, float32, int32, int64
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.ops.array.gather import gather
 from ...graph.ops.math.arithmetic import maximum, minimum, power as power_of
 from ...graph.ops.math.cast import cast

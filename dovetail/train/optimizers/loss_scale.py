@@ -13,7 +13,7 @@ from ...graph.control_flow.cond_while import cond
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys
 from ...graph.core.dtypes import float32, int64
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.identity_and_placeholders import group, no_op
 from ...graph.ops.math.arithmetic import maximum
 from ...graph.ops.math.cast import cast

@@ -8,7 +8,7 @@ from typing import Any
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
 from ...graph.core.dtypes import FLOATS
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.ops.array.identity_and_placeholders import group
 from ...graph.ops.math.arithmetic import minimum, power
 from ...graph.ops.math.cast import cast

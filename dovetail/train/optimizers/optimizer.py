@@ -14,7 +14,7 @@ from ...distribute.context import get_strategy, has_strategy
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import FLOATS, DType
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.gradients.reverse import gradients
 from ...graph.ops.state.variables import assign_add, change_resource
 from ...graph.tensors.indexed_slices import IndexedSlices, map_values

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...graph.core.build import convert
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.core.shape import is_static
 from ...graph.ops.array.creation import fill
 from ...graph.ops.array.shapes import shape

@@ -23,8 +23,7 @@ from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.device import DeviceSpec
 from ...graph.core.dtypes import DType
 from ...graph.core.errors import InvalidArgumentError, NotFoundError
-from ...graph.core.graph import Graph
-from ...graph.core.node import Node, Tensor
+from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.shape import Dims
 from ...graph.io.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
 from ...graph.ops.array.identity_and_placeholders import group, identity, placeholder_with_default

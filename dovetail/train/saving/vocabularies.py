@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.core.node import Tensor
+from ...graph.core.graph import Tensor
 from ...graph.ops.array.creation import zeros
 from ...graph.ops.array.gather import gather
 from ...graph.ops.math.compare import where_v2

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import DType
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
+from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ..math.cast import cast
@@ -424,3 +425,6 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
             if num is None:
                 raise ValueError(f"Cannot tell how many tensors {x!r} holds along axis {axis}; pass num=")
         return list(make("Unpack", (x,), {"num": int(num), "axis": int(axis)}, scope).outputs)
+
+
+hooks.pack_list = packed

@@ -12,7 +12,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert, to_array
 from ...core.constant_value import static_dims, static_value
 from ...core.dtypes import FLOATS, DType, as_dtype, bfloat16, float16, float32, float64, int32, int64, string
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import TensorShape, as_dims, is_static
 from ..math.common import allowed, same_type

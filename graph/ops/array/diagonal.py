@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, bool_
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import allowed, same_type

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import as_dtype, bool_, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import same_type

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...core.build import TensorLike, convert
 from ...core.dtypes import int32
-from ...core.graph import Graph
-from ...core.node import Tensor
+from ...core.graph import Graph, Tensor
 from ..math.arithmetic import floordiv, floormod, maximum, subtract
 from ..math.cast import cast
 from ..math.clip import clip_by_norm

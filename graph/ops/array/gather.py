@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, to_array
 from ...core.dtypes import INTEGERS, DType, as_dtype, float32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, compatible, merge, text
 from ...tensors.indexed_slices import IndexedSlices

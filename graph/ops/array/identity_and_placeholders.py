@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, graph_of, make
 from ...core.dtypes import bool_
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import as_dims, compatible, text
 from ...resources.resource_manager import Context

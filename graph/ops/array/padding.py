@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import partly_known, static_value
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import of_rank, text
 from ..math.common import same_type

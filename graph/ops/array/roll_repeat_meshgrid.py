@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.dtypes import bool_, int32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import compatible, text
 from ..math.arithmetic import maximum, negative

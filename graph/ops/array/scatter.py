@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, nbytes
 from ...core.shape import Dims, compatible, text
 from ..math.common import same_type

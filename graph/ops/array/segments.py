@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, as_dtype, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size
 from ...core.shape import compatible, text
 from ..math.common import allowed

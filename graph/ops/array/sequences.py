@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.build import TensorLike, convert
 from ...core.dtypes import int32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ..math.cast import cast
 from ..math.compare import less, where_v2
 from ..math.static_operands import index_operand, normal_axis, op_scope

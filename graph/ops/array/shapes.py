@@ -11,7 +11,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims, static_value
 from ...core.dtypes import DType, as_dtype, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import (
     VALUE_RANK,

@@ -19,8 +19,9 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import bool_, int32, int64
-from ...core.node import Node, Tensor, operators
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
+from ...core.operators import operators
 from ...core.shape import MAX_RANK, Dimension, Dims, compatible, of_rank, text
 from ..math.common import same_type
 from ..math.static_operands import (

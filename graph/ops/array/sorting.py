@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, NUMBERS, as_dtype, bool_, float32, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size
 from ...core.shape import compatible, merge, text
 from ..math.common import allowed, same_type

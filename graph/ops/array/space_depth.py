@@ -14,7 +14,7 @@ import numpy as np
 from ...core.build import TensorLike, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import int32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.shape import compatible
 from ..math.arithmetic import add, floormod, subtract
 from ..math.cast import cast

@@ -27,8 +27,7 @@ from ...core.errors import (
     UnimplementedError,
     UnknownError,
 )
-from ...core.graph import Graph
-from ...core.node import Node, Tensor
+from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ..math.static_operands import Array, invalid, op_scope
 

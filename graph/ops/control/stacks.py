@@ -12,7 +12,7 @@ from typing import Any
 from ...core.build import apply
 from ...core.dtypes import DType, resource
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import Dims
 from ...resources.resource_manager import Context

@@ -14,7 +14,7 @@ dead tensors itself, up to a `Merge`, which gives out whichever of its inputs is
 
 The second input of a loop's Merge is a NextIteration: the one edge that goes against the order of creation.
 What these ops do to the order of things is not in their references, which only pass values on: it is in
-`graph/control_flow/frames.py`, and in those who run graphs.
+`graph/core/frames.py`, and in those who run graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 
 from ...core.dtypes import bool_, int32
 from ...core.errors import InternalError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, compatible, text
 from ...resources.resource_manager import DEAD

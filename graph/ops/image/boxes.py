@@ -13,7 +13,7 @@ from ...core.build import TensorLike, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, float32, int32
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, size
 from ...core.shape import compatible
 from ...resources.resource_manager import Context

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert
 from ...core.dtypes import DType, as_dtype, float32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ..array.concat_stack import concat, stack, unstack
 from ..array.identity_and_placeholders import identity
 from ..array.shapes import expand_dims, shape

@@ -16,7 +16,7 @@ from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import DType, as_dtype, float32, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError, UnimplementedError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.compare import equal
 from ..math.static_operands import as_bytes, need_index, need_rank, op_scope

@@ -14,7 +14,7 @@ from ...core.build import TensorLike, convert
 from ...core.constant_value import static_value
 from ...core.default_graph import control_dependencies
 from ...core.dtypes import float32, float64, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ..array.concat_stack import stack, unstack
 from ..array.creation import range as range_
 from ..array.gather import gather, reverse

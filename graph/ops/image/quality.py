@@ -11,7 +11,7 @@ import numpy as np
 from ...core.build import TensorLike, convert
 from ...core.default_graph import control_dependencies
 from ...core.dtypes import float32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ..array.concat_stack import concat, stack
 from ..array.creation import zeros_like
 from ..array.identity_and_placeholders import Assert, identity

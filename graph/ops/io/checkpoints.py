@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.dtypes import DType, as_dtype, resource, string
 from ...core.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, nbytes
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims

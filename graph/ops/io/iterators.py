@@ -24,8 +24,7 @@ import numpy as np
 
 from ...core.dtypes import DType, int64, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, OpError, OutOfRangeError, UnknownError
-from ...core.graph import Graph
-from ...core.node import Node, Tensor
+from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import as_dims, compatible, text
 from ...resources.resource_manager import Context, Resources, VariableState

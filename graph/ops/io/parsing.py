@@ -12,7 +12,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import FLOATS, DType, as_dtype, bool_, float32, int8, int16, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, is_static, text
 from ...tensorflow.protos import message

@@ -20,7 +20,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import int64, string
 from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...resources.async_request import Followed, Request
 from ...resources.queue import Queue

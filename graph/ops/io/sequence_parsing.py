@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import DType, as_dtype, int64, string
 from ...core.errors import InvalidArgumentError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...tensorflow.protos import message
 from ...tensorflow.values import make_ndarray, tensor_proto

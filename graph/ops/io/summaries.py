@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.dtypes import FLOATS, bool_, int8, int16, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError, UnimplementedError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import compatible, text
 from ...tensorflow.values import tensor_proto

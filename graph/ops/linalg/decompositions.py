@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ..math.common import allowed
 from ..math.static_operands import need_rank_at_least, op_scope

@@ -28,7 +28,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define
 from ...core.shape import Dims, broadcast, text
 from ..array.concat_stack import concat, convert_alike

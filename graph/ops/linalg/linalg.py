@@ -9,8 +9,9 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, as_dtype
-from ...core.node import Node, Tensor, operators
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size
+from ...core.operators import operators
 from ...core.shape import broadcast, text
 from ..array.shapes import expand_dims, rank, squeeze, transpose
 from ..math.broadcasting import unbroadcast

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64, int32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ..array.concat_stack import stack
 from ..array.creation import eye, zeros_like

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import float32, float64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, compatible, merge, text
 from ..array.diagonal import matrix_band_part, matrix_diag_part, matrix_set_diag

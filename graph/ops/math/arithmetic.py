@@ -16,8 +16,9 @@ from ...core.build import TensorLike, apply, convert, convert_pair
 from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64, string
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor, operators
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, default_cost, define as define_op
+from ...core.operators import operators
 from ...core.scalar_math import reference_of
 from ...core.shape import merge
 from ...tensors.sparse_tensor import SparseTensor

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, make
 from ...core.constant_value import static_dims
 from ...core.dtypes import int32, int64
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, broadcast, text
 from .common import allowed, same_type

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.dtypes import FLOAT8, NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.scalar_math import numpy_math
 from ...tensors.indexed_slices import map_values

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.build import TensorLike, convert
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.shape import merge
 from ...tensors.indexed_slices import IndexedSlices, map_values
 from ..array.shapes import size

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.build import TensorLike, apply, convert, convert_pair, graph_of
 from ...core.dtypes import DType, bool_
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ...core.scalar_math import reference_of
 from ...core.shape import broadcast

@@ -9,8 +9,9 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, convert_pair
 from ...core.dtypes import NUMBERS, bool_, int64, string
-from ...core.node import Node, Tensor, operators
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
+from ...core.operators import operators
 from ...core.scalar_math import reference_of
 from ...core.shape import Dims, broadcast, compatible, merge, text
 from .broadcasting import unbroadcast

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import FLOATS, bool_
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from .arithmetic import add, multiply, negative, reciprocal, rsqrt, square, subtract
 from .broadcasting import unbroadcast
 from .common import binary, define_elementwise, unary

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import FLOATS
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.scalar_math import reference_of
 from ...core.shape import compatible, text

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core.build import TensorLike, convert
 from ...core.dtypes import as_dtype, int32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.shape import compatible
 from ..array.creation import ones_like
 from ..array.segments import unsorted_segment_sum

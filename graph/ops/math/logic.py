@@ -6,8 +6,9 @@ from typing import Any
 
 from ...core.build import TensorLike, convert
 from ...core.dtypes import INTEGERS, bool_
-from ...core.node import Tensor, operators
+from ...core.graph import Tensor
 from ...core.opdef import Trait
+from ...core.operators import operators
 from .common import binary, define_elementwise, unary
 
 _BOOL = (bool_,)

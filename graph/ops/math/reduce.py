@@ -16,7 +16,7 @@ from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, GradientRule, Output, define
 from ...core.shape import Dims, is_static, text
 from .arithmetic import floordiv, maximum, multiply, real_divide

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, as_dtype, bfloat16, bool_, float16, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from .arithmetic import div_no_nan, multiply
 from .common import allowed, scan_cost

@@ -13,7 +13,7 @@ import numpy as np
 from ...core.build import TensorLike, convert
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import FLOATS, as_dtype, float32, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ..array.concat_stack import stack
 from ..array.creation import ones_like, zeros_like
 from ..array.identity_and_placeholders import Assert, with_dependencies

@@ -17,7 +17,7 @@ from ...core.build import TensorLike, constant, convert, graph_of
 from ...core.constant_value import static_value
 from ...core.dtypes import DType, int32, int64
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, nbytes
 from ...core.shape import Dimension, Dims, TensorShape
 

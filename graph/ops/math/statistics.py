@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, graph_of
 from ...core.dtypes import as_dtype, bfloat16, float16, float32, float64, int64
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ..array.creation import zeros_like
 from ..array.gather import gather
 from ..array.shapes import shape, squeeze

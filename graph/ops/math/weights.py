@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...core.default_graph import control_dependencies
 from ...core.dtypes import int32
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ..array.concat_stack import concat
 from ..array.creation import ones, ones_like
 from ..array.identity_and_placeholders import Assert

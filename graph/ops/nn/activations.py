@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import FLOATS, NUMBERS
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define
 from ...core.scalar_math import reference_of
 from ..array.concat_stack import concat

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import FLOATS, float32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, opdef
 from ..linalg.linalg import wide
 from ..math.common import allowed, same_type

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, size
 from ...core.philox import Stream
 from ...resources.resource_manager import Context

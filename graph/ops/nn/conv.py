@@ -21,7 +21,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import FLOATS
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, text
 from ..array.shapes import expand_dims, shape, squeeze

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs
 from ...core.shape import Dims
 from ..math.static_operands import need_rank

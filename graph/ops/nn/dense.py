@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, bfloat16, float16, float32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define, size
 from ...core.shape import Dims, as_dims, merge
 from ..array.creation import zeros_like

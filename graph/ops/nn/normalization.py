@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, DType, bfloat16, float16, float32
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, element_count, merge
 from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze

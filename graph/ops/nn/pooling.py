@@ -17,7 +17,7 @@ from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import FLOATS, NUMBERS, DType
 from ...core.errors import UnimplementedError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, merge
 from ..array.shapes import reshape, shape

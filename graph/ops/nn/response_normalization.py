@@ -6,7 +6,7 @@ import numpy as np
 
 from ...core.build import TensorLike, constant, convert
 from ...core.dtypes import FLOATS
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ..array.shapes import reshape, shape
 from ..linalg.linalg import matmul
 from ..math.arithmetic import multiply, power, square

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import FLOATS
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import merge
 from ..array.creation import zeros_like

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...gradients.reverse import gradients
 from ..array.concat_stack import concat, stack
 from ..array.creation import zeros

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import uint64
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.philox import Stream
 from ..math.static_operands import Array, need_rank

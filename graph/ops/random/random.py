@@ -17,7 +17,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, DType, as_dtype, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, default_cost, define
 from ...core.philox import Stream
 from ...resources.resource_manager import Context

@@ -11,7 +11,7 @@ from ...core.build import TensorLike, convert
 from ...core.constant_value import static_dims
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import FLOATS, DType, int32, int64, uint32, uint64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, default_cost
 from ...core.philox import Stream, key_from
 from ...core.settings import setting

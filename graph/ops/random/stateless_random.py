@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import DType, as_dtype
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.philox import Stream
 from ..math.arithmetic import subtract

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.build import TensorLike, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import bool_, int64
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.shape import Dims, element_count, is_static, merge, text
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat, stack

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.build import TensorLike, convert
 from ...core.dtypes import int32, int64
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.shape import is_static
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.build import apply, make
 from ...core.dtypes import DType, int64, string
 from ...core.errors import InvalidArgumentError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...tensors.sparse_tensor import SparseTensor
 from ..math.static_operands import Array

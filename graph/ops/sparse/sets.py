@@ -13,7 +13,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, make
 from ...core.constant_value import static_dims
 from ...core.dtypes import int8, int16, int32, int64, string, uint8, uint16
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import compatible, text
 from ...tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor

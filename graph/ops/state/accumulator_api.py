@@ -7,7 +7,7 @@ from typing import Any
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import DType, as_dtype, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.shape import Dims, as_dims
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.cast import cast

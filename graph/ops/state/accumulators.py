@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import FLOATS, DType, int32, int64, resource
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import Dims, as_dims, compatible, text
 from ...resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator, SparseAccumulator

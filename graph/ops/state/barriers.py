@@ -13,7 +13,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import DType, as_dtype, int32, int64, resource, string
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import Dims, as_dims, is_static, text
 from ...resources.barrier import Barrier as BarrierState

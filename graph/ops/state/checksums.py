@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import int64, string
 from ...core.errors import InternalError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import compatible, text
 from ...resources.resource_manager import Context

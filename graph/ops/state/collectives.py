@@ -18,7 +18,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.device import canonical_name
 from ...core.dtypes import FLOATS, DType
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 
 WAYS = ("auto", "ring", "doubling", "nccl")

@@ -13,7 +13,7 @@ from typing import Any
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import DType, as_dtype, int32, int64
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.shape import Dims, TensorShape, as_dims, compatible, is_static, text
 from ..random.random_common import get_seed
 from . import queues as _queues  # noqa: F401  (defines the ops)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define
 from ...core.shape import Dims, as_dims
 from ...resources.queue import Queue, QueueKind

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import resource
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ...resources.resource_manager import Context, VariableState, changing
 from ..array.scatter import check_updates, combine_at, updates_fit

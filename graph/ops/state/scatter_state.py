@@ -15,7 +15,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import resource
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ...core.shape import Dims, compatible, text
 from ...resources.resource_manager import Context, VariableState, changing

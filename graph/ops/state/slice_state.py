@@ -9,8 +9,9 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import resource
-from ...core.node import Node, Tensor, assignments
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes
+from ...core.operators import assignments
 from ...core.shape import compatible, text
 from ...resources.resource_manager import Context, VariableState, changing
 from ..array.slicing import MASKS, checked_index, sliced_dims

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.dtypes import DType, bool_, float32, float64, int32, int64, resource, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import compatible
 from ...resources.resource_manager import Context

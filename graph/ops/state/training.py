@@ -23,7 +23,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import FLOATS, resource
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes
 from ...core.shape import Dims, compatible, merge, text
 from ...resources.resource_manager import Context, VariableState, changing, update_together

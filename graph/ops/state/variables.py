@@ -24,7 +24,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, graph_of, make
 from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError, OutOfRangeError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ...core.shape import Dims, as_dims, compatible, merge, text
 from ...resources.resource_manager import Context, VariableState

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64, int32, int64, string
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.static_operands import as_bytes, invalid
 from .strings import number_of

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import INTEGERS, int32, int64, string
 from ...core.farmhash import fingerprint, joined
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.static_operands import as_bytes
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import string
+from ...core.graph import Node, Tensor
 from ...core.nest import flatten, pack
-from ...core.node import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...resources.resource_manager import Context
 from ...tensors.sparse_tensor import SparseTensor

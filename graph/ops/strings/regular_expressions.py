@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import bool_, string
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.static_operands import as_bytes, invalid
 from ..state.queues import need_scalar, need_text

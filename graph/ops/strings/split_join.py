@@ -11,7 +11,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import int32, int64, string
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, broadcast, merge
 from ...tensors.sparse_tensor import SparseTensor

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
 from ...core.farmhash import fingerprint, hash64, keyed_hash
-from ...core.node import Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.static_operands import as_bytes, invalid
 from ..state.queues import need_int

@@ -14,7 +14,7 @@ from op_table import OpCase
 
 import dovetail as dt
 from dovetail.graph.core.dtypes import as_dtype
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 from dovetail.onnx.exporters import all as _all  # noqa: F401  (registers the exporters)
 from dovetail.onnx.writing import EXPORTERS
 

@@ -13,7 +13,7 @@ import pytest
 import dovetail as dt
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.core.interpreter import Interpreter
+from dovetail.graph.interpreter import Interpreter
 
 onnx = pytest.importorskip("onnx")
 

@@ -7,7 +7,7 @@ from random_graphs import A0, A1, B0, B1, placed_graphs
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.core.node import Node
+from dovetail.graph.core.graph import Node
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import task_of

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from random_graphs import placed_graphs
 
 import dovetail as dt
-from dovetail.graph.core.node import Node
+from dovetail.graph.core.graph import Node
 from dovetail.placer.partition.partitioned_graph import Channel
 from dovetail.placer.schedule import critical_path
 from dovetail.placer.schedule.critical_path import urgent_first

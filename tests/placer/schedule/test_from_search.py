@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from random_graphs import placed_graphs
 
 import dovetail as dt
-from dovetail.graph.core.node import Node
+from dovetail.graph.core.graph import Node
 from dovetail.placer.cluster.load import as_cluster
 from dovetail.placer.schedule import critical_path
 from dovetail.placer.schedule.from_search import execution_order

@@ -9,7 +9,7 @@ from typing import Any
 from ....graph.core.build import convert
 from ....graph.core.default_graph import name_scope
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.embedding import embedding_lookup
 from ....graph.ops.array.identity_and_placeholders import stop_gradient
 from ....graph.ops.array.shapes import reshape, shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from .. import losses
 from ..losses import add_loss, get_losses, get_regularization_losses, get_total_loss
 from .arg_scope import add_arg_scope

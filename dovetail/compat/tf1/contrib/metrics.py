@@ -7,7 +7,7 @@ from typing import Any
 
 from ....graph.core.build import convert
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import equal
 from ....graph.ops.math.reduce import reduce_mean

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ....graph.core.build import convert
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.nn.activations import relu
 from ....graph.ops.nn.conv import depthwise_conv2d, separable_conv2d as _separable
 from ....graph.ops.nn.dense import bias_add as _bias_add

@@ -8,7 +8,7 @@ from typing import Any
 from ....graph.core.build import convert
 from ....graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph
 from ....graph.core.dtypes import bfloat16, float16, float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import ones, zeros
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.shapes import reshape, shape, size

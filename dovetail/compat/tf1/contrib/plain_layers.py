@@ -10,7 +10,7 @@ from ....graph.core.build import convert
 from ....graph.core.constant_value import static_value
 from ....graph.core.default_graph import name_scope
 from ....graph.core.dtypes import float32, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.gather import one_hot
 from ....graph.ops.math.cast import cast
 from ....graph.ops.nn.dense import dropout as _dropout

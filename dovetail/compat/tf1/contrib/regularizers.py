@@ -8,7 +8,7 @@ from typing import Any
 from ....graph.core.build import convert
 from ....graph.core.default_graph import GraphKeys, get_default_graph, name_scope
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.math.arithmetic import absolute, add_n
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.nn.normalization import l2_loss

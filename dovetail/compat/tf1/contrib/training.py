@@ -12,7 +12,7 @@ from typing import Any
 from ....api.ops.debugging import check_numerics as checked
 from ....graph.core.build import convert
 from ....graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.identity_and_placeholders import group, identity
 from ....graph.ops.array.shapes import shape
 from ....graph.ops.math.clip import clip_by_global_norm, clip_by_norm, global_norm

@@ -8,8 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ....graph.core.default_graph import get_default_graph
-from ....graph.core.graph import Graph
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Graph, Tensor
 
 _aliases: WeakKeyDictionary[Graph, dict[str, list[str]]] = WeakKeyDictionary()
 """By the name of the tensor."""

@@ -15,8 +15,8 @@ from ....distribute.strategy import Strategy
 from ....distribute.values import PerReplica
 from ....graph.core.default_graph import get_default_graph
 from ....graph.core.dtypes import float32
+from ....graph.core.graph import Node, Tensor
 from ....graph.core.nest import flatten, map_structure
-from ....graph.core.node import Node, Tensor
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.ops.math.arithmetic import add_n

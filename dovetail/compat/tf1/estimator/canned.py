@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.nn.activations import relu
 from ....graph.ops.nn.dense import dropout as without_some
 from ....graph.variables.initializers import glorot_uniform_initializer

@@ -16,8 +16,7 @@ import numpy as np
 from ....distribute.context import outside_strategies
 from ....graph.core.default_graph import GraphKeys
 from ....graph.core.errors import UnimplementedError
-from ....graph.core.graph import Graph
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Graph, Node, Tensor
 from ....graph.ops.array.identity_and_placeholders import group
 from ....interop.tensorboard import FileWriterCache, scalar
 from ....interop.tensorflow import saved_model

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ....graph.core.build import convert, placeholder
 from ....graph.core.dtypes import string
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.io.parsing import parse_example
 from ....graph.ops.strings.strings import as_string
 from ....interop.tensorflow.saved_model import signature_constants as names

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....graph.core.build import convert
 from ....graph.core.dtypes import float32, int64, string
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat
 from ....graph.ops.array.gather import gather
 from ....graph.ops.array.shapes import expand_dims, reshape

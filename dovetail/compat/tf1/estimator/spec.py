@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....graph.core.build import convert
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....train.loops.scaffold import Scaffold
 from ....train.loops.session_run_hook import SessionRunHook
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ....graph.core.build import convert
 from ....graph.core.dtypes import DType, float32, int64, string
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.array.embedding import embedding_lookup
 from ....graph.ops.array.gather import one_hot

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat
 from ....graph.ops.linalg.linalg import matmul
 from ....graph.ops.math.arithmetic import add_n

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ....graph.core.dtypes import as_dtype, float32, int64, string
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.math.compare import less, where
 from ....graph.ops.strings.hashing import vocabulary_index

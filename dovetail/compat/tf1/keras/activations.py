@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....graph.core.build import convert
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.math.arithmetic import minimum
 from ....graph.ops.math.clip import clip_by_value
 from ....graph.ops.math.elementwise import exp, sigmoid, tanh

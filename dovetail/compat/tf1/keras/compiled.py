@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....graph.core.build import convert
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.ops.array.shapes import size
 from ....graph.ops.math.arithmetic import div_no_nan, multiply
 from ....graph.ops.math.cast import cast

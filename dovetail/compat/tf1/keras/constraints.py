@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.math.arithmetic import maximum, sqrt, square
 from ....graph.ops.math.clip import clip_by_value
 from ....graph.ops.math.reduce import reduce_sum

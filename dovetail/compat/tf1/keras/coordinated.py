@@ -22,8 +22,8 @@ from ....distribute.input import InputContext
 from ....distribute.parameter_server import ParameterServerStrategy
 from ....distribute.values import PerReplica, select
 from ....graph.core.default_graph import get_default_graph
+from ....graph.core.graph import Node
 from ....graph.core.nest import pack
-from ....graph.core.node import Node
 from ....graph.ops.array.identity_and_placeholders import group
 from .data import Batch, Elements, Source
 from .steps import Step

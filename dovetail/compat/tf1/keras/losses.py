@@ -12,7 +12,7 @@ from typing import Any
 
 from ....graph.core.build import convert
 from ....graph.core.dtypes import int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.shapes import expand_dims, reshape, shape, squeeze
 from ....graph.ops.math.arithmetic import absolute, maximum, multiply, negative, square, subtract
 from ....graph.ops.math.cast import cast

@@ -14,7 +14,7 @@ import numpy as np
 from ....graph.core.build import convert
 from ....graph.core.default_graph import get_default_graph
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.ops.array.shapes import expand_dims, reshape, size
 from ....graph.ops.array.sorting import in_top_k

@@ -8,8 +8,8 @@ from typing import Any
 
 from ....distribute.context import get_strategy, has_strategy, in_cross_replica_context
 from ....graph.core.default_graph import get_default_graph
+from ....graph.core.graph import Tensor
 from ....graph.core.nest import flatten, pack
-from ....graph.core.node import Tensor
 from . import saving
 from .layers.base import Layer
 from .layers.inputs import Input, InputLayer

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....graph.core.default_graph import get_default_graph
+from ....graph.core.graph import Node, Tensor
 from ....graph.core.nest import flatten, map_structure
-from ....graph.core.node import Node, Tensor
 from .backend import GraphState
 from .layers.base import Call, Layer
 from .layers.inputs import InputLayer

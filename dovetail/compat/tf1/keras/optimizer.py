@@ -10,7 +10,7 @@ import numpy as np
 from ....graph.core.build import convert
 from ....graph.core.default_graph import get_default_graph
 from ....graph.core.dtypes import float32, int64
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.clip import clip_by_global_norm, clip_by_norm, clip_by_value
 from ....graph.tensors.indexed_slices import map_values

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from ....graph.core.build import convert
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.ops.math.arithmetic import absolute, maximum, power, sqrt, square
 from ....graph.ops.state.training import apply_update

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....graph.core.build import convert
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.math.arithmetic import absolute, square
 from ....graph.ops.math.reduce import reduce_sum
 from .registry import Configured, Registry

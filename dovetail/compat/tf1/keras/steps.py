@@ -19,8 +19,8 @@ from ....distribute.values import PerReplica
 from ....graph.core.build import placeholder
 from ....graph.core.default_graph import get_default_graph
 from ....graph.core.dtypes import DType, as_dtype, float32
+from ....graph.core.graph import Node
 from ....graph.core.nest import flatten
-from ....graph.core.node import Node
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.ops.array.shapes import shape
 from ....graph.ops.math.cast import cast

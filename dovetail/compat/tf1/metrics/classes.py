@@ -6,7 +6,7 @@ from typing import Any
 
 from ....graph.core.build import TensorLike
 from ....graph.core.dtypes import float64, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import stack
 from ....graph.ops.array.creation import ones_like
 from ....graph.ops.array.diagonal import diag_part

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....graph.core.build import TensorLike, constant, convert
 from ....graph.core.dtypes import bool_, float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import ones_like
 from ....graph.ops.array.gather import gather, reverse
 from ....graph.ops.array.shapes import reshape

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....graph.core.build import TensorLike, convert
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import ones_like
 from ....graph.ops.array.shapes import expand_dims, size
 from ....graph.ops.math.arithmetic import absolute, div_no_nan, multiply, sqrt, square, subtract

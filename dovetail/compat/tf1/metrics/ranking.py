@@ -9,7 +9,7 @@ import numpy as np
 
 from ....graph.core.build import TensorLike, convert
 from ....graph.core.dtypes import float64, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat
 from ....graph.ops.array.creation import ones_like, range
 from ....graph.ops.array.shapes import expand_dims, reshape, shape

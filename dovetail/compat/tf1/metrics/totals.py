@@ -12,7 +12,7 @@ from ....distribute.context import get_replica_context
 from ....graph.core.build import TensorLike, convert
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.dtypes import DType, float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import zeros
 from ....graph.ops.array.identity_and_placeholders import identity, no_op
 from ....graph.ops.array.shapes import rank, squeeze

@@ -11,7 +11,7 @@ import numpy as np
 from ....graph.core.build import convert
 from ....graph.core.constant_value import static_value
 from ....graph.core.default_graph import GraphKeys, get_default_graph
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.identity_and_placeholders import group, no_op
 from ....graph.tensors.indexed_slices import IndexedSlices
 from ....graph.variables.variable import Variable

@@ -23,8 +23,7 @@ from ....graph.core.default_graph import get_default_graph, get_default_session,
 from ....graph.core.device import DeviceSpec
 from ....graph.core.dtypes import as_dtype, bfloat16, float16
 from ....graph.core.errors import OpError
-from ....graph.core.graph import Graph
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Graph, Tensor
 from ....graph.gradients.reverse import gradients
 from ....runtime.config import ConfigProto
 from ....runtime.session.session import Session

@@ -13,7 +13,7 @@ from ....graph.control_flow.cond_while import cond
 from ....graph.core.build import convert
 from ....graph.core.default_graph import GraphKeys, control_dependencies, name_scope
 from ....graph.core.dtypes import DType, bool_, int64, string
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import TensorShape
 from ....graph.ops.array.creation import range as range_
 from ....graph.ops.array.dynamic_partition import boolean_mask

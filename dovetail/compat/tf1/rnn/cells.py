@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from ....graph.core.build import convert
 from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import as_dtype
+from ....graph.core.graph import Tensor
 from ....graph.core.nest import flatten, pack
-from ....graph.core.node import Tensor
 from ....graph.core.shape import TensorShape
 from ....graph.ops.array.concat_stack import concat, split
 from ....graph.ops.array.creation import zeros

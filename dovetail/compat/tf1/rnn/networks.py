@@ -8,19 +8,19 @@ from typing import Any
 from ....graph.control_flow.cond_while import while_loop
 from ....graph.core.build import convert
 from ....graph.core.dtypes import DType, as_dtype, int32
+from ....graph.core.graph import Tensor
 from ....graph.core.nest import flatten, map_structure, pack
-from ....graph.core.node import Tensor
 from ....graph.ops.array.concat_stack import concat, stack, unstack
 from ....graph.ops.array.creation import zeros, zeros_like
 from ....graph.ops.array.gather import reverse
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import shape, transpose
+from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import less, where
 from ....graph.ops.math.logic import logical_not, logical_or
 from ....graph.ops.math.reduce import reduce_all
-from ....graph.tensors.tensor_array import TensorArray
 from ....graph.variables.scope import get_variable_scope, variable_scope
 from .cells import RNNCell, batch_of
 

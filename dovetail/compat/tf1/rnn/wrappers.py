@@ -7,8 +7,8 @@ from typing import Any
 
 from ....graph.core.default_graph import device as device_block
 from ....graph.core.dtypes import as_dtype
+from ....graph.core.graph import Tensor
 from ....graph.core.nest import flatten, map_structure, pack
-from ....graph.core.node import Tensor
 from ....graph.ops.math.elementwise import floor
 from ....graph.ops.nn.dense import dropout
 from ....graph.ops.random.random import random_uniform

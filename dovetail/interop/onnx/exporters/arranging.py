@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....graph.core.dtypes import int64
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.core.shape import is_static
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports

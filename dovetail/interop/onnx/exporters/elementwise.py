@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ..messages import element_number
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports, exports_as

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....graph.core.constant_value import static_dims
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ....graph.ops.nn.conv_geometry import Window, height_and_width, window_of
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph.core.node import Node, Tensor
+from ....graph.core.graph import Node, Tensor
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....graph.core.dtypes import bool_, int32, int64
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports
 

@@ -10,7 +10,7 @@ import numpy as np
 from ....graph.core.build import constant
 from ....graph.core.constant_value import static_dims, static_value
 from ....graph.core.dtypes import int32, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static, merge
 from ....graph.ops.array.concat_stack import concat, split
 from ....graph.ops.array.creation import range as range_, zeros_like

@@ -6,7 +6,7 @@ import numpy as np
 
 from ....graph.core.build import constant
 from ....graph.core.dtypes import float32, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import eye, fill, range as range_
 from ....graph.ops.array.shapes import reshape, shape, size
 from ....graph.ops.math.cast import cast

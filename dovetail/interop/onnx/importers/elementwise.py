@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any
 
 from ....graph.core.dtypes import DType, bool_, float64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import ones_like, zeros_like
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.math.arithmetic import (

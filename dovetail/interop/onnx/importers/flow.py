@@ -9,14 +9,14 @@ from ....graph.control_flow.cond_while import cond, while_loop
 from ....graph.core.build import constant
 from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import DType, bool_, int32, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import Dims, TensorShape
 from ....graph.ops.array.gather import gather, reverse
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.shapes import reshape, shape, transpose
+from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.logic import logical_and
-from ....graph.tensors.tensor_array import TensorArray
 from ..registry import Body, Call, UnsupportedError, imports, positive
 
 Types = list[tuple[DType, Dims]]

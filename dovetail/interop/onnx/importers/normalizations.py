@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.shapes import reshape, transpose
 from ....graph.ops.math.arithmetic import absolute, add, div_no_nan, multiply, rsqrt, sqrt, square, subtract
 from ....graph.ops.math.cast import cast

@@ -10,7 +10,7 @@ import numpy as np
 from ....graph.core.build import constant
 from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import bool_, int32, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat, stack
 from ....graph.ops.array.creation import range as range_
 from ....graph.ops.array.gather import gather, gather_nd, one_hot

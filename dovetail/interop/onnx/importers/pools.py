@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.build import constant
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.padding import pad
 from ....graph.ops.math.arithmetic import absolute, add, divide, maximum, power
 from ....graph.ops.math.reduce import reduce_max, reduce_mean, reduce_sum

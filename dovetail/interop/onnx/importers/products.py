@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....graph.core.dtypes import int32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.shapes import expand_dims, squeeze
 from ....graph.ops.linalg.einsum import einsum
 from ....graph.ops.linalg.linalg import matmul

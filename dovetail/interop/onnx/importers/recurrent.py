@@ -12,20 +12,20 @@ from typing import Any
 from ....graph.control_flow.cond_while import while_loop
 from ....graph.core.build import constant
 from ....graph.core.dtypes import int32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import TensorShape
 from ....graph.ops.array.concat_stack import concat, split, stack, unstack
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.array.gather import reverse
 from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.linalg.linalg import matmul
 from ....graph.ops.math.arithmetic import add, maximum, minimum, multiply, subtract
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import greater, where_v2
 from ....graph.ops.math.elementwise import sigmoid, tanh
 from ....graph.ops.nn.activations import elu, leaky_relu, relu, softplus, softsign
-from ....graph.tensors.tensor_array import TensorArray
 from ..registry import Call, UnsupportedError, imports
 
 WRITTEN_OUT = 32

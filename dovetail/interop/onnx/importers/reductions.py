@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....graph.core.dtypes import int32, int64
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.gather import gather, one_hot, reverse
 from ....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
 from ....graph.ops.array.sorting import argsort, top_k

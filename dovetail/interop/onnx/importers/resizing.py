@@ -15,7 +15,7 @@ import numpy as np
 
 from ....graph.core.build import constant
 from ....graph.core.dtypes import float32
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.ops.array.gather import gather
 from ....graph.ops.math.arithmetic import add, multiply
 from ....graph.ops.math.cast import cast

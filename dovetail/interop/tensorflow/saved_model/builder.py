@@ -12,7 +12,7 @@ import numpy as np
 
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.errors import InvalidArgumentError, UnimplementedError
-from ....graph.core.node import Node
+from ....graph.core.graph import Node
 from ....graph.io.atomic_files import write_bytes_durably
 from ....graph.tensorflow.export_graph_def import OWN, needed_by, node_of, without
 from ....graph.tensorflow.protos import message

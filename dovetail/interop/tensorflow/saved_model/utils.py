@@ -6,7 +6,7 @@ from typing import Any
 
 from ....graph.core.build import convert
 from ....graph.core.default_graph import get_default_graph
-from ....graph.core.node import Tensor
+from ....graph.core.graph import Tensor
 from ....graph.core.shape import set_dims
 from ....graph.tensorflow.protos import message
 

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 from .....graph.core.build import convert
 from .....graph.core.default_graph import name_scope
 from .....graph.core.dtypes import DType, as_dtype, float32, int32
+from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten, map_structure, pack
-from .....graph.core.node import Tensor
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.concat_stack import concat
 from .....graph.ops.array.creation import ones_like, zeros
 from .....graph.ops.array.roll_repeat_meshgrid import sequence_mask
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, squeeze
+from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.linalg.linalg import matmul
 from .....graph.ops.math.arithmetic import rsqrt, square
 from .....graph.ops.math.compare import where
 from .....graph.ops.math.elementwise import tanh
 from .....graph.ops.math.reduce import reduce_sum
 from .....graph.ops.nn.softmax import softmax
-from .....graph.tensors.tensor_array import TensorArray
 from .....graph.variables.initializers import constant_initializer, zeros_initializer
 from .....graph.variables.scope import get_variable, variable_scope
 from ...layers import Dense

@@ -15,8 +15,8 @@ from .....graph.control_flow.functional import scan
 from .....graph.core.build import convert
 from .....graph.core.default_graph import name_scope
 from .....graph.core.dtypes import bool_, int32, int64
+from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten, map_structure
-from .....graph.core.node import Tensor
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.concat_stack import concat, stack
 from .....graph.ops.array.creation import fill, range as numbers, zeros
@@ -25,6 +25,7 @@ from .....graph.ops.array.gather import gather_nd, one_hot, reverse
 from .....graph.ops.array.padding import tile
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, size
 from .....graph.ops.array.sorting import top_k
+from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.math.arithmetic import floordiv, floormod
 from .....graph.ops.math.cast import cast
 from .....graph.ops.math.compare import equal, greater, less, where
@@ -32,7 +33,6 @@ from .....graph.ops.math.logic import logical_and, logical_not, logical_or
 from .....graph.ops.math.reduce import reduce_all, reduce_max
 from .....graph.ops.math.scan import cumsum
 from .....graph.ops.nn.softmax import log_softmax
-from .....graph.tensors.tensor_array import TensorArray
 from ...rnn.cells import batch_of
 from .decoding import Decoder
 

@@ -8,16 +8,16 @@ from .....graph.control_flow.cond_while import while_loop
 from .....graph.core.build import convert
 from .....graph.core.default_graph import name_scope
 from .....graph.core.dtypes import int32
+from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten, map_structure, pack, same_structure
-from .....graph.core.node import Tensor
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.creation import fill, zeros, zeros_like
 from .....graph.ops.array.shapes import shape, transpose
+from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.math.cast import cast
 from .....graph.ops.math.compare import greater_equal, where
 from .....graph.ops.math.logic import logical_not, logical_or
 from .....graph.ops.math.reduce import reduce_all
-from .....graph.tensors.tensor_array import TensorArray
 from .....graph.variables.scope import variable_scope
 from ...rnn.cells import dims_of_size
 from .helpers import Helper

@@ -13,20 +13,20 @@ from .....graph.control_flow.cond_while import cond
 from .....graph.core.build import convert
 from .....graph.core.default_graph import name_scope
 from .....graph.core.dtypes import as_dtype, int32
+from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten, pack
-from .....graph.core.node import Tensor
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.creation import zeros_like
 from .....graph.ops.array.embedding import embedding_lookup
 from .....graph.ops.array.padding import tile
 from .....graph.ops.array.shapes import reshape, shape, size, transpose
+from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.math.arithmetic import maximum
 from .....graph.ops.math.cast import cast
 from .....graph.ops.math.compare import equal, greater_equal, less, where
 from .....graph.ops.math.reduce import reduce_all
 from .....graph.ops.math.scan import argmax
 from .....graph.ops.random.random import multinomial, random_uniform
-from .....graph.tensors.tensor_array import TensorArray
 
 Function = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .....graph.core.build import convert
 from .....graph.core.default_graph import name_scope
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.shapes import reshape, shape
 from .....graph.ops.math.reduce import reduce_sum
 from .....graph.ops.nn.softmax import sparse_softmax_cross_entropy_with_logits

@@ -11,8 +11,7 @@ from typing import Any
 from .....api.timeline import Timeline
 from .....graph.core.default_graph import GraphKeys, get_default_graph
 from .....graph.core.errors import OutOfRangeError
-from .....graph.core.graph import Graph
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Graph, Tensor
 from .....graph.ops.array.identity_and_placeholders import group
 from .....graph.ops.math.arithmetic import floormod
 from .....graph.ops.math.compare import equal, greater_equal

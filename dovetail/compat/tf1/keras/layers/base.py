@@ -18,8 +18,8 @@ import numpy as np
 from .....graph.core.build import convert
 from .....graph.core.default_graph import GraphKeys, get_default_graph
 from .....graph.core.dtypes import DType, as_dtype
+from .....graph.core.graph import Node, Tensor
 from .....graph.core.nest import flatten, pack
-from .....graph.core.node import Node, Tensor
 from .....graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.concat_stack import stack
 from .....graph.ops.array.padding import pad
 from .....graph.ops.array.shapes import expand_dims, shape, squeeze, transpose

@@ -9,7 +9,7 @@ from typing import Any
 from .....graph.control_flow.cond_while import cond
 from .....graph.core.build import convert
 from .....graph.core.dtypes import int32
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.concat_stack import stack
 from .....graph.ops.array.embedding import embedding_lookup
 from .....graph.ops.array.padding import tile

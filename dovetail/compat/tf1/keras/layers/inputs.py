@@ -6,7 +6,7 @@ from typing import Any
 
 from .....graph.core.build import placeholder
 from .....graph.core.default_graph import get_default_graph
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from ..backend import GraphState, floatx
 from .base import Call, Layer, shape_of, sizes_of
 

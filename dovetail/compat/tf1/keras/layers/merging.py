@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.concat_stack import concat
 from .....graph.ops.array.shapes import expand_dims, squeeze, transpose
 from .....graph.ops.linalg.linalg import matmul

@@ -6,7 +6,7 @@ from typing import Any
 
 from .....distribute.context import get_strategy
 from .....graph.core.build import convert
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.creation import ones, zeros, zeros_like
 from .....graph.ops.array.shapes import reshape, shape, size
 from .....graph.ops.math.cast import cast

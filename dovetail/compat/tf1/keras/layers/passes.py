@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from .....graph.core.node import Node, Tensor
+from .....graph.core.graph import Node, Tensor
 
 
 @dataclass(slots=True)

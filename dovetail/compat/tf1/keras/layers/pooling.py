@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.shapes import expand_dims, squeeze, transpose
 from .....graph.ops.math.cast import cast
 from .....graph.ops.math.reduce import reduce_max, reduce_mean, reduce_sum

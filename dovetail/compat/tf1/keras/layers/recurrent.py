@@ -15,17 +15,17 @@ from typing import Any
 from .....graph.control_flow.cond_while import while_loop
 from .....graph.core.build import constant
 from .....graph.core.dtypes import int32
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.concat_stack import concat, split, stack, unstack
 from .....graph.ops.array.creation import ones, zeros
 from .....graph.ops.array.gather import reverse
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.linalg.einsum import tensordot
 from .....graph.ops.linalg.linalg import matmul
 from .....graph.ops.math.arithmetic import multiply
 from .....graph.ops.math.compare import where_v2
 from .....graph.ops.nn.dense import dropout
-from .....graph.tensors.tensor_array import TensorArray
 from .. import activations, constraints, initializers, regularizers
 from .base import Layer, Shape
 from .core import known, weighted_config

@@ -11,7 +11,7 @@ from typing import Any
 
 from .....graph.core.build import convert
 from .....graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph
-from .....graph.core.node import Tensor
+from .....graph.core.graph import Tensor
 from .....graph.ops.array.creation import ones_like, zeros_like
 from .....graph.ops.array.identity_and_placeholders import stop_gradient
 from .....graph.ops.array.shapes import reshape

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..core.errors import InvalidArgumentError
-from ..core.node import Node, Tensor
+from .errors import InvalidArgumentError
+from .graph import Node, Tensor
 
 STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
 """Ops that, where one of them is among the nodes, make a plain list of nodes not enough."""

@@ -13,13 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..control_flow.frames import Frames, Item, Loop, in_order, is_steered
-from ..resources.async_request import Request
-from ..resources.resource_manager import DEAD, Context, Resources, SessionState, VariableState
-from .errors import InternalError, InvalidArgumentError, OpError
-from .graph import Graph
-from .node import Node, Tensor
-from .shape import compatible, text
+from .core.errors import InternalError, InvalidArgumentError, OpError
+from .core.frames import Frames, Item, Loop, in_order, is_steered
+from .core.graph import Graph, Node, Tensor
+from .core.shape import compatible, text
+from .resources.async_request import Request
+from .resources.resource_manager import DEAD, Context, Resources, SessionState, VariableState
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.dtypes import DType, float32, int32, resource
 from ...core.errors import InvalidArgumentError
-from ...core.node import Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ...resources.resource_manager import Context
@@ -264,7 +264,7 @@ def _split(context: Context, array: ArrayState, value: Array, lengths: Array, fl
 
 def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
     """The list of gradients of the list that `node` touches; its state is told by `flow`."""
-    from ...tensors.tensor_array import TensorArray
+    from .tensor_array import TensorArray
 
     array = TensorArray(
         node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
@@ -294,7 +294,7 @@ def _scatter_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
 
 
 def _gradient_of_value(node: Node, value: Tensor, flow: Tensor) -> Any:
-    from ...tensors.tensor_array import TensorArray
+    from .tensor_array import TensorArray
 
     array = TensorArray(
         value.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False, colocate_with_first_write_call=False

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.build import apply, constant, convert, make
-from ..core.constant_value import static_value
-from ..core.default_graph import get_default_graph
-from ..core.dtypes import DType, as_dtype, int32
-from ..core.graph import Graph
-from ..core.node import Node, Tensor
-from ..core.shape import Dims, TensorShape, as_dims, merge, text
-from ..ops.control import tensor_arrays as _ops  # noqa: F401  (defines the ops)
+from ...core.build import apply, constant, convert, make
+from ...core.constant_value import static_value
+from ...core.default_graph import get_default_graph
+from ...core.dtypes import DType, as_dtype, int32
+from ...core.graph import Graph, Node, Tensor
+from ...core.shape import Dims, TensorShape, as_dims, merge, text
+from . import tensor_array_ops as _ops  # noqa: F401  (defines the ops)
 
 
 class TensorArray:
@@ -155,7 +154,7 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """The same list, after all that has been done to it so far; for control dependencies."""
-        from ..ops.array.identity_and_placeholders import identity
+        from ..array.identity_and_placeholders import identity
 
         return self._with(identity(self._flow))
 
@@ -176,7 +175,7 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements along a new first axis."""
-        from ..ops.array.creation import range as range_
+        from ..array.creation import range as range_
 
         graph = self._handle.graph
         with graph.colocate_with(self._handle), graph.op_scope(name or "TensorArrayStack"):
@@ -196,8 +195,8 @@ class TensorArray:
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The list with all elements set, from a tensor cut along its first axis."""
-        from ..ops.array.creation import range as range_
-        from ..ops.array.shapes import shape
+        from ..array.creation import range as range_
+        from ..array.shapes import shape
 
         with self._handle.graph.op_scope(name or "TensorArrayUnstack"):
             tensor = self._element(value)
@@ -216,7 +215,7 @@ class TensorArray:
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """The list with all elements set, from a tensor cut along its first axis into pieces of these lengths."""
-        from ..ops.math.cast import cast
+        from ..math.cast import cast
 
         with self._handle.graph.op_scope(name or "TensorArraySplit"):
             tensor = self._element(value)
@@ -238,7 +237,7 @@ class TensorArray:
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> TensorArray:
         """The list of gradients of this list's elements, for the `gradients` call `source`."""
-        from ..ops.array.identity_and_placeholders import identity
+        from ..array.identity_and_placeholders import identity
 
         flow = self._flow if flow is None else flow
         graph = self._handle.graph

@@ -1,0 +1,32 @@
+"""What core does with the help of modules above it.
+
+Core must not import them. Each of them puts its function into `hooks` when it is imported, which `import dovetail` sees to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Hooks:
+    """One function per attribute. RuntimeError where the module that provides it was not imported."""
+
+    pack_list: Callable[..., Any]
+    """`ops.array.concat_stack`: `(list with tensors, dtype or None, name)` -> one tensor of them all."""
+    format_graph: Callable[[Any], str]
+    """`core.printing`: the text of a graph."""
+    to_networkx: Callable[[Any], Any]
+    """`core.printing`: a graph as networkx has it."""
+    graph_def_of: Callable[..., Any]
+    """`tensorflow.export_graph_def`: `(graph, first node, add_shapes)` -> a `GraphDef`."""
+    node_from_tensorflow: Callable[..., tuple[str, dict[str, Any]]]
+    """`tensorflow.node_mapping`: `(TensorFlow's op, inputs, attrs)` -> our op and its attrs."""
+    message: Callable[[str], Any]
+    """`tensorflow.protos`: the class of one of TensorFlow's messages, by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"Nothing provides '{name}': import dovetail first")
+
+
+hooks = Hooks()
