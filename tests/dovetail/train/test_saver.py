@@ -509,7 +509,7 @@ _SAVES = """
 import itertools, os, sys
 import numpy as np
 import dovetail as tf
-from dovetail.graph import durable_files
+from dovetail.graph.io import atomic_files
 
 folder, fault, same = sys.argv[1], sys.argv[2], sys.argv[3] == "same"
 v = tf.get_variable("v", initializer=np.zeros(1000, np.float32))
@@ -521,10 +521,10 @@ with tf.Session() as session:
     session.run(fill)
     saver.save(session, folder + "/m", None if same else 1)
     session.run(fill)
-    durable_files._points = itertools.count(1)  # from here on they are counted
+    atomic_files._points = itertools.count(1)  # from here on they are counted
     os.environ["DOVETAIL_FAULTS"] = fault
     saver.save(session, folder + "/m", None if same else 2)
-    print(next(durable_files._points))
+    print(next(atomic_files._points))
 """
 
 
