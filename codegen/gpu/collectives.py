@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.collectives import kernels as runs
 from ...graph.core.graph import Node
+from ...graph.ops.state.collectives import are_gpus, collective_call
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel
 from .driver import nccl
@@ -47,7 +47,7 @@ def collective_kernel(backend: CudaBackend, node: Node, context: Context) -> Ker
     kind = kinds.get(node.type)
     if (
         kind is None
-        or not runs.are_gpus(node.attrs["members"])
+        or not are_gpus(node.attrs["members"])
         or node.attrs.get("way", "auto") not in ("auto", "nccl")
     ):
         return None
@@ -66,21 +66,17 @@ class _Collective:
         self.context, self.label = context, node.name
 
     def __call__(self, *values: Any) -> Any:
-        runs.check(self.what, self.context, values, self.attrs)
+        call = collective_call(self.what, self.context, values, self.attrs)
         link = nccl.link_of(self.context.session, self.device, self.attrs["members"], self.attrs["rank"])
-        usable = link if link.card.version and self.is_possible(values[0].dtype) else None
-        return runs.linked(
-            self.what, self.context, values, self.attrs, lambda key: self._by_messages(values, key), usable,
-            lambda: self.job([self._brought(v) for v in values]),
-        )  # fmt: skip
+        usable = link if link.identity.version and self.is_possible(values[0].dtype) else None
+        return self.context.resources.collectives.run_on_link(
+            call, usable, lambda: self.job([self._brought(v) for v in values])
+        )
 
     def _brought(self, value: Any) -> DeviceArray:
         if type(value) is DeviceArray:  # which may be on this GPU already
             return self.device.from_peer(value, self.label)
         return self.device.from_host(value, self.label)
-
-    def _by_messages(self, values: Sequence[Any], key: runs.Key) -> Any:
-        return runs.by_messages(self.what, self.context, [np.asarray(v) for v in values], self.attrs, key)
 
     def ready(self, arrays: Sequence[DeviceArray], call: _Call) -> _Job:
         """A job whose operands, and the room for whose results, are there when the kernels launched so far have run."""

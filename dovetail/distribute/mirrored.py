@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.collectives.kernels import are_gpus
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.device import canonical_name
 from ..graph.core.errors import UnimplementedError
+from ..graph.ops.state.collectives import are_gpus
 from .reduction import CrossDeviceOps, NcclAllReduce
 from .strategy import Strategy
 

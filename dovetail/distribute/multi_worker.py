@@ -15,12 +15,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.collectives.kernels import are_gpus
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import FailedPreconditionError
 from ..graph.core.graph import Tensor
 from ..graph.ops.state import collectives
+from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
 from .mirrored import accelerators

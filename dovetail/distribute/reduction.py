@@ -6,13 +6,13 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.collectives.kernels import are_gpus
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.dtypes import DType
 from ..graph.core.graph import Tensor
 from ..graph.core.opdef import nbytes
 from ..graph.ops.state import collectives
+from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
 from .values import DistributedValues, DistributedVariable, PerReplica
 

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..collectives.coordinator import Collectives
 from ..core.errors import InvalidArgumentError
 from ..core.shape import Dims
 from .async_request import Desk
+from .collective_context import CollectiveContext, SingleMember
 from .shared_storage import Post, Postable
 from .variable import VariableState, changing, update_together
 
@@ -55,7 +55,7 @@ class Resources:
     """All state of one task (or of one isolated session): container -> name -> resource.
 
     Attributes:
-        collectives: where the task's collective ops meet those of others.
+        collectives: runs the task's collective ops with those of other tasks.
         default_container: where state lives that names no container.
         together: what somebody has found, and finds again as long as no container is cleared: by whom.
         version: how often a container was cleared.
@@ -64,9 +64,9 @@ class Resources:
         inner: what runs functions for kernels of the task: it is told to `cancel` them when the task ends.
     """
 
-    def __init__(self, collectives: Collectives | None = None, default_container: str = "") -> None:
+    def __init__(self, collectives: CollectiveContext | None = None, default_container: str = "") -> None:
         self.default_container = default_container
-        self.collectives = Collectives() if collectives is None else collectives
+        self.collectives: CollectiveContext = SingleMember() if collectives is None else collectives
         self._containers: dict[str, dict[str, Any]] = {}
         self.data_folders: tuple[str, ...] | None = ()
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -36,12 +36,13 @@ from typing import Any
 import threadpoolctl
 
 from ...codegen.gpu.driver.api import gpu_memory
-from ...graph.collectives.coordinator import Collectives
 from ...graph.core.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
 from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from ..collectives.coordinator import Coordinator
+from ..collectives.launch import CollectiveLauncher
 from ..config import ConfigProto, Options, check_config
 from ..master.handlers import MasterCalls
 from ..master.master import Master
@@ -49,7 +50,7 @@ from ..master.worker_clients import ClusterWorkers
 from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
 from ..observability.step_notes import Recorder, clock
 from ..rpc.dispatch import Calls, Mail
-from ..shared_memory.collective_memory import Boards
+from ..shared_memory.collective_memory import CollectiveMemory
 from ..shared_memory.doorbell import Bell
 from ..shared_memory.pool import borrowed, share_variables
 from ..shared_memory.shared_variable import can_open
@@ -200,17 +201,17 @@ class Server:
         displace_nobody()
         share_variables()
         mail = self._mail
-        boards = Boards(mail.may_sleep)
-        self._collectives = Collectives(
-            self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, boards, mail.lives
+        memory = CollectiveMemory(mail.may_sleep)
+        self._collectives = Coordinator(
+            self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, memory, mail.lives
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
         self._calls = Calls(mail)
         self._between = BetweenTasks(mail, self._calls, self.incarnation, gpus)
         self._worker = Worker(
             self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
-            threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name, collectives=self._collectives,
-            lends=self._between.lends,
+            threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name,
+            collectives=CollectiveLauncher(self._collectives), lends=self._between.lends,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._steps = ClientSteps(self._worker, mail)

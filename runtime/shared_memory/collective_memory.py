@@ -1,4 +1,4 @@
-"""What this process has to meet others of its machine in memory: `graph/collectives/shared_buffer.py` says what for.
+"""What this process has to meet others of its machine in memory: `runtime/collectives/shared_buffer.py` says what for.
 
 A board's memory is a segment as the pool's are (`segment.py`): a sealed file without a name, which others of the same
 user open through /proc, and which ends with the last process that maps it. Threads sleep at a word of it by the kernel's futex, which
@@ -30,8 +30,8 @@ _made = 0  # bytes of the boards that this process has made and that still are
 _lock = threading.RLock()  # a mapping may end at any time, also while bytes are counted
 
 
-class Boards:
-    """As `Machine` of `graph/collectives/shared_buffer.py`.
+class CollectiveMemory:
+    """As `Machine` of `runtime/collectives/shared_buffer.py`.
 
     Args:
         may_sleep: whether the calling thread may wait for a moment.

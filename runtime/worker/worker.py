@@ -20,12 +20,13 @@ from ...codegen.lower.hoist_handles import hoist_handles
 from ...codegen.lower.lower import lower
 from ...codegen.lower.send_buffers import use_send_buffers
 from ...codegen.pipeline import gpu_backend
-from ...graph.collectives.coordinator import Collectives
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Node
+from ...graph.resources.collective_context import CollectiveContext
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
+from ..collectives.launch import CollectiveLauncher
 from ..observability.step_notes import Recorder
 from ..rpc.loss_detection import Waiting
 from ..shared_memory.record_layout import Place
@@ -77,7 +78,7 @@ class Worker:
         push: (task, step, values by channel, what they start there): send tensors to another task.
         expect: called by a thread that has sent tensors of a step which now waits for others.
         is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
-        collectives: where its collective ops meet those of other tasks; None: there are no others.
+        collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
         lends: which GPUs of other tasks read this one's GPU memory: see `cuda_ipc.py`; None: none.
         resources: the state of the task; None: new. make_state: what a session keeps between steps, from its seed.
@@ -97,7 +98,7 @@ class Worker:
         lends: Callable[[str], bool] | None = None,
         threads: int = 0,
         default_container: str = "",
-        collectives: Collectives | None = None,
+        collectives: CollectiveContext | None = None,
         resources: Resources | None = None,
         make_state: Callable[[int], SessionState] = SessionState,
         data_folders: tuple[str, ...] | None = (),
@@ -106,7 +107,7 @@ class Worker:
         self.devices = tuple(devices)
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
         self._has_own_state = resources is None
-        self.resources = Resources(collectives, default_container) if resources is None else resources
+        self.resources = Resources(collectives or CollectiveLauncher(), default_container) if resources is None else resources
         if resources is None:
             self.resources.data_folders = data_folders
         self.default_container = default_container

@@ -18,9 +18,9 @@ import dovetail as dt
 from dovetail.codegen.gpu.driver import nccl
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.nccl import NcclLink, link_of
-from dovetail.graph.collectives.device_link import Card
 from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from dovetail.graph.ops.state import collectives as ops
+from dovetail.graph.resources.collective_context import LinkIdentity
 
 MEMBERS = ["/gpu:0", "/gpu:1"]
 WAIT_S = 60.0
@@ -260,9 +260,9 @@ def test_without_the_library(fake, way):
 @pytest.mark.parametrize(
     "cards, reason",
     [
-        ([Card(7, (1, 1)), Card(0, (1, 2))], "member 1 .* has no NCCL"),
-        ([Card(7, (1, 1)), Card(8, (1, 2))], "member 1 .* has another version"),
-        ([Card(7, (1, 1)), Card(7, (1, 1))], "member 1 .* shares its GPU"),
+        ([LinkIdentity(7, (1, 1)), LinkIdentity(0, (1, 2))], "member 1 .* has no NCCL"),
+        ([LinkIdentity(7, (1, 1)), LinkIdentity(8, (1, 2))], "member 1 .* has another version"),
+        ([LinkIdentity(7, (1, 1)), LinkIdentity(7, (1, 1))], "member 1 .* shares its GPU"),
     ],
 )
 def test_members_that_do_not_fit_together(monkeypatch, library, cards, reason):
@@ -270,7 +270,7 @@ def test_members_that_do_not_fit_together(monkeypatch, library, cards, reason):
 
     def with_card(self, gpu, rank, size):
         made(self, gpu, rank, size)
-        self.card = cards[rank]
+        self.identity = cards[rank]
 
     monkeypatch.setattr(NcclLink, "__init__", with_card)
     value = np.ones(100, np.float32)

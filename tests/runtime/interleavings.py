@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 import dovetail as tf
 from dovetail.codegen.options import KernelOptions
-from dovetail.graph.collectives.coordinator import Collectives
 from dovetail.graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster.spec import Cluster, local_devices
+from dovetail.runtime.collectives.coordinator import Coordinator
+from dovetail.runtime.collectives.launch import CollectiveLauncher
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master.master import Master
 from dovetail.runtime.master.session_state import TaskPart
@@ -143,10 +144,11 @@ class World:
 
     def __init__(self, jobs: Sequence[str], graph: tf.Graph, carries: bool = True) -> None:
         self.tasks = [f"/job:{job}/replica:0/task:0" for job in jobs]
+        self.coordinators = {task: Coordinator(task, self._collective_from(task)) for task in self.tasks}
         self.workers = {
             task: Worker(
                 task, local_devices(task, {"CPU": 1}), push=self._push_from(task),
-                collectives=Collectives(task, self._collective_from(task)),
+                collectives=CollectiveLauncher(self.coordinators[task]),
             )
             for task in self.tasks
         }  # fmt: skip
@@ -187,7 +189,7 @@ class World:
 
     def _collective_from(self, source: str) -> Callable[[str, dict[str, Any], Sequence[Any]], None]:
         def send(task: str, fields: dict[str, Any], tensors: Sequence[Any]) -> None:
-            self._say(source, task, lambda: self.workers[task].resources.collectives.message(fields, tensors))
+            self._say(source, task, lambda: self.coordinators[task].message(fields, tensors))
 
         return send
 

@@ -22,8 +22,8 @@ from dovetail import distribute
 from dovetail.codegen.gpu.driver import nccl
 from dovetail.codegen.gpu.driver.nccl import NcclLink
 from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
-from dovetail.graph.collectives.device_link import Card
 from dovetail.graph.ops.state import collectives as ops
+from dovetail.graph.resources.collective_context import LinkIdentity
 
 WAIT_S = 60.0
 MEMBERS = [f"/job:worker/task:{i}/gpu:0" for i in range(2)]
@@ -44,7 +44,7 @@ def library(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeN
 
     def with_card(self: NcclLink, gpu: Any, rank: int, size: int) -> None:
         made(self, gpu, rank, size)
-        self.card = Card(7, (1, rank))  # as if each had a GPU of its own
+        self.identity = LinkIdentity(7, (1, rank))  # as if each had a GPU of its own
 
     monkeypatch.setattr(NcclLink, "__init__", with_card)
     yield library

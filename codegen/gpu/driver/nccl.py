@@ -1,6 +1,6 @@
 """NCCL: collectives from GPU to GPU, through the bindings of nccl4py (`nccl.bindings.nccl`).
 
-A `NcclLink` is one member's side of a communicator, as `graph/collectives/device_link.py` wants it: it belongs to a session, a
+A `NcclLink` is one member's side of a communicator, a `DeviceLink` of `graph/resources/collective_context.py`. It belongs to a session, a
 group and a rank. What runs on it does so in a thread of its own, on a stream of its own, in the order of the runs' numbers: a
 communicator wants the same calls in the same order from all members, and each call ends on the device when all have made theirs.
 
@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ....graph.collectives.device_link import Card
 from ....graph.core.errors import AbortedError, OpError, UnavailableError
+from ....graph.resources.collective_context import LinkIdentity
 from .api import CudaError, bindings as cuda, check
 from .device import Device
 from .optional import OptionalBindings
@@ -63,7 +63,7 @@ class _StoppedError(Exception):
 
 
 class NcclLink:
-    """One member's side of a communicator: a `Link` of `graph/collectives/device_link.py`.
+    """One member's end of a communicator: a `DeviceLink`.
 
     Args:
         device: the member's GPU. rank, size: its place in the group.
@@ -71,13 +71,13 @@ class NcclLink:
 
     def __init__(self, device: Device, rank: int, size: int) -> None:
         self.device, self.rank, self.size = device, rank, size
-        self.card, self._invitation = Card(0, (0, 0)), b""
+        self.identity, self._invitation = LinkIdentity(0, (0, 0)), b""
         nccl = bindings()
         if nccl:
             try:
                 device.make_current()
                 self._invitation = bytes(nccl.get_unique_id()) if rank == 0 else b""
-                self.card = Card(int(nccl.get_version()), _identity(device))
+                self.identity = LinkIdentity(int(nccl.get_version()), _identity(device))
             except (
                 Exception
             ) as e:  # no network that it can use, say; the library's errors have no common class but this one
@@ -91,19 +91,19 @@ class NcclLink:
         self._stream: Stream | None = None
         self._thread: threading.Thread | None = None
 
-    # --- as `Link`: none of these takes long -----------------------------------------------------------------------
+    # --- as `DeviceLink`: none of these takes long -----------------------------------------------------------------------
 
     def invitation(self) -> bytes:
-        """As `Link.invitation`: NCCL's unique id."""
+        """As `DeviceLink.invitation`: NCCL's unique id."""
         return self._invitation
 
     def next_number(self) -> int:
-        """As `Link.next_number`."""
+        """As `DeviceLink.next_number`."""
         self._given += 1
         return self._given - 1
 
     def start(self, number: int, invitation: bytes, job: Job, rows: Sequence[int], tell: Callable[[Any], None]) -> None:
-        """As `Link.start`."""
+        """As `DeviceLink.start`."""
         with self._changed:
             self._jobs[number] = invitation, job, rows, tell
             if self._thread is None:
@@ -112,7 +112,7 @@ class NcclLink:
             self._changed.notify()
 
     def stop(self) -> None:
-        """As `Link.stop`."""
+        """As `DeviceLink.stop`."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify()

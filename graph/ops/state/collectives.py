@@ -1,25 +1,28 @@
 """Collectives in the graph: ops that run once per member, and wait for all of them.
 
 A group is a list of devices; each member runs its own node, on its device, with its rank. The nodes may be in one graph, or
-in the graphs of several clients that run the same program: what belongs together has the same members and the same `instance`.
-What they do when they run is in `collective_runs.py`.
+in the graphs of several clients that run the same program: nodes with the same members and the same `instance` belong together.
+Their kernels describe what the member brings (`collective_call`) and leave the rest to the task's `CollectiveContext`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from ...collectives import algorithms
-from ...collectives.kernels import are_gpus, meeting
+import numpy as np
+
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.device import canonical_name
 from ...core.dtypes import FLOATS, DType
+from ...core.errors import FailedPreconditionError, InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ...resources.collective_context import REDUCTIONS, CollectiveCall
+from ...resources.resource_manager import Context
 
 WAYS = ("auto", "ring", "doubling", "nccl")
 
@@ -38,10 +41,8 @@ def _check_group(attrs: Attrs) -> int:
 
 
 def _check_reduction(attrs: Attrs, dtype: DType) -> None:
-    if attrs["reduction"] not in algorithms.REDUCTIONS:
-        raise ValueError(
-            f"attribute reduction must be one of {', '.join(algorithms.REDUCTIONS)}, not {attrs['reduction']!r}"
-        )
+    if attrs["reduction"] not in REDUCTIONS:
+        raise ValueError(f"attribute reduction must be one of {', '.join(REDUCTIONS)}, not {attrs['reduction']!r}")
     if not (dtype.is_floating or dtype.is_integer or dtype.is_complex):
         raise TypeError(f"values of type {dtype.name} cannot be reduced")
     if attrs["reduction"] == "mean" and not (dtype in FLOATS or dtype.is_complex):
@@ -92,6 +93,51 @@ def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return []
 
 
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def are_gpus(members: Sequence[str]) -> bool:
+    """Whether all members of a group are GPUs, so that it may have links between its devices."""
+    return all("/device:GPU:" in m for m in members)
+
+
+def collective_call(kind: str, context: Context, values: Sequence[Any], attrs: Mapping[str, Any]) -> CollectiveCall:
+    """One run of a member's node.
+
+    Args:
+        kind: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "barrier".
+        values: what the member brings, on the host or on a device.
+
+    Raises:
+        InvalidArgumentError: values of these shapes cannot be joined or shared among the members.
+    """
+    count = len(attrs["members"])
+    if kind == "all_gather" and values[0].ndim == 0:
+        raise InvalidArgumentError(context.node_name, None, "A scalar has no first axis, along which values are joined")
+    if kind == "reduce_scatter" and (values[0].ndim == 0 or len(values[0]) % count):
+        raise InvalidArgumentError(
+            context.node_name, None, f"A value of shape {values[0].shape} cannot be shared evenly by {count} members"
+        )
+    instance = attrs["instance"] or context.node_name
+    return CollectiveCall(kind, context.node_name, context.session, instance, context.run_number(), values, attrs)
+
+
+def _run(kind: str, context: Context, *values: Any, **attrs: Any) -> Any:
+    """The reference of the collective ops: the member's values are in the host's memory."""
+    members, way = attrs["members"], attrs.get("way", "auto")
+    if way == "nccl" and not are_gpus(members):
+        raise FailedPreconditionError(
+            context.node_name,
+            None,
+            f"The {kind} asks for NCCL, but not all of its members are GPUs: {', '.join(members)}. "
+            "Use communication 'auto' or 'ring'",
+        )
+    call = collective_call(kind, context, [np.asarray(v) for v in values], attrs)
+    if kind == "barrier" or way not in ("auto", "nccl") or not are_gpus(members):
+        return context.resources.collectives.run(call)
+    return context.resources.collectives.run_on_link(call)
+
+
 def _cost(node: Node) -> Cost:
     """A ring's: each byte is added once per member, and moves about twice."""
     moved = sum(nbytes(t) for t in node.inputs)
@@ -108,7 +154,7 @@ for _name, _infer, _what in (
     define(
         _name,
         infer=_infer,
-        reference=partial(meeting, _what),
+        reference=partial(_run, _what),
         cost=_cost,
         traits=Trait.STATEFUL | Trait.BLOCKING | Trait.COLLECTIVE,
         device_types=("CPU", "GPU"),
@@ -213,4 +259,4 @@ def barrier(members: Sequence[Any], rank: int, instance: str | None = None, name
         return make("CollectiveBarrier", (), attrs, name)
 
 
-__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "are_gpus", "barrier", "broadcast", "collective_call", "reduce_scatter"]

@@ -1,4 +1,4 @@
-"""Reducing on boards, without processes: any number of members, any order of what they do, and what happens when one is gone."""
+"""Reducing in shared memory, without processes: any number of members, any order of what they do, and what happens when one is gone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import threading
 
 import numpy as np
 import pytest
-from played_boards import TASKS, Machine, Net, Step
+from simulated_tasks import TASKS, Machine, Net, Step
 
-from dovetail.graph.collectives import algorithms, shared_buffer, shared_memory_algorithms as sharing_module
-from dovetail.graph.collectives.shared_buffer import Board, Layout
-from dovetail.graph.collectives.shared_memory_algorithms import Sharing
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
-from dovetail.runtime.shared_memory.collective_memory import Boards
+from dovetail.runtime.collectives import algorithms, shared_buffer, shared_memory_algorithms
+from dovetail.runtime.collectives.shared_buffer import BufferLayout, SharedBuffer
+from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
+from dovetail.runtime.shared_memory.collective_memory import CollectiveMemory
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.float16]
 
@@ -29,15 +29,15 @@ def _expected(values, what):
     with np.errstate(all="ignore"):
         for v in values[1:]:
             total = algorithms.REDUCTIONS[what](total, v)
-    return algorithms.divided(total, len(values)) if what == "mean" else total
+    return algorithms.mean_of(total, len(values)) if what == "mean" else total
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_order_gives_the_sum_in_the_order_of_ranks(monkeypatch, seed):
     monkeypatch.setattr(shared_buffer, "FLAT_BYTES", 1 << 10)
-    monkeypatch.setattr(sharing_module, "FLAT_BYTES", 1 << 10)
-    monkeypatch.setattr(shared_buffer, "LEAST_PLACE_BYTES", 1 << 10)
-    monkeypatch.setattr(shared_buffer, "PLACE_BYTES", 1 << 12)
+    monkeypatch.setattr(shared_memory_algorithms, "FLAT_BYTES", 1 << 10)
+    monkeypatch.setattr(shared_buffer, "MIN_STAGING_BYTES", 1 << 10)
+    monkeypatch.setattr(shared_buffer, "STAGING_BYTES", 1 << 12)
     rng, orders = np.random.default_rng(seed), random.Random(seed)
     count = 2 + seed % 4
     net = Net(count, [Machine(limit=1 << (17 + seed % 3 * 6)) for _ in range(count)])
@@ -59,7 +59,7 @@ def test_any_order_gives_the_sum_in_the_order_of_ranks(monkeypatch, seed):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_small_and_large_values_go_over_the_board():
+def test_small_and_large_values_go_through_shared_memory():
     net = Net(3)
     for run, size in enumerate((10, 100_000, 10, 1_000_000)):
         steps = [net.ask(i, np.full(size, i, np.float32), run) for i in range(3)]
@@ -89,7 +89,7 @@ def test_areas_are_used_again_when_all_have_let_go_of_them():
 
 @pytest.mark.parametrize("who", [0, 1, 2])
 @pytest.mark.parametrize("why", ["cannot open", "has none", "is on another machine"])
-def test_where_there_is_no_board_parts_are_sent(who, why):
+def test_where_there_is_no_shared_memory_parts_are_sent(who, why):
     machines = [Machine() for _ in range(3)]
     machines[who] = {"cannot open": Machine(0, opens=False), "has none": None}.get(why, Machine(0, opens=False))
     net = Net(3, machines)
@@ -122,11 +122,11 @@ def test_members_that_differ_fail_everywhere(first):
         assert "all members must run the same program" in str(step.result)
 
 
-def test_one_that_sends_parts_and_one_at_a_board_differ():
+def test_one_that_sends_parts_and_one_in_shared_memory_differ():
     net = Net()
     a = net.ask(0, [1.0])
     members = [f"{t}/device:CPU:0" for t in net.tasks]
-    exchange = algorithms.Ring(1, 2, np.ones(1), "sum")
+    exchange = algorithms.RingAllReduce(1, 2, np.ones(1), "sum")
     b = Step(
         lambda: net.desks[1].take_part(
             net.sessions[1], members, 1, ("g", 0), "ring", "it", lambda: exchange, lambda x: x
@@ -180,7 +180,7 @@ def test_a_dead_member_is_noticed():
     assert isinstance(step.result, UnavailableError)
 
 
-def test_a_poke_that_is_lost_costs_a_tick():
+def test_a_wake_up_that_is_lost_costs_a_tick():
     net = Net()
     net.play([net.ask(i, [0.0]) for i in range(2)])
     step = net.ask(0, [1.0], 1)
@@ -193,24 +193,24 @@ def test_a_poke_that_is_lost_costs_a_tick():
 
 def test_threads_that_sleep_and_wake_each_other():
     """Members in threads, on memory as processes have it; each waits in the kernel for the others."""
-    machine = Boards(lambda: True)
-    layout = Layout(3, 64 << 10, 2, 4 << 20)
+    machine = CollectiveMemory(lambda: True)
+    layout = BufferLayout(3, 64 << 10, 2, 4 << 20)
     place, memory = machine.make(layout.bytes)
     rng = np.random.default_rng(1)
     values = [rng.standard_normal(1 << 20, np.float32) for _ in range(3)]
     errors = []
 
     def member(rank):
-        board = Board(
+        buffer = SharedBuffer(
             machine, memory if rank == 0 else machine.open(place, layout.bytes), layout, rank, lambda to: None
         )
         for run in range(6):
             value = values[rank][: 1 << 20 if run % 2 else 100]
-            sharing = Sharing([value], "sum")
-            sharing.start(board, run, shared_buffer.label_of("it"))
-            while not sharing.drive(lambda: False):
+            algorithm = SharedMemoryAllReduce([value], "sum")
+            algorithm.start(buffer, run, shared_buffer.label_of("it"))
+            while not algorithm.drive(lambda: False):
                 pass
-            if not np.array_equal(sharing.result, _expected([v[: len(value)] for v in values], "sum")):
+            if not np.array_equal(algorithm.result, _expected([v[: len(value)] for v in values], "sum")):
                 errors.append((rank, run))
 
     threads = [threading.Thread(target=member, args=(r,)) for r in range(3)]
@@ -221,8 +221,8 @@ def test_threads_that_sleep_and_wake_each_other():
     assert not errors and not any(t.is_alive() for t in threads)
 
 
-def test_memory_that_is_not_a_board():
-    machine = Boards(lambda: True)
+def test_memory_that_is_not_a_shared_buffer():
+    machine = CollectiveMemory(lambda: True)
     place, _memory = machine.make(100)
     assert machine.open([0, *place[1:]], 100) is None
     assert machine.open([1, 2, 3], 100) is None
@@ -232,7 +232,7 @@ def test_memory_that_is_not_a_board():
 def test_there_is_as_much_as_the_setting_says(monkeypatch):
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "1")
     gc.collect()
-    machine = Boards(lambda: True)
+    machine = CollectiveMemory(lambda: True)
     assert machine.make(2 << 20) is None
     monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")
     assert machine.make(100) is None

@@ -1,18 +1,18 @@
-"""Collectives, one member at a time: which part goes to whom, and what is done with the parts that come.
+"""Collective algorithms by messages, one member at a time: which part goes to which rank, and what is done with parts that come.
 
-Theory of operation. An `Exchange` is one member's share of one collective: it is told its own value (`begin`) and the parts
-of others (`receive`), and each time gives the parts to send, as (rank, tag, array). It knows no sockets and no threads, and the order
-in which parts come changes nothing: what is added to what is fixed by the ranks. So all members get the same bits, in each run.
+A `MessageAlgorithm` is one member's share of one collective. It is told its own value (`begin`) and the parts of others (`receive`), and
+each time gives the parts to send, as (rank, tag, array). It knows no sockets and no threads. The ranks fix what is added to what, so the
+order in which parts come changes nothing, and all members get the same bits in each run.
 
 Three ways to reduce, for n members and s bytes:
 
-    doubling   log2(n) rounds of s bytes: each round, members whose ranks differ in one bit exchange what they have. The fewest
-               rounds, so the quickest for small values. With n no power of two, the last ranks give their value to one of the
+    doubling   log2(n) rounds of s bytes: in each round, members whose ranks differ in one bit exchange what they have. The fewest
+               rounds, so the fastest for small values. Where n is no power of two, the last ranks give their value to one of the
                first, and get the result from it.
-    ring       2 (n - 1) rounds of s / n bytes: in the first half, a segment goes round and each member adds its own; in the
-               second, the sums go round. Each member sends 2 s (n - 1) / n bytes in all, the least possible. Segments travel in
-               chunks, so that one is added while the next is on its way, and at most `WINDOW` of them are ahead of what came.
-    direct     one round: each member sends to all others what they need. For gathering, and for reducing to one part per member.
+    ring       2 (n - 1) rounds of s / n bytes: in the first half, segments go round and each member adds its own; in the second, the
+               sums go round. Each member sends 2 s (n - 1) / n bytes in all, the least possible. Segments travel in chunks, so that
+               one is added while the next is under way, and a member is at most `WINDOW` chunks ahead of what it received.
+    direct     one round: each member sends to all others what they need. For gathering, and for reducing to one share per member.
 
 R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, 2005; P. Patarasuk, X. Yuan:
 Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
@@ -30,33 +30,30 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...graph.resources.collective_context import REDUCTIONS
+
 Array: TypeAlias = np.ndarray[Any, Any]
 Part: TypeAlias = tuple[int, int, Array]
-"""(rank, tag, array): a part for a member. Between two members, no two parts of an exchange have the same tag."""
+"""(rank, tag, array): a part for a member. Between two members, no two parts of a run have the same tag."""
 
 CHUNK_BYTES = 4 << 20
 """A message costs about as much as copying 1 MiB: chunks of 4 MiB are twice as fast as of 1, measured with 16 MiB and more."""
 WINDOW = 8  # chunks
 DOUBLING_BYTES = 512 << 10  # up to here the number of rounds counts, beyond it the bytes
 
-REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
-
-
 KEPT_BUFFERS = 8
 KEPT_FROM_BYTES = 1 << 20
 
 
-class _Buffers:
-    """Arrays for results, used again when nobody holds them any more: touching fresh memory costs many times what adding does."""
+class _ResultPool:
+    """A pool of result arrays, reused when nothing refers to them: page faults of fresh memory cost many times what adding does."""
 
     def __init__(self) -> None:
         self._kept: list[Array] = []
         self._lock = threading.Lock()
 
     def take(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """A flat array of so many elements; its contents are anything. It is taken for as long as somebody holds it, or a part."""
+        """A flat array of undefined content. It is in use as long as something refers to it or a part of it."""
         if size * dtype.itemsize < KEPT_FROM_BYTES:
             return np.empty(size, dtype)
         with self._lock:
@@ -70,21 +67,21 @@ class _Buffers:
             return made.view()
 
 
-_buffers = _Buffers()
+_buffers = _ResultPool()
 
 
 def result_of(size: int, dtype: np.dtype[Any]) -> Array:
-    """A flat array for a result; its contents are anything."""
+    """A flat array of undefined content, for a result."""
     return _buffers.take(size, dtype)
 
 
 def result_like(value: Array) -> Array:
-    """An array for a result of the size and type of a flat one."""
+    """An array of undefined content, of the size and type of a flat one."""
     return result_of(value.size, value.dtype)
 
 
-class Exchange:
-    """One member's share of one collective. `result` is there once `is_done`."""
+class MessageAlgorithm:
+    """One member's share of one collective by messages. `result` is there once `is_done`."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -92,11 +89,11 @@ class Exchange:
         self.is_done = False
 
     def begin(self) -> list[Part]:
-        """What to send first."""
+        """The parts to send first."""
         raise NotImplementedError
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """What to send now that this part has come."""
+        """The parts to send now that this part has come."""
         raise NotImplementedError
 
     def expects(self) -> set[int]:
@@ -107,7 +104,7 @@ class Exchange:
         self.result, self.is_done = result, True
 
 
-class Doubling(Exchange):
+class RecursiveDoubling(MessageAlgorithm):
     """All-reduce by recursive doubling."""
 
     IN, OUT = -1, -2  # tags of the parts of the ranks beyond the power of two
@@ -122,13 +119,13 @@ class Doubling(Exchange):
         self._waits_in = rank < self._extra
 
     def begin(self) -> list[Part]:
-        """As `Exchange.begin`."""
+        """As `MessageAlgorithm.begin`."""
         if self.rank >= self._power:
             return [(self.rank - self._power, self.IN, self._now)]
         return [] if self._waits_in else self._offer()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `Exchange.receive`."""
+        """As `MessageAlgorithm.receive`."""
         if tag == self.OUT:
             self._finish(array)
             return []
@@ -153,12 +150,12 @@ class Doubling(Exchange):
         if 1 << self._round < self._power:
             return [(self.rank ^ (1 << self._round), self._round, self._now)]
         if self._mean:
-            self._now = divided(self._now, self.size)
+            self._now = mean_of(self._now, self.size)
         self._finish(self._now)
         return [(self.rank + self._power, self.OUT, self._now)] if self.rank < self._extra else []
 
     def expects(self) -> set[int]:
-        """As `Exchange.expects`."""
+        """As `MessageAlgorithm.expects`."""
         if self.is_done:
             return set()
         if self.rank >= self._power:
@@ -168,7 +165,7 @@ class Doubling(Exchange):
         return {self.rank ^ (1 << self._round)}
 
 
-class Ring(Exchange):
+class RingAllReduce(MessageAlgorithm):
     """All-reduce of a flat array around a ring. Tags are positions in the sequence of chunks that a member sends."""
 
     def __init__(self, rank: int, size: int, value: Array, reduction: str, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -182,12 +179,12 @@ class Ring(Exchange):
         self._came: dict[int, Array] = {}
 
     def begin(self) -> list[Part]:
-        """As `Exchange.begin`."""
+        """As `MessageAlgorithm.begin`."""
         self._out = result_like(self._value)
         return self._send()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `Exchange.receive`."""
+        """As `MessageAlgorithm.receive`."""
         self._came[tag] = array
         out: list[Part] = []
         while self._received in self._came:
@@ -216,7 +213,7 @@ class Ring(Exchange):
             place = self._place(self.rank - step - 1, chunk)
             self._reduce(array, self._value[place], out=self._out[place])
             if self._mean and step == self.size - 2:  # the segment's sum is complete: it is divided once, for all
-                self._out[place] = divided(self._out[place], self.size)
+                self._out[place] = mean_of(self._out[place], self.size)
         else:
             self._out[self._place(self.rank + self.size - 1 - step, chunk)] = array
 
@@ -225,11 +222,11 @@ class Ring(Exchange):
         return slice(self._bounds[at], self._bounds[at + 1])
 
     def expects(self) -> set[int]:
-        """As `Exchange.expects`."""
+        """As `MessageAlgorithm.expects`."""
         return set() if self.is_done else {(self.rank - 1) % self.size}
 
 
-class Direct(Exchange):
+class DirectExchange(MessageAlgorithm):
     """Each member sends one part to each other one, and makes its result of one part from each, by rank.
 
     Args:
@@ -243,22 +240,22 @@ class Direct(Exchange):
         self._came: dict[int, Array] = {rank: parts[rank]}
 
     def begin(self) -> list[Part]:
-        """As `Exchange.begin`."""
+        """As `MessageAlgorithm.begin`."""
         return [((self.rank + i) % self.size, 0, self._parts[(self.rank + i) % self.size]) for i in range(1, self.size)]
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `Exchange.receive`."""
+        """As `MessageAlgorithm.receive`."""
         self._came[sender] = array
         if len(self._came) == self.size:
             self._finish(self._combine([self._came[r] for r in range(self.size)]))
         return []
 
     def expects(self) -> set[int]:
-        """As `Exchange.expects`."""
+        """As `MessageAlgorithm.expects`."""
         return set(range(self.size)) - self._came.keys()
 
 
-class Tree(Exchange):
+class TreeBroadcast(MessageAlgorithm):
     """Broadcast from `root` along a binomial tree: each round, twice as many members have the value."""
 
     def __init__(self, rank: int, size: int, value: Array, root: int) -> None:
@@ -267,11 +264,11 @@ class Tree(Exchange):
         self._number = (rank - root) % size  # the root is 0; a member's parent is its number without the lowest bit
 
     def begin(self) -> list[Part]:
-        """As `Exchange.begin`."""
+        """As `MessageAlgorithm.begin`."""
         return self._pass_on(self._value) if self._number == 0 else []
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `Exchange.receive`."""
+        """As `MessageAlgorithm.receive`."""
         return self._pass_on(array)
 
     def _pass_on(self, value: Array) -> list[Part]:
@@ -285,23 +282,27 @@ class Tree(Exchange):
         return out
 
     def expects(self) -> set[int]:
-        """As `Exchange.expects`."""
+        """As `MessageAlgorithm.expects`."""
         return set() if self.is_done else {(self._number - (self._number & -self._number) + self._root) % self.size}
 
 
-def all_reduce(rank: int, size: int, value: Array, reduction: str, way: str) -> Exchange:
-    """The exchange that reduces a flat array; `way` is "ring", "doubling" or "auto"."""
+def all_reduce(rank: int, size: int, value: Array, reduction: str, way: str) -> MessageAlgorithm:
+    """The algorithm that reduces a flat array; `way` is "ring", "doubling" or "auto"."""
     ring = way == "ring" or (way == "auto" and value.nbytes > DOUBLING_BYTES)
-    return Ring(rank, size, value, reduction) if ring and size > 1 else Doubling(rank, size, value, reduction)
+    return (
+        RingAllReduce(rank, size, value, reduction)
+        if ring and size > 1
+        else RecursiveDoubling(rank, size, value, reduction)
+    )
 
 
-def all_gather(rank: int, size: int, value: Array) -> Exchange:
-    """The exchange that joins all members' arrays along the first axis, in the order of ranks."""
-    return Direct(rank, size, [value] * size, lambda came: np.concatenate(came, 0))
+def all_gather(rank: int, size: int, value: Array) -> MessageAlgorithm:
+    """The algorithm that joins all members' arrays along the first axis, in the order of ranks."""
+    return DirectExchange(rank, size, [value] * size, lambda came: np.concatenate(came, 0))
 
 
-def reduce_scatter(rank: int, size: int, value: Array, reduction: str) -> Exchange:
-    """The exchange that reduces an array and gives each member an equal share of its rows, in the order of ranks."""
+def reduce_scatter(rank: int, size: int, value: Array, reduction: str) -> MessageAlgorithm:
+    """The algorithm that reduces an array and gives each member an equal share of its rows, in the order of ranks."""
     rows = len(value) // size
     reduce = REDUCTIONS[reduction]
 
@@ -309,20 +310,20 @@ def reduce_scatter(rank: int, size: int, value: Array, reduction: str) -> Exchan
         total = came[0]
         for array in came[1:]:
             total = reduce(total, array)
-        return divided(total, size) if reduction == "mean" else total
+        return mean_of(total, size) if reduction == "mean" else total
 
-    return Direct(rank, size, [value[i * rows : (i + 1) * rows] for i in range(size)], combine)
+    return DirectExchange(rank, size, [value[i * rows : (i + 1) * rows] for i in range(size)], combine)
 
 
-def flat(values: Sequence[Array]) -> Array:
+def flatten(values: Sequence[Array]) -> Array:
     """Several arrays of one type as a flat one; a single one is not copied."""
     if len(values) == 1:
         return np.ascontiguousarray(values[0]).reshape(-1)
     return np.concatenate([np.asarray(v).reshape(-1) for v in values]) if values else np.zeros(0, np.float32)
 
 
-def unflat(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """The arrays of these shapes that `flat` made one of: views of it."""
+def unflatten(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """The arrays of these shapes that `flatten` made one of: views of it."""
     return [
         array[part] if len(shape) == 1 else array[part].reshape(shape)
         for shape, part in zip(shapes, _slices(tuple(shapes)), strict=True)
@@ -336,13 +337,13 @@ def _slices(shapes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:
     return tuple(map(slice, ends, ends[1:]))
 
 
-def divided(total: Array, size: int) -> Array:
-    """A mean from a sum."""
+def mean_of(total: Array, size: int) -> Array:
+    """The mean, from a sum over `size` members."""
     mean: Array = (total / size).astype(total.dtype, copy=False)
     return mean
 
 
 __all__ = [
-    "CHUNK_BYTES", "DOUBLING_BYTES", "REDUCTIONS", "Direct", "Doubling", "Exchange", "Part", "Ring", "Tree",
-    "all_gather", "all_reduce", "divided", "flat", "reduce_scatter", "result_like", "result_of", "unflat",
+    "CHUNK_BYTES", "DOUBLING_BYTES", "DirectExchange", "RecursiveDoubling", "MessageAlgorithm", "Part", "RingAllReduce", "TreeBroadcast",
+    "all_gather", "all_reduce", "mean_of", "flatten", "reduce_scatter", "result_like", "result_of", "unflatten",
 ]  # fmt: skip

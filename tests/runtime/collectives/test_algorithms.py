@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dovetail.graph.collectives import algorithms
-from dovetail.graph.collectives.algorithms import Doubling, Ring, Tree
+from dovetail.runtime.collectives import algorithms
+from dovetail.runtime.collectives.algorithms import RecursiveDoubling, RingAllReduce, TreeBroadcast
 
 
 def play(members, seed=0, fifo=False):
@@ -28,15 +28,15 @@ def play(members, seed=0, fifo=False):
         put(m.rank, m.begin())
     while under_way:
         sender, to, tag, array = under_way.pop(0 if fifo else rng.randrange(len(under_way)))
-        assert sender in members[to].expects() or not fifo or not isinstance(members[to], Tree)
+        assert sender in members[to].expects() or not fifo or not isinstance(members[to], TreeBroadcast)
         put(to, members[to].receive(sender, tag, array))
     assert all(m.is_done and not m.expects() for m in members)
     return [m.result for m in members], sent
 
 
 WAYS = {
-    "doubling": lambda rank, size, x, op: Doubling(rank, size, x, op),
-    "ring": lambda rank, size, x, op: Ring(rank, size, x, op, chunk_bytes=32),
+    "doubling": lambda rank, size, x, op: RecursiveDoubling(rank, size, x, op),
+    "ring": lambda rank, size, x, op: RingAllReduce(rank, size, x, op, chunk_bytes=32),
 }
 ORACLES = {
     "sum": lambda xs: xs.sum(0), "mean": lambda xs: xs.mean(0), "prod": lambda xs: xs.prod(0),
@@ -68,12 +68,12 @@ def test_the_order_of_arrival_changes_no_bit(way):
 
 def test_a_ring_sends_the_least_possible():
     size, length = 4, 64
-    _, sent = play([Ring(r, size, np.ones(length), "sum", chunk_bytes=32) for r in range(size)])
+    _, sent = play([RingAllReduce(r, size, np.ones(length), "sum", chunk_bytes=32) for r in range(size)])
     assert sent == [2 * (size - 1) * length * 8 // size] * size
 
 
 def test_a_ring_is_not_far_ahead_of_what_comes_in():
-    ring = Ring(0, 2, np.ones(10_000), "sum", chunk_bytes=80)
+    ring = RingAllReduce(0, 2, np.ones(10_000), "sum", chunk_bytes=80)
     assert len(ring.begin()) == algorithms.WINDOW
     assert len(ring.receive(1, 0, np.ones(10))) == 1
 
@@ -81,7 +81,7 @@ def test_a_ring_is_not_far_ahead_of_what_comes_in():
 @given(size=st.integers(1, 9), root=st.integers(0, 8), seed=st.integers(0, 100))
 def test_broadcast(size, root, seed):
     root %= size
-    found, sent = play([Tree(r, size, np.full(3, float(r)), root) for r in range(size)], seed)
+    found, sent = play([TreeBroadcast(r, size, np.full(3, float(r)), root) for r in range(size)], seed)
     assert all((x == root).all() for x in found)
     assert sum(sent) == (size - 1) * 24
     assert max(sent) <= 24 * (size - 1).bit_length()
@@ -104,17 +104,17 @@ def test_reduce_scatter(size, rows, seed):
 
 def test_size_decides_how():
     small, large = np.zeros(10), np.zeros(algorithms.DOUBLING_BYTES // 8 + 1)
-    assert isinstance(algorithms.all_reduce(0, 2, small, "sum", "auto"), Doubling)
-    assert isinstance(algorithms.all_reduce(0, 2, large, "sum", "auto"), Ring)
-    assert isinstance(algorithms.all_reduce(0, 2, small, "sum", "ring"), Ring)
-    assert isinstance(algorithms.all_reduce(0, 2, large, "sum", "doubling"), Doubling)
+    assert isinstance(algorithms.all_reduce(0, 2, small, "sum", "auto"), RecursiveDoubling)
+    assert isinstance(algorithms.all_reduce(0, 2, large, "sum", "auto"), RingAllReduce)
+    assert isinstance(algorithms.all_reduce(0, 2, small, "sum", "ring"), RingAllReduce)
+    assert isinstance(algorithms.all_reduce(0, 2, large, "sum", "doubling"), RecursiveDoubling)
 
 
 def test_results_are_not_written_while_somebody_holds_them():
     x = np.arange(1 << 18, dtype=np.float64)
 
     def once(factor):
-        return play([Ring(r, 2, x * factor, "sum") for r in range(2)])[0]
+        return play([RingAllReduce(r, 2, x * factor, "sum") for r in range(2)])[0]
 
     held = once(1.0)
     part = held[1][10:20]

@@ -1,4 +1,4 @@
-"""Gathering and scattering on boards, without processes: any order of what members do, any size."""
+"""Gathering and scattering in shared memory, without processes: any order of what members do, any size."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import random
 
 import numpy as np
 import pytest
-from played_boards import Net as Played
+from simulated_tasks import Net as Played
 
-from dovetail.graph.collectives import algorithms, shared_buffer
-from dovetail.graph.collectives.shared_memory_algorithms import Gathering, Scattering, can_be_shared
 from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.runtime.collectives import algorithms, shared_buffer
+from dovetail.runtime.collectives.shared_memory_algorithms import (
+    SharedMemoryGather,
+    SharedMemoryReduceScatter,
+    has_plain_bytes,
+)
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.bool_]
 
@@ -19,17 +23,20 @@ class Net(Played):
     def ask(self, i, value, run=0, what="gather"):
         count = len(self.tasks)
         if what == "gather":
-            exchange, mine = algorithms.all_gather(i, count, value), Gathering(value)
+            exchange, mine = algorithms.all_gather(i, count, value), SharedMemoryGather(value)
         else:
-            exchange, mine = algorithms.reduce_scatter(i, count, value, what), Scattering(value, what, count)
+            exchange, mine = (
+                algorithms.reduce_scatter(i, count, value, what),
+                SharedMemoryReduceScatter(value, what, count),
+            )
         signature = f"{what} {value.dtype}{value.shape[1:] if what == 'gather' else value.shape}"
         return self.come(i, ("g", run), signature, lambda: exchange, mine)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(shared_buffer, "LEAST_PLACE_BYTES", 1 << 10)
-    monkeypatch.setattr(shared_buffer, "PLACE_BYTES", 1 << 11)
+    monkeypatch.setattr(shared_buffer, "MIN_STAGING_BYTES", 1 << 10)
+    monkeypatch.setattr(shared_buffer, "STAGING_BYTES", 1 << 11)
 
 
 def shapes(rng, what, count):
@@ -49,7 +56,7 @@ def expected(what, values):
     for v in values[1:]:
         total = algorithms.REDUCTIONS[what](total, v)
     if what == "mean":
-        total = algorithms.divided(total, count)
+        total = algorithms.mean_of(total, count)
     return np.split(total, count)
 
 
@@ -96,5 +103,5 @@ def test_members_that_differ_fail_everywhere():
 
 
 def test_text_is_sent():
-    assert not can_be_shared(np.array([b"a"], object))
-    assert can_be_shared(np.zeros(3, np.float16))
+    assert not has_plain_bytes(np.array([b"a"], object))
+    assert has_plain_bytes(np.zeros(3, np.float16))

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.collectives import algorithms, coordinator, message_executor
-from dovetail.graph.collectives.algorithms import flat, unflat
-from dovetail.graph.collectives.coordinator import Collectives
-from dovetail.graph.collectives.device_link import Card, Linked, Refused, Why
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from dovetail.graph.ops.state import collectives as ops
 from dovetail.graph.resources.async_request import Request
+from dovetail.graph.resources.collective_context import LinkIdentity
+from dovetail.runtime.collectives import algorithms, membership, membership_service, message_executor
+from dovetail.runtime.collectives.algorithms import flatten, unflatten
+from dovetail.runtime.collectives.coordinator import Coordinator
+from dovetail.runtime.collectives.device_link import LinkAgreement, LinkRefused, RefusalReason
 
 TASKS = ["/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1", "/job:worker/replica:0/task:2"]
 
@@ -35,7 +36,7 @@ class Net:
         self.sessions = {t: Session() for t in self.tasks}
 
     def desk(self, task, incarnation):
-        return Collectives(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, incarnation)
+        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, incarnation)
 
     def send(self, sender, to, fields, tensors):
         if to not in self.tasks:
@@ -233,7 +234,14 @@ def test_groups_that_cannot_be():
     net = Net()
     with pytest.raises(InvalidArgumentError, match="its op runs on"):
         net.desks[TASKS[0]].take_part(
-            Session(), TASKS[:2], 1, ("g", 0), "", "it", lambda: algorithms.Doubling(1, 2, np.zeros(1), "sum"), id
+            Session(),
+            TASKS[:2],
+            1,
+            ("g", 0),
+            "",
+            "it",
+            lambda: algorithms.RecursiveDoubling(1, 2, np.zeros(1), "sum"),
+            id,
         )
     with pytest.raises(InvalidArgumentError, match="no task of the server's cluster"):
         net.desks[TASKS[0]].take_part(
@@ -243,12 +251,19 @@ def test_groups_that_cannot_be():
             ("g", 0),
             "",
             "it",
-            lambda: algorithms.Doubling(0, 2, np.zeros(1), "sum"),
+            lambda: algorithms.RecursiveDoubling(0, 2, np.zeros(1), "sum"),
             id,
         )
     with pytest.raises(InvalidArgumentError, match="without servers"):
-        Collectives().take_part(
-            Session(), ["", TASKS[1]], 0, ("g", 0), "", "it", lambda: algorithms.Doubling(0, 2, np.zeros(1), "sum"), id
+        Coordinator().take_part(
+            Session(),
+            ["", TASKS[1]],
+            0,
+            ("g", 0),
+            "",
+            "it",
+            lambda: algorithms.RecursiveDoubling(0, 2, np.zeros(1), "sum"),
+            id,
         )
 
 
@@ -262,7 +277,7 @@ def test_malformed_messages_are_ignored():
     head = {
         "event": "part",
         "task": TASKS[1],
-        "group": next(iter(net.desks[TASKS[0]]._groups)),
+        "group": next(iter(net.desks[TASKS[0]].memberships.groups)),
         "token": token,
         "instance": "g",
     }
@@ -273,12 +288,12 @@ def test_malformed_messages_are_ignored():
 
 @pytest.mark.parametrize("joined", [True, False])
 def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
-    for module in (coordinator, message_executor):
-        monkeypatch.setattr(module, "MAX_EARLY", 10)
+    for module in (membership, message_executor):
+        monkeypatch.setattr(module, "MAX_EARLY_PARTS", 10)
     net = Net()
 
     def send(run):
-        exchange = algorithms.Tree(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
+        exchange = algorithms.TreeBroadcast(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
         members = [f"{t}/device:CPU:0" for t in net.tasks]
         net.desks[TASKS[0]].take_part(
             net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", lambda e=exchange: e, lambda x: x
@@ -301,12 +316,12 @@ def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
 
 
 def test_groups_that_nobody_joins_are_forgotten(monkeypatch):
-    monkeypatch.setattr(coordinator, "MAX_GROUPS", 10)
+    monkeypatch.setattr(membership_service, "MAX_GROUPS", 10)
     net = Net()
     net.ask(0, [1.0])
     for i in range(100):
         net.desks[TASKS[0]].message({"event": "join", "task": TASKS[1], "group": f"g{i}", "token": 1}, ())
-    assert len(net.desks[TASKS[0]]._groups) <= 11
+    assert len(net.desks[TASKS[0]].memberships.groups) <= 11
     request = net.ask(0, [1.0], run=1)
     net.deliver()
     net.ask(1, [0.0])
@@ -317,7 +332,7 @@ def test_groups_that_nobody_joins_are_forgotten(monkeypatch):
 
 def test_flat():
     a = [np.arange(6.0).reshape(2, 3), np.array(7.0), np.zeros((0, 2))]
-    for x, y in zip(unflat(flat(a), [x.shape for x in a]), a, strict=True):
+    for x, y in zip(unflatten(flatten(a), [x.shape for x in a]), a, strict=True):
         np.testing.assert_array_equal(x, y)
 
 
@@ -417,7 +432,12 @@ class FakeLink:
     """A link that does what the test says."""
 
     def __init__(self, rank):
-        self.card, self.started, self.stopped, self.numbers = Card(7, (1, rank)), [], False, itertools.count()
+        self.identity, self.started, self.stopped, self.numbers = (
+            LinkIdentity(7, (1, rank)),
+            [],
+            False,
+            itertools.count(),
+        )
 
     def invitation(self):
         return b"find me!" * 16
@@ -441,7 +461,7 @@ class Linking(Net):
         self.links = [FakeLink(i) for i in range(count)]
 
     def begin(self, i, run=0, instance="g"):
-        exchange = Linked(i, len(self.tasks), self.links[i], f"job {run}", 10 + i)
+        exchange = LinkAgreement(i, len(self.tasks), self.links[i], f"job {run}", 10 + i)
         members, session = [f"{t}/device:GPU:0" for t in self.tasks], self.sessions[self.tasks[i]]
         desk = self.desks[self.tasks[i]]
         return desk.take_part(session, members, i, (instance, run), "sum", "it", lambda: exchange, lambda x: x)
@@ -508,10 +528,10 @@ def test_who_has_done_his_part_of_a_link_may_leave():
 
 
 def test_what_no_link_says_is_left_alone():
-    exchange = Linked(1, 2, FakeLink(1), None)
+    exchange = LinkAgreement(1, 2, FakeLink(1), None)
     exchange.begin()
     for array in (np.zeros(3), np.zeros((2, 2), np.int64), np.zeros(3, np.int64)):
-        assert exchange.receive(0, Linked.GO, array) == [] and not exchange.is_under_way
+        assert exchange.receive(0, LinkAgreement.GO, array) == [] and not exchange.is_under_way
     assert exchange.expects() == {0}
-    exchange.receive(0, Linked.GO, np.array([-77, 5, 0, 0]))
-    assert exchange.result == Refused(Why.MISSING, 1)
+    exchange.receive(0, LinkAgreement.GO, np.array([-77, 5, 0, 0]))
+    assert exchange.result == LinkRefused(RefusalReason.MISSING, 1)

@@ -1,19 +1,19 @@
-"""Members at boards without processes: tasks, the messages between them, and steps that go on in any order."""
+"""Members that share memory, without processes: tasks, the messages between them, and steps that go on in any order."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dovetail.graph.collectives import algorithms
-from dovetail.graph.collectives.coordinator import Collectives
-from dovetail.graph.collectives.shared_memory_algorithms import Sharing
 from dovetail.graph.resources.async_request import Request
+from dovetail.runtime.collectives import algorithms
+from dovetail.runtime.collectives.coordinator import Coordinator
+from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
 
 TASKS = [f"/job:worker/replica:0/task:{i}" for i in range(5)]
 
 
 class Machine:
-    """Memory of one process; nobody may sleep, so all that waits is poked."""
+    """Memory of one process; nobody may sleep, so all that waits is woken by a message."""
 
     def __init__(self, limit=1 << 30, opens=True):
         self.limit, self.opens = limit, opens
@@ -56,7 +56,7 @@ class Net:
         self.desks = [self.desk(t, m) for t, m in zip(self.tasks, machines, strict=True)]
 
     def desk(self, task, machine):
-        return Collectives(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, 1, machine)
+        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, 1, machine)
 
     def send(self, sender, to, fields, tensors):
         if to not in self.down and sender not in self.down:
@@ -66,15 +66,15 @@ class Net:
     def ask(self, i, value, run=0, what="sum", instance="g"):
         value = np.asarray(value)
         exchange = algorithms.all_reduce(i, len(self.tasks), value, what, "auto")
-        sharing = Sharing(np.array_split(value, 3), what)  # what travels together is not copied together
-        return self.come(i, (instance, run), f"{what} {value.dtype}{value.shape}", lambda: exchange, sharing)
+        shared = SharedMemoryAllReduce(np.array_split(value, 3), what)  # what travels together is not copied together
+        return self.come(i, (instance, run), f"{what} {value.dtype}{value.shape}", lambda: exchange, shared)
 
-    def come(self, i, key, signature, exchange, sharing):
+    def come(self, i, key, signature, exchange, shared):
         """A step of a member that comes to a collective."""
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         return Step(
             lambda: self.desks[i].take_part(
-                self.sessions[i], members, i, key, signature, "it", exchange, lambda x: x, sharing
+                self.sessions[i], members, i, key, signature, "it", exchange, lambda x: x, shared
             )
         )
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.graph.collectives import algorithms
-from dovetail.graph.collectives.coordinator import Collectives
 from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
 from dovetail.graph.resources.async_request import Request
+from dovetail.runtime.collectives import algorithms
+from dovetail.runtime.collectives.coordinator import Coordinator
 
 TASKS = [f"/job:worker/replica:0/task:{i}" for i in range(3)]
 PATIENCE_S = 5.0
@@ -35,8 +35,8 @@ class Net:
         self.sessions = {t: Session() for t in TASKS}
         self.desks = {t: self.desk(t) for t in TASKS}
 
-    def desk(self, task: str) -> Collectives:
-        return Collectives(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), PATIENCE_S, 1)
+    def desk(self, task: str) -> Coordinator:
+        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), PATIENCE_S, 1)
 
     def send(self, sender: str, to: str, fields: dict[str, Any], tensors: Any) -> None:
         self.sent += 1

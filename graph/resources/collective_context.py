@@ -1,0 +1,140 @@
+"""Collectives as a kernel sees them: what it brings (`CollectiveCall`), and who runs it (`CollectiveContext`).
+
+A collective op has one node for each member of a group. Its kernel describes the member's share of one run and hands it to the task's
+`CollectiveContext`, which knows the other members. The runtime has one for tasks that exchange messages and memory
+(`runtime/collectives/`). `SingleMember` is enough where nothing else runs, as in the reference evaluator.
+
+A member on a GPU may bring a `DeviceLink`, such as NCCL's: then values go from device to device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..core.errors import InvalidArgumentError
+
+Array = np.ndarray[Any, Any]
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+"""How two values are combined. A mean is a sum that is divided at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One member's share of one run of a collective op.
+
+    Attributes:
+        kind: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "barrier".
+        node_name: the node's name, for errors.
+        session: stands for the session of the step: any object that lives as long.
+        instance: what the nodes that belong together have in common.
+        run: how often the node has run in the session before.
+        values: what the member brings, on the host or on a device.
+        attrs: of the node: `members` (the device of each rank), `rank`, and `reduction`, `way` or `root`.
+    """
+
+    kind: str
+    node_name: str
+    session: Any
+    instance: str
+    run: int
+    values: Sequence[Any]
+    attrs: Mapping[str, Any]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The device of each rank."""
+        members: tuple[str, ...] = self.attrs["members"]
+        return members
+
+    @property
+    def rank(self) -> int:
+        """Which of the members this one is."""
+        rank: int = self.attrs["rank"]
+        return rank
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdentity:
+    """What a member's link says of itself to the other members.
+
+    Attributes:
+        version: of the library; 0: the member has no link.
+        device: the identity of the member's device: two whole numbers.
+    """
+
+    version: int
+    device: tuple[int, int]
+
+
+class DeviceLink(Protocol):
+    """One member's end of a communicator between devices. All methods return at once."""
+
+    identity: LinkIdentity
+
+    def invitation(self) -> bytes:
+        """What members need to find each other: made by rank 0, the same each time. Its length is a multiple of 8 bytes."""
+        ...
+
+    def next_number(self) -> int:
+        """The number of the next run, for rank 0: 0, 1, 2..."""
+        ...
+
+    def start(self, number: int, invitation: bytes, job: Any, rows: Sequence[int], tell: Callable[[Any], None]) -> None:
+        """Run a job after those with lower numbers. `tell` gets its result, or an OpError, in another thread."""
+        ...
+
+    def stop(self) -> None:
+        """End all that runs, with errors: another member is gone. The link cannot be used any more."""
+        ...
+
+
+class CollectiveContext(Protocol):
+    """Runs a kernel's collectives with the other members. Both methods give the kernel's result, or a `Request` for it."""
+
+    def run(self, call: CollectiveCall) -> Any:
+        """Run a collective of values in the host's memory."""
+        ...
+
+    def run_on_link(
+        self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
+    ) -> Any:
+        """Run a collective of a group of GPUs on the members' links, or from the host's memory where a member has none.
+
+        All members of such a group call this, also those without a link.
+
+        Args:
+            link: the member's link. None: it has none.
+            make_job: makes what the link is to run.
+
+        Raises:
+            FailedPreconditionError: a member has no link, and `attrs["way"]` is "nccl".
+        """
+        ...
+
+
+class SingleMember:
+    """A `CollectiveContext` for groups of one member: the result is what the member brings."""
+
+    def run(self, call: CollectiveCall) -> Any:
+        """As `CollectiveContext.run`. InvalidArgumentError where the group has other members."""
+        if len(call.members) > 1:
+            text = f"The {call.kind} '{call.instance}' has {len(call.members)} members: run it in a session, which runs them all"
+            raise InvalidArgumentError(call.node_name, None, text)
+        arrays = tuple(np.array(v) for v in call.values)
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    def run_on_link(
+        self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
+    ) -> Any:
+        """As `run`: a single member needs no link."""
+        return self.run(call)
+
+
+__all__ = ["REDUCTIONS", "CollectiveCall", "CollectiveContext", "DeviceLink", "LinkIdentity", "SingleMember"]

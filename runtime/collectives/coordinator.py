@@ -1,0 +1,304 @@
+"""The coordinator of a task's collectives: takes its kernels' requests and other tasks' messages, and watches which tasks are missing.
+
+It has a `MembershipService` (which tasks take part together), a `MessageExecutor` and a `SharedMemoryExecutor` (how a collective
+runs), and a `FailureDetector`. Within a membership, a collective is told by its instance (which op) and its run (how often that op
+has run in the session). The messages between coordinators have one of these events:
+
+    join         a task takes part from now on; if it had joined before, it has begun anew, and what still needs its parts fails
+    part         a part of one collective, for one rank
+    poke         a wake-up: there is something to do in a shared buffer
+    end          a task takes part no longer: its session was closed (what has all its parts goes on), or something failed (all fails)
+    count        how many messages of this membership have you sent?
+    counted      so many
+    ask, alive   heartbeats
+
+The coordinator knows neither sockets nor clocks: messages and time are events, and `send` is given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ...graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError, from_code
+from ...graph.resources.async_request import Desk
+from .algorithms import Array, MessageAlgorithm
+from .failure_detector import COUNT_S, COUNTED, FailureDetector
+from .membership import AnyRequest, BufferQueue, Group, Membership, MessageRequest, SharedMemoryRequest, stop_link
+from .membership_service import MembershipService, PeerMessenger, Send, ended_early_error
+from .message_executor import MessageExecutor
+from .shared_buffer import SharedMemory
+from .shared_memory_algorithms import SharedMemoryAllReduce
+from .shared_memory_executor import WAKE, SharedMemoryExecutor
+
+logger = logging.getLogger(__name__)
+
+WARN_S = 5.0  # between two warnings that say who is missing
+
+
+class Coordinator(Desk[AnyRequest]):
+    """The collectives of one task.
+
+    Args:
+        task: the task's name; '' in a process without servers, where all members are.
+        send: (task, message fields, tensors): sends to another task; None: there are no others.
+        patience_s: a task that sends nothing for so many seconds is taken for dead.
+        incarnation: tells this process from those that ran the task before.
+        memory: makes and maps memory that the machine's processes share. None: there is none.
+        lives: whether a task's process has run since then, though it does not answer.
+    """
+
+    def __init__(
+        self,
+        task: str = "",
+        send: Send | None = None,
+        patience_s: float = 5.0,
+        incarnation: int = 0,
+        memory: SharedMemory | None = None,
+        lives: Callable[[str, float], bool] = lambda task, since: False,
+    ) -> None:
+        super().__init__()
+        self.task = task
+        self._incarnation = incarnation
+        self._messenger = PeerMessenger(task, send)
+        self.memberships = MembershipService(self._messenger, self._on_bound_message)
+        self._by_message = MessageExecutor(self._messenger, self.memberships, self._do)
+        self._in_memory = SharedMemoryExecutor(memory, self, self._messenger, self.memberships, self._by_message)
+        self._detector = FailureDetector(patience_s, lives)
+        self._warned = 0.0
+
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def take_part(
+        self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,
+        make_algorithm: Callable[[], MessageAlgorithm], finish: Callable[[Any], Any], shared: SharedMemoryAllReduce | None = None,
+    ) -> Any:  # fmt: skip
+        """Take part in a collective as member `rank`; gives the result, or a request for it.
+
+        Args:
+            session: stands for the session of the step: any object that lives as long.
+            members: device of each rank. key: instance and run.
+            signature: what must be the same for all members: the op, types, shapes. what: the collective, for errors.
+            make_algorithm: makes this member's share of what runs by messages.
+            finish: makes the kernel's result.
+            shared: runs instead where the members share memory. None: it goes by messages in any case.
+
+        Raises:
+            InvalidArgumentError: this is not the member's task, or two members differ. OpError: the membership has failed.
+        """
+        name, task_of = self.memberships.name_of(members)
+        if task_of[rank] != self.task:
+            text = f"Member {rank} of the group is {members[rank]}, but its op runs on {self.task or 'this process'}"
+            raise InvalidArgumentError(None, None, text)
+        with self._lock:
+            membership = self.memberships.of_session(session, name, task_of)
+        if shared is None or not membership.is_spread:
+            return self.ask(MessageRequest(what, membership, (*key, rank), make_algorithm(), signature, finish))
+        queue = membership.queues.get(key[0]) or membership.queues.setdefault(key[0], BufferQueue())
+        go_on = self._in_memory.go_on
+        return self._in_memory.start(
+            SharedMemoryRequest(what, membership, (*key, rank), make_algorithm, signature, finish, shared, queue, go_on)
+        )
+
+    # --- the rules of requests, under the lock ---------------------------------------------------------------------
+
+    def _do(self, event: Callable[[], None]) -> None:
+        def whole() -> None:
+            event()
+            while self._messenger.unsent:
+                self.memberships.fail(*self._messenger.unsent.pop())
+
+        super()._do(whole)
+
+    def _admit(self, request: AnyRequest) -> None:
+        membership = request.membership
+        if membership.error is not None:
+            raise type(membership.error)(None, None, membership.error.message)
+        if request.key in membership.by_message or request.key in membership.in_memory:
+            raise InvalidArgumentError(None, None, f"{request.what}: member {request.key[2]} takes part twice at once")
+        if isinstance(request, SharedMemoryRequest):
+            self._in_memory.enqueue(request)
+        else:
+            self._by_message.begin(request)
+        self.memberships.check_left(membership)
+
+    def _serve(self) -> None:
+        """Nothing: a request is settled where its last part comes in."""
+
+    def _withdraw(self, request: AnyRequest) -> None:
+        membership = request.membership
+        (membership.in_memory if isinstance(request, SharedMemoryRequest) else membership.by_message).pop(
+            request.key, None
+        )
+        stop_link(request)
+        self.memberships.fail(membership, ended_early_error(self.task, request))
+
+    def _take_back(self, request: AnyRequest, value: Any) -> None:
+        if isinstance(request, SharedMemoryRequest):  # it could have gone on; a MessageRequest has done its part
+            self.memberships.fail(request.membership, ended_early_error(self.task, request))
+
+    def _waiting(self) -> Iterable[AnyRequest]:
+        return self.memberships.requests()
+
+    # --- messages of other tasks -----------------------------------------------------------------------------------
+
+    def message(self, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
+        """A message of another task."""
+        self._do(lambda: self._on_message(fields, tensors))
+
+    def _on_message(self, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
+        event, task, token = fields["event"], fields["task"], fields["token"]
+        if event in ("ask", "alive"):
+            self._on_heartbeat(event, task, token, is_deaf=bool(fields.get("tag")))
+            return
+        group = self.memberships.group(fields["group"])
+        self._detector.heard(task)
+        if event == "join":
+            self.memberships.joined(group, task, token)
+        elif event == "count":
+            self._on_count(group, fields["group"], task, token, fields.get("run") or 0)
+        elif (membership := group.of_peer(task, token)) is None:
+            group.keep(task, token, fields, tensors)
+        else:
+            self._on_bound_message(membership, fields, tensors)
+
+    def _on_bound_message(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
+        """A message of a task whose membership this one is bound to."""
+        if membership.error is not None:
+            return
+        event, task = fields["event"], fields["task"]
+        membership.counters[task].received += event in COUNTED
+        if event == "counted":
+            self._on_counted(membership, task, fields.get("tag") or 0)
+        elif event == WAKE:
+            self._in_memory.woken(membership, str(fields.get("instance")))
+        elif event == "end":
+            if fields.get("code"):
+                error = from_code(fields["code"], f"{task}: {fields.get('reason')}", None)
+                self.memberships.fail(membership, error)
+            else:
+                membership.left[task] = f"{task} {fields.get('reason')}"
+                membership.closed.add(task)
+                self.memberships.check_left(membership)
+        else:
+            self._on_part(membership, fields, tensors)
+
+    def _on_part(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
+        instance, run, sender, to, tag, what = (
+            fields.get(k) for k in ("instance", "run", "sender", "to", "tag", "what")
+        )
+        task_of = membership.task_of
+        if not (isinstance(run, int) and isinstance(sender, int) and isinstance(to, int) and isinstance(tag, int)):
+            return  # malformed, as what the next lines refuse
+        if not (0 <= sender < len(task_of) and 0 <= to < len(task_of) and len(tensors) == 1):
+            return
+        if task_of[to] == self.task and task_of[sender] == fields["task"]:
+            self._by_message.arrive(membership, (str(instance), run, to), sender, tag, str(what), tensors[0])
+
+    # --- lost messages ---------------------------------------------------------------------------------------------
+
+    def _ask_for_counts(self, membership: Membership, tasks: Iterable[str]) -> None:
+        """Ask tasks that are waited for, have been heard, and still take part, how much they have sent."""
+        detector = self._detector
+        for task in tasks:
+            counter = membership.counters[task]
+            since = max(detector.awaited.get(task, detector.now), counter.asked)
+            if detector.has_heard(task) and task not in membership.left and detector.now - since >= COUNT_S:
+                counter.asked = detector.now
+                self._messenger.send(task, "count", membership, run=membership.peers[task] or 0)
+
+    def _on_count(self, group: Group, name: str, task: str, token: int, meant: int) -> None:
+        """Another task asks how much was sent to it. `meant` is the token of the membership here; 0: it does not know it.
+
+        A membership that is gone, or has failed, is told again: the `end` was lost. One that the asker does not know introduces
+        itself again: the `join` was lost.
+        """
+        if token not in group.known.get(task, ()):
+            self.memberships.joined(group, task, token)  # its `join` was lost
+        membership = group.of_peer(task, token)
+        if membership is None:
+            if meant:
+                self._messenger.try_to_send(task, "end", name, meant, reason="takes part no longer", code="ABORTED")
+        elif membership.error is not None:
+            self._messenger.send(task, "end", membership, reason=membership.error.summary, code=membership.error.code)
+        elif meant != membership.token:
+            self._messenger.send(task, "join", membership)
+        else:
+            self._messenger.send(task, "counted", membership, tag=membership.counters[task].sent)
+
+    def _on_counted(self, membership: Membership, task: str, sent: int) -> None:
+        """Another task says how much it has sent."""
+        if membership.requests and membership.counters[task].lacks(sent):
+            what = membership.requests[0].what
+            text = (
+                f"{what}: something that {task} has sent never came: the connection between it and {self.task} broke meanwhile. All "
+                "workers go on from the last checkpoint, in new sessions."
+            )
+            self.memberships.fail(membership, UnavailableError(None, None, text))
+
+    # --- heartbeats and time ---------------------------------------------------------------------------------------
+
+    def _on_heartbeat(self, event: str, task: str, incarnation: int, is_deaf: bool) -> None:
+        """A task asks for a heartbeat or sends one. `is_deaf`: it has not heard of this task lately."""
+        restarted = self._detector.heartbeat(task, incarnation)
+        if event == "ask":
+            self._messenger.try_to_send(task, "alive", "", self._incarnation)
+        if restarted:
+            for m in self._bound_to(task):
+                if m.requests:
+                    error = AbortedError(None, None, f"{task} was restarted in the middle of a collective")
+                    self.memberships.fail(m, error)
+        if self._detector.is_cut_off(task, is_deaf):
+            for m in self._bound_to(task):  # whatever it does now: the other task cannot go on with it
+                text = (
+                    f"{task} hears nothing of {self.task}, though it is heard: the way there is cut. All "
+                    "workers go on from the last checkpoint, in new sessions, when it is open."
+                )
+                self.memberships.fail(m, UnavailableError(None, None, text))
+
+    def _bound_to(self, task: str) -> list[Membership]:
+        return [m for m in self.memberships.active() if m.peers.get(task) is not None]
+
+    def tick(self, now: float) -> None:
+        """Time has passed: ask for heartbeats, and fail memberships that wait for tasks that are silent."""
+        self._do(lambda: self._tick(now))
+
+    def _tick(self, now: float) -> None:
+        detector = self._detector
+        detector.tick(now)
+        self.memberships.leave_ended()
+        awaited: set[str] = set()
+        waits: list[tuple[Membership, list[str]]] = []
+        for membership in self.memberships.active():
+            requests = membership.requests
+            if not requests:
+                continue
+            self._in_memory.look(membership)
+            expected = {membership.task_of[r] for w in requests for r in w.expects()}
+            expected = (expected | set(membership.missing)) - {self.task}
+            awaited |= expected
+            waits.append((membership, sorted(expected)))
+            since = min((detector.awaited.get(t, now) for t in membership.missing), default=now)
+            if now - max(since, self._warned) > WARN_S:
+                self._warned = now
+                logger.warning(
+                    "%s waits at %s for %s to start and get there",
+                    self.task, requests[0].what, ", ".join(membership.missing),
+                )  # fmt: skip
+        detector.wait_for(awaited)
+        for task, is_deaf in detector.to_ask():
+            self._messenger.try_to_send(task, "ask", "", self._incarnation, **({"tag": 1} if is_deaf else {}))
+        for membership, tasks in waits:
+            self._ask_for_counts(membership, tasks)
+        for task, seconds in detector.silent():
+            for m in self.memberships.active():
+                if task in m.peers and m.requests:
+                    text = (
+                        f"{m.requests[0].what}: {task} has given no sign of life for {seconds:.1f} s: it is dead, stopped or cut off. "
+                        "Start it again; all workers then go on from the last checkpoint, in new sessions."
+                    )
+                    self.memberships.fail(m, UnavailableError(None, None, text))
+
+
+__all__ = ["Coordinator"]

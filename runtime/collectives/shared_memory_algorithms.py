@@ -1,0 +1,486 @@
+"""Collective algorithms in shared memory: what each member does, round by round.
+
+A value is processed in rounds, each as large as a member's staging area. Three counters in each member's row say how far it is, in rounds
+since the buffer was made:
+
+    staged    its own values are in its staging area
+    reduced   it has reduced its share, and put the result where the others find it
+    taken     it has all that it needs of the round
+
+`SharedMemoryAllReduce` works in one of three modes:
+
+    flat      one wait: each member stages its value, and reduces all values for itself. For values of up to `FLAT_BYTES`.
+    common    two waits: each member stages the others' shares, reduces its own over all members into a result area that all members map,
+              and waits for the others' shares of it. Rounds are so small that what is staged stays in the caches. Of the memory
+              beyond, a member reads its value once and writes its share of the result, the least possible.
+    copied    the same where no result area is free, because a member still holds earlier results: each copies the others' shares.
+
+`SharedMemoryGather` and `SharedMemoryReduceScatter` have one wait in each round: members stage what others need, and each takes what it
+needs from all staging areas into its own memory. A byte is written to shared memory once, whatever the number of members.
+
+    gather           each stages its value, and copies those of the others. Values may differ in length: the first round, which all have
+                     staged, tells how long each is, and so how many rounds there are.
+    reduce-scatter   each stages the others' shares, and reduces its own.
+
+Large values are scattered by messages, and broadcasts always are: a message may lend a large value where it lies, each of these bytes has
+one reader, and the root of a broadcast does not have to wait for the others.
+
+A round may begin when nobody needs what its staging area held before. So a member knows from the others' counters what it can do
+(`advance`). The ranks fix the order of additions, so all members get the same bits, each time.
+
+A result in a result area is in use as long as an array over it lives in some member. With each run, all members tell which areas they have
+released, and the first that all have released is taken.
+
+A member that has nothing to do yields its core for a moment, then sleeps until another wakes it. After `PATIENCE_S` it gives its
+thread back, to be woken by a message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.resources.collective_context import REDUCTIONS
+from .algorithms import Array, mean_of, result_of
+from .shared_buffer import ASLEEP, AWAKE, FLAT_BYTES, LINE, NOTIFY, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
+
+__all__ = [
+    "SharedMemoryGather",
+    "GatherList",
+    "SCATTER_BYTES",
+    "SharedMemoryReduceScatter",
+    "SharedMemoryAllReduce",
+    "has_plain_bytes",
+]
+
+
+class GatherList:
+    """A gather list: arrays of one type, read as one flat array without a copy.
+
+    Attributes:
+        size, dtype, nbytes: of all of them together.
+    """
+
+    __slots__ = ("_arrays", "dtype", "nbytes", "size")
+
+    def __init__(self, values: Sequence[Array]) -> None:
+        self._arrays = [np.ascontiguousarray(v).reshape(-1) for v in values]
+        self.dtype = self._arrays[0].dtype
+        self.size = sum([a.size for a in self._arrays])
+        self.nbytes = self.size * self.dtype.itemsize
+
+    def between(self, begin: int, end: int) -> Iterator[tuple[int, Array]]:
+        """The elements from `begin` to before `end`: parts of the arrays, each with its distance from `begin`."""
+        at = 0
+        for array in self._arrays:
+            first, last = max(begin - at, 0), min(end - at, array.size)
+            if first < last:
+                yield at + first - begin, array if last - first == array.size else array[first:last]
+            at += array.size
+            if at >= end:
+                return
+
+    def copy_to(self, place: Array, begin: int) -> None:
+        """Copy the elements from `begin` on to a flat array, until it is full."""
+        for at, part in self.between(begin, begin + place.size):
+            np.copyto(place[at : at + part.size], part)
+
+
+PATIENCE_S = 0.02  # a thread blocks for so long while no member makes progress
+YIELDS = 60  # before sleeping: about as long as a wake-up takes
+
+
+class SharedMemoryAllReduce:
+    """One member's share of one all-reduce in shared memory. `result`, a flat array, is there once `is_done`.
+
+    Args:
+        values: arrays of one type, which are reduced together.
+    """
+
+    has_result_areas = True  # whether results may lie on the buffer
+
+    def __init__(self, values: Sequence[Array], reduction: str) -> None:
+        self.result: Any = None
+        self.is_done = False
+        self._value, self._reduce, self._mean = GatherList(values), REDUCTIONS[reduction], reduction == "mean"
+        self._buffer: SharedBuffer | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of this member's value."""
+        return self._value.nbytes
+
+    def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
+        """It is this run's turn on the buffer."""
+        value = self._value
+        self._buffer, self._run, self._label = buffer, run, label
+        staging_bytes = buffer.layout.staging_bytes
+        self._flat = value.nbytes <= min(FLAT_BYTES, staging_bytes)
+        self._common = False
+        share = max(1, staging_bytes // buffer.size // LINE * LINE // value.dtype.itemsize)  # elements
+        self._per_round = value.size if self._flat else share * buffer.size
+        self._begin = buffer.rounds
+        self._end = self._begin + (1 if self._flat else -(-value.size // self._per_round))
+        self._staged = self._reduced = self._taken = self._begin
+        buffer.write_label(run, label)
+
+    def resume(self, stop: Callable[[], bool]) -> bool:
+        """As `drive`, after it gave up."""
+        assert self._buffer is not None
+        self._buffer.set_sleep_state(AWAKE)
+        return self.drive(stop)
+
+    def drive(self, stop: Callable[[], bool]) -> bool:
+        """Go on until it is done, `stop` says so, or nothing has happened for some time; whether it is done.
+
+        If not, the other members will wake this one by a message.
+
+        Raises:
+            InvalidArgumentError: another member's run is about something else.
+        """
+        buffer = self._buffer
+        assert buffer is not None
+        may_sleep = buffer.shared_memory.may_sleep
+        while True:
+            self.advance()
+            if self.is_done:
+                return True
+            if stop():
+                return False
+            if may_sleep() and self._wait(buffer):
+                continue
+            if not self.look():
+                return False
+            buffer.set_sleep_state(AWAKE)
+
+    def look(self) -> bool:
+        """Whether there is something to do. If not, the other members will wake this one by a message."""
+        if self._buffer is not None and not self.is_ready():
+            self._buffer.set_sleep_state(NOTIFY)
+        return self.is_ready()
+
+    def _wait(self, buffer: SharedBuffer) -> bool:
+        """Wait until there is something to do; False after some time in vain."""
+        for _ in range(YIELDS):
+            os.sched_yield()
+            if self.is_ready():
+                return True
+        until = time.monotonic() + PATIENCE_S
+        while not self.is_ready():
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            buffer.set_sleep_state(ASLEEP)
+            if not self.is_ready():
+                buffer.shared_memory.sleep(buffer.sleeps[buffer.rank], ASLEEP, left)
+            buffer.set_sleep_state(AWAKE)
+        return True
+
+    def advance(self) -> None:
+        """Do all that can be done now."""
+        while not self.is_done and self._step():
+            pass
+
+    def is_ready(self) -> bool:
+        """Whether there is something to do."""
+        return not self.expects()
+
+    def expects(self) -> set[int]:
+        """Ranks for which this one waits: none when it has something to do."""
+        buffer = self._buffer
+        if buffer is None or self.is_done:
+            return set()
+        ways = []
+        if self._may_stage():
+            ways.append(self._before_staging(buffer))
+        if self._reduced < self._staged:
+            ways.append(buffer.behind(STAGED, self._reduced + 1))
+        if self._taken < self._reduced:
+            ways.append(buffer.behind(REDUCED, self._taken + 1))
+        return set() if not all(ways) else set().union(*ways)
+
+    def _step(self) -> bool:
+        """Do one step. False: none is possible."""
+        buffer = self._buffer
+        assert buffer is not None
+        if self._reduced < self._staged and not buffer.behind(STAGED, self._reduced + 1):
+            if self._reduced == self._begin:
+                self._compare(buffer)
+            self._reduce_round(buffer)
+        elif self._taken < self._reduced and not buffer.behind(REDUCED, self._taken + 1):
+            self._take_round(buffer)
+        elif self._may_stage() and not self._before_staging(buffer):
+            self._stage_round(buffer)
+        else:
+            return False
+        return True
+
+    def _may_stage(self) -> bool:
+        """Whether a round is left to be staged, as far as this member is concerned."""
+        return self._staged < self._end and self._staged - self._taken < SLOTS
+
+    def _before_staging(self, buffer: SharedBuffer) -> list[int]:
+        """Ranks that may still need what is in the next round's place."""
+        before = self._staged - SLOTS
+        return buffer.behind(REDUCED if self._common and before >= self._begin else TAKEN, before + 1)
+
+    def _compare(self, buffer: SharedBuffer) -> None:
+        """Check that all members run the same, and choose where the result goes."""
+        free = self._check_labels(buffer)
+        if self._flat:
+            return
+        self._common = free > 0 and self._value.nbytes <= buffer.layout.area_bytes
+        if self._common:
+            self._out = buffer.area((free & -free).bit_length() - 1, self._value.size, self._value.dtype)
+        else:
+            self._out = result_of(self._value.size, self._value.dtype)
+
+    def _check_labels(self, buffer: SharedBuffer) -> int:
+        """Check that all members run the same. Gives the result areas that all have released, as bits."""
+        mine = self._run, self._label
+        free = -1
+        for r in range(buffer.size):
+            run, areas, label = buffer.read_label(r)
+            free &= areas
+            if (run, label) != mine:
+                raise InvalidArgumentError(None, None, _mismatch(buffer.rank, mine, r, (run, label)))
+        return free
+
+    def _bounds(self, number: int) -> list[int]:
+        """Where the ranks' shares of a round begin and end, in the value."""
+        buffer = self._buffer
+        assert buffer is not None
+        start = (number - self._begin) * self._per_round
+        count = min(self._per_round, self._value.size - start)
+        return [start + count * r // buffer.size for r in range(buffer.size + 1)]
+
+    def _stage_round(self, buffer: SharedBuffer) -> None:
+        number, value = self._staged, self._value
+        if self._flat:
+            value.copy_to(buffer.staging(number % SLOTS, buffer.rank, value.dtype, 0, value.size), 0)
+        else:
+            bounds = self._bounds(number)
+            first, own, after, last = bounds[0], bounds[buffer.rank], bounds[buffer.rank + 1], bounds[-1]
+            for begin, end in ((first, own), (after, last)):  # all but its own share
+                if begin < end:
+                    place = buffer.staging(number % SLOTS, buffer.rank, value.dtype, begin - first, end - begin)
+                    value.copy_to(place, begin)
+        self._has_staged(buffer)
+
+    def _has_staged(self, buffer: SharedBuffer) -> None:
+        self._staged += 1
+        buffer.advance(STAGED, self._staged)
+
+    def _reduce_round(self, buffer: SharedBuffer) -> None:
+        number, value = self._reduced, self._value
+        slot, dtype = number % SLOTS, value.dtype
+        self._reduced += 1
+        if self._flat:
+            parts = [buffer.staging(slot, r, dtype, 0, value.size) for r in range(buffer.size)]
+            self.result = self._reduced_to(np.empty(value.size, dtype), parts)
+            self._taken += 1
+            self._finish(buffer)
+            return
+        bounds = self._bounds(number)
+        begin, end = bounds[buffer.rank], bounds[buffer.rank + 1]
+        place = [buffer.staging(slot, r, dtype, begin - bounds[0], end - begin) for r in range(buffer.size)]
+        to = self._out[begin:end] if self._common else place[buffer.rank]
+        for at, part in value.between(begin, end):
+            piece = slice(at, at + part.size)
+            self._reduced_to(to[piece], [part if r == buffer.rank else p[piece] for r, p in enumerate(place)])
+        buffer.advance(REDUCED, self._reduced)
+        if not self._common:
+            np.copyto(self._out[begin:end], to)
+
+    def _reduced_to(self, out: Array, parts: Sequence[Array]) -> Array:
+        self._reduce(parts[0], parts[1], out=out)
+        for part in parts[2:]:
+            self._reduce(out, part, out=out)
+        if self._mean and out.dtype.kind == "f":
+            count = len(parts)
+            if count & (count - 1):
+                np.true_divide(out, count, out=out)
+            else:
+                np.multiply(out, out.dtype.type(1 / count), out=out)  # the same number, sooner
+        elif self._mean:
+            np.copyto(out, mean_of(out, len(parts)))
+        return out
+
+    def _take_round(self, buffer: SharedBuffer) -> None:
+        number = self._taken
+        if self._common:
+            self._taken += 1
+            if self._taken == self._end:
+                self.result = self._out
+                self._finish(buffer)
+            return
+        bounds = self._bounds(number)
+        for r in range(buffer.size):
+            if r != buffer.rank and bounds[r] < bounds[r + 1]:
+                count = bounds[r + 1] - bounds[r]
+                theirs = buffer.staging(number % SLOTS, r, self._out.dtype, bounds[r] - bounds[0], count)
+                np.copyto(self._out[bounds[r] : bounds[r + 1]], theirs)
+        self._taken += 1
+        self.result = self._out
+        self._round_taken(buffer)
+
+    def _round_taken(self, buffer: SharedBuffer) -> None:
+        """A round has been taken, perhaps the last."""
+        if self._taken == self._end:
+            self._finish(buffer)
+        else:
+            buffer.advance(TAKEN, self._taken)
+
+    def _finish(self, buffer: SharedBuffer) -> None:
+        buffer.rounds = self._end
+        buffer.runs += 1
+        buffer.words[buffer.rows[buffer.rank] + REDUCED] = self._reduced  # where nobody waited for that
+        self.is_done = True
+        buffer.advance(TAKEN, self._taken)
+
+
+def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int, bytes]) -> str:
+    if mine[1] == theirs[1]:
+        return f"member {rank} is at run {mine[0]}, but member {other} at run {theirs[0]}; all members must run the same program"
+    return (
+        f"member {rank} brings {_text(mine[1])}, but member {other} {_text(theirs[1])}; "
+        "all members must run the same program"
+    )
+
+
+def _text(label: bytes) -> str:
+    return label.rstrip(b"\0").decode(errors="replace")
+
+
+SCATTER_BYTES = 4 << 20  # for more, messages that lend the value are faster: measured with 1 and 16 MiB
+
+
+def has_plain_bytes(value: Array) -> bool:
+    """Whether shared memory can hold the elements: text and handles are Python objects."""
+    return not value.dtype.hasobject
+
+
+class _SingleWaitRounds(SharedMemoryAllReduce):
+    """Rounds with one wait: `_per_round` elements are staged and then taken by `_take_part`."""
+
+    has_result_areas = False
+
+    def __init__(self, value: Array, reduction: str = "sum") -> None:
+        super().__init__((value,), reduction)
+        self._flat_value, self._shape = np.ascontiguousarray(value).reshape(-1), value.shape
+
+    def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
+        """As `SharedMemoryAllReduce.start`."""
+        self._buffer, self._run, self._label = buffer, run, label
+        self._flat = self._common = False
+        self._per_round = self._room(buffer)
+        self._begin = buffer.rounds
+        self._end = self._begin + self._rounds(buffer)
+        self._staged = self._reduced = self._taken = self._begin
+        buffer.write_label(run, label, self._shape[0] if self._shape else 0)
+
+    def _room(self, buffer: SharedBuffer) -> int:
+        """How many elements of a value are staged in a round."""
+        return max(1, buffer.layout.staging_bytes // int(self._value.dtype.itemsize))
+
+    def _rounds(self, buffer: SharedBuffer) -> int:
+        """How many rounds there are, as far as this member knows."""
+        return max(1, -(-int(self._value.size) // int(self._per_round)))
+
+    def _compare(self, buffer: SharedBuffer) -> None:
+        self._check_labels(buffer)
+        self._make(buffer)
+
+    def _make(self, buffer: SharedBuffer) -> None:
+        """Allocate the result, now that the lengths of all values are known."""
+        raise NotImplementedError
+
+    def _reduce_round(self, buffer: SharedBuffer) -> None:
+        self._take_part(buffer, self._reduced - self._begin, self._part(buffer, self._reduced))
+        self._reduced += 1
+        self._taken += 1
+        self._round_taken(buffer)
+
+    def _part(self, buffer: SharedBuffer, number: int) -> Callable[[int, int, int], Array]:
+        """What a rank has staged in a round: a function of rank, first element and number of elements."""
+        slot, dtype = number % SLOTS, self._value.dtype
+        return lambda rank, start, count: buffer.staging(slot, rank, dtype, start, count)
+
+    def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
+        """Take what this member needs of a round. The first round is 0."""
+        raise NotImplementedError
+
+    def _span(self, number: int, size: int) -> tuple[int, int]:
+        """Where a round begins in a value of so many elements, and how many it has of it."""
+        begin = min(size, number * self._per_round)
+        return begin, min(self._per_round, size - begin)
+
+
+class SharedMemoryGather(_SingleWaitRounds):
+    """All members' values, joined along the first axis."""
+
+    def _make(self, buffer: SharedBuffer) -> None:
+        rows, inner = [buffer.read_length(r) for r in range(buffer.size)], math.prod(self._shape[1:])
+        self._starts = [sum(rows[:r]) * inner for r in range(buffer.size + 1)]
+        self._end = self._begin + max(1, -(-max(rows) * inner // self._per_round))
+        self._out = result_of(self._starts[-1], self._value.dtype)
+        self.result = self._out.reshape(sum(rows), *self._shape[1:])
+
+    def _stage_round(self, buffer: SharedBuffer) -> None:
+        begin, count = self._span(self._staged - self._begin, self._value.size)
+        if count:
+            place = self._part(buffer, self._staged)(buffer.rank, 0, count)
+            np.copyto(place, self._flat_value[begin : begin + count])
+        self._has_staged(buffer)
+
+    def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
+        for r in range(buffer.size):
+            start = self._starts[r]
+            begin, count = self._span(number, self._starts[r + 1] - start)
+            if count:
+                theirs = self._flat_value[begin : begin + count] if r == buffer.rank else part(r, 0, count)
+                np.copyto(self._out[start + begin : start + begin + count], theirs)
+
+
+class SharedMemoryReduceScatter(_SingleWaitRounds):
+    """This member's share of the rows of the reduced value."""
+
+    def __init__(self, value: Array, reduction: str, members: int) -> None:
+        super().__init__(value, reduction)
+        self._share = int(self._value.size) // members
+
+    def _room(self, buffer: SharedBuffer) -> int:
+        return max(1, buffer.layout.staging_bytes // buffer.size // LINE * LINE // int(self._value.dtype.itemsize))
+
+    def _rounds(self, buffer: SharedBuffer) -> int:
+        return max(1, -(-self._share // int(self._per_round)))
+
+    def _make(self, buffer: SharedBuffer) -> None:
+        self._out = result_of(self._share, self._value.dtype)
+        self.result = self._out.reshape(self._shape[0] // buffer.size, *self._shape[1:])
+
+    def _stage_round(self, buffer: SharedBuffer) -> None:
+        begin, count = self._span(self._staged - self._begin, self._share)
+        part = self._part(buffer, self._staged)
+        for r in range(buffer.size):
+            if r != buffer.rank and count:
+                at = r * self._share + begin
+                np.copyto(part(buffer.rank, r * self._per_round, count), self._flat_value[at : at + count])
+        self._has_staged(buffer)
+
+    def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
+        begin, count = self._span(number, self._share)
+        if not count:
+            return
+        at = buffer.rank * self._share + begin
+        parts = [
+            self._flat_value[at : at + count] if r == buffer.rank else part(r, buffer.rank * self._per_round, count)
+            for r in range(buffer.size)
+        ]
+        self._reduced_to(self._out[begin : begin + count], parts)

@@ -1,0 +1,186 @@
+"""Runs collectives in shared memory: the runs of an instance use its shared buffer one after the other.
+
+Members on one machine share a buffer for each instance (`shared_buffer.py`), if each task has one member. Before an instance's first run
+the members agree whether all can map a buffer (the handshake). Its runs then use the buffer in the order of their numbers. A run that
+waits for others for too long gives its thread back, and goes on when another member wakes it by a message. Without a buffer, each
+run goes by messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...graph.core.errors import OpError
+from ...graph.resources.async_request import Desk
+from .membership import HANDSHAKE_RUN, AnyRequest, BufferQueue, Membership, MessageRequest, SharedMemoryRequest
+from .membership_service import MembershipService, PeerMessenger, ended_early_error
+from .message_executor import MessageExecutor
+from .shared_buffer import BufferHandshake, BufferLayout, SharedBuffer, SharedMemory, label_of
+
+WAKE = "poke"
+"""The event of a wake-up message. The name is part of the protocol."""
+
+
+class SharedMemoryExecutor:
+    """Runs the members of one task that share buffers with members of other tasks.
+
+    Args:
+        memory: makes and maps shared memory. None: there is none.
+        coordinator: takes requests, and has the lock.
+    """
+
+    def __init__(
+        self, memory: SharedMemory | None, coordinator: Desk[AnyRequest], messenger: PeerMessenger,
+        service: MembershipService, messages: MessageExecutor,
+    ) -> None:  # fmt: skip
+        self._memory, self._coordinator = memory, coordinator
+        self._messenger, self._service, self._messages = messenger, service, messages
+
+    # --- kernels, without the lock ---------------------------------------------------------------------------------
+
+    def start(self, request: SharedMemoryRequest) -> Any:
+        """A run's result, or a request for it. It begins at once where the buffer is free."""
+        return self.go_on(request) if self._takes_buffer(request) else self._coordinator.ask(request)
+
+    def _takes_buffer(self, request: SharedMemoryRequest) -> bool:
+        """Give the buffer to a run if no other has it or waits for it, and the membership is well."""
+        queue, membership = request.queue, request.membership
+        with self._coordinator._lock:
+            if (
+                queue.buffer is None
+                or queue.current is not None
+                or queue.waiting
+                or membership.error
+                or membership.left
+            ):
+                return False
+            queue.current = request
+        return True
+
+    def go_on(self, request: SharedMemoryRequest) -> Any:
+        """Run as far as possible: the result, or a request for what to wait for next."""
+        membership, queue, algorithm = request.membership, request.queue, request.algorithm
+        buffer = queue.buffer
+        if buffer is None:
+            by_message = MessageRequest(
+                request.what, membership, request.key, request.make_algorithm(), request.signature, request.finish
+            )
+            return self._coordinator.ask(by_message)
+        try:
+            if request.has_begun:
+                is_done = algorithm.resume(lambda: membership.error is not None)
+            else:
+                request.has_begun = True
+                algorithm.start(buffer, request.key[1], label_of(request.signature))
+                is_done = algorithm.drive(lambda: membership.error is not None)
+        except BaseException as e:  # also KeyboardInterrupt: the other members must not wait for what will not come
+            error = ended_early_error(self._service.task, request)
+            if isinstance(e, OpError):
+                error = type(e)(None, None, f"{request.what}: {e.message}")
+            self._coordinator._do(lambda: self._service.fail(membership, error))
+            if isinstance(e, OpError):
+                raise error from None
+            raise
+        if not is_done:
+            return self._coordinator.ask(request.again())
+        with self._coordinator._lock:
+            queue.current = None
+            is_awaited = bool(queue.waiting)
+        if is_awaited:
+            self._coordinator._do(lambda: self._start_next(queue))
+        return request.finish(algorithm.result)
+
+    # --- under the lock --------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: SharedMemoryRequest) -> None:
+        """A run comes to its queue, or goes on waiting in the buffer for the other members."""
+        membership, queue = request.membership, request.queue
+        membership.in_memory[request.key] = request
+        if request.has_begun:
+            queue.current = request
+            self._look(request)
+            return
+        queue.waiting.append(request)
+        instance, _, rank = request.key
+        key = instance, HANDSHAKE_RUN, rank
+        if len(queue.waiting) == 1 and not queue.is_agreed and key not in membership.by_message:
+            algorithm = request.algorithm
+            exchange = BufferHandshake(
+                rank, len(membership.task_of), self._memory, algorithm.nbytes, algorithm.has_result_areas
+            )
+            self._messages.begin(
+                _HandshakeRequest(
+                    request.what, membership, key, exchange, request.finish, self._coordinator,
+                    lambda found: self._agreed(membership, queue, instance, rank, found),
+                )
+            )  # fmt: skip
+        self._start_next(queue)
+
+    def _agreed(
+        self, membership: Membership, queue: BufferQueue, instance: str, rank: int,
+        found: tuple[memoryview, BufferLayout] | None,
+    ) -> None:  # fmt: skip
+        """The members have agreed on a buffer, or that they have none."""
+        if found is not None:
+            assert self._memory is not None
+
+            def wake(to: int) -> None:
+                task = membership.task_of[to]
+                self._coordinator._do(lambda: self._messenger.send(task, WAKE, membership, instance=instance))
+
+            queue.buffer = SharedBuffer(self._memory, *found, rank, wake)
+        queue.is_agreed = True
+        self._start_next(queue)
+
+    def _start_next(self, queue: BufferQueue) -> None:
+        """Give the buffer to the earliest run. Without a buffer, let all runs go on."""
+        while queue.is_agreed and queue.current is None and queue.waiting:
+            request = min(queue.waiting, key=lambda r: r.key[1])
+            queue.waiting.remove(request)
+            if queue.buffer is not None:
+                queue.current = request
+            self._let_go_on(request)
+
+    def woken(self, membership: Membership, instance: str) -> None:
+        """Another member says that there is something to do in an instance's buffer."""
+        queue = membership.queues.get(instance)
+        request = queue.current if queue is not None else None
+        if request is not None and request.key in membership.in_memory:
+            self._look(request)
+
+    def look(self, membership: Membership) -> None:
+        """Look for something to do in all buffers of a membership: a wake-up may have been lost."""
+        for request in list(membership.in_memory.values()):
+            if request.has_begun:
+                self._look(request)
+
+    def _look(self, request: SharedMemoryRequest) -> None:
+        if request.algorithm.look():
+            self._let_go_on(request)
+
+    @staticmethod
+    def _let_go_on(request: SharedMemoryRequest) -> None:
+        del request.membership.in_memory[request.key]
+        request.answer()
+
+
+class _HandshakeRequest(MessageRequest):
+    """The members' agreement on a buffer. Nothing waits for its result; `agreed` is told."""
+
+    __slots__ = ("_agreed",)
+
+    def __init__(
+        self, what: str, membership: Membership, key: tuple[str, int, int], handshake: BufferHandshake,
+        finish: Callable[[Any], Any], coordinator: Desk[AnyRequest], agreed: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        super().__init__(what, membership, key, handshake, "board", finish)  # the signature is part of the protocol
+        self._desk, self._agreed = coordinator, agreed
+
+    def answer(self, value: Any = ()) -> None:
+        """The members have agreed."""
+        super().answer(value)
+        self._agreed(value)
+
+
+__all__ = ["WAKE", "SharedMemoryExecutor"]
