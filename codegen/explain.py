@@ -82,7 +82,7 @@ class KernelInfo:
 
             return source_of(*as_run(self.group)).text
         if isinstance(self.group, EpilogueKernel):
-            from .gpu.bind.gemm_epilogue import likely_source
+            from .gpu.select import likely_source
 
             return likely_source(self.group)
         from .gpu.emit.schedules import fused
@@ -397,7 +397,7 @@ def explain(
     done = rewrite(unit, wanted)
     if on_gpu:
         left, fusion, fired = fuse_for_gpu(done.unit, wanted)
-        from .gpu.horizontal_fusion import planned_updates
+        from .gpu.backend import planned_updates
 
         return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu, planned_updates(unit))
     left, fusion, fired = fuse_for_cpu(done.unit, wanted, small=small)

@@ -13,26 +13,34 @@ What runs where. Which values live in the GPU's memory, `residency` says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import Any
 
+from ...graph.core.errors import OpError
 from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ...graph.core.settings import setting
 from ...graph.core.shape import element_count
-from ...graph.resources.resource_manager import Context
+from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ..backend import ContextOf
 from ..fusion.epilogue import EpilogueKernel
 from ..ir.fused_kernel import FusedKernel
+from ..ir.partition import PartitionGraph, PartitionStep
 from ..ir.program import Kernel, Program
+from ..lower.lower import lower
 from ..reference import NumpyBackend
+from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
 from .fusion_passes import fuse_for_gpu
+from .gemm_epilogue import Apart, EdgedOnDevice
+from .graph_regions import with_stretches
+from .horizontal_fusion import joint_nodes, with_joint_updates
+from .ir import SM90
 from .kernels import FusedOnDevice, TemplateOnDevice
 from .residency import OnHost, OnShape, SmallOnHost, View, lives_on_device
-
-if TYPE_CHECKING:
-    from ..ir.partition import PartitionGraph, PartitionStep
+from .select import state_kernel, template_of
+from .transfers import with_crossings
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
 _OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
@@ -68,38 +76,31 @@ class CudaBackend:
         tf32: bool = False,
         tunes: bool = True,
     ) -> None:
-        self.device = device
+        self.gpu = GpuContext(device, check, tf32, tunes and bool(setting("DOVETAIL_AUTOTUNE")))
         self.peers = peers
         self.lends = lends
-        self.check = check
-        self.tf32 = tf32
-        self.tunes = tunes and bool(setting("DOVETAIL_AUTOTUNE"))
-        self.variables: dict[str, tuple[str, str]] = {}  # nodes that give a variable's place: its container and name
         self._host = NumpyBackend()
 
     def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
         """Steps with fused nodes among them, single ones included."""
-        return fuse_for_gpu(unit, self.rewrites, float8=self.device.target.has_float8)[1].steps
+        return fuse_for_gpu(unit, self.rewrites, float8=self.gpu.device.target.has_float8)[1].steps
 
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or from a template with those at its edges."""
         if isinstance(group, EpilogueKernel):
-            from .bind.gemm_epilogue import edged_kernel
-
-            return edged_kernel(self, group)
+            template = template_of(group.anchor, self.gpu.device.target, group.edges, self.gpu.tf32)
+            apart = Apart(self, group)
+            return apart if template is None else EdgedOnDevice(self.gpu, group, template, apart)
         tensors = (*group.inputs, *group.outputs)
         if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
             return SmallOnHost(self._host.fused(group, context_of))
-        return FusedOnDevice(self, group, context_of)
+        return FusedOnDevice(self.gpu, group, context_of)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """What runs a node that is not fused."""
-        from .select import template_of
-        from .variables import state_kernel
-
         plain = self._host.kernel(node, context)
         if context is not None and Trait.STATE_HANDLE in node.opdef.traits:
-            self.variables[node.name] = context.container, str(node.attrs.get("shared_name") or node.name)
+            self.gpu.variables[node.name] = context.container, str(node.attrs.get("shared_name") or node.name)
         if node.type in _PASSING or Trait.STATE_HANDLE in node.opdef.traits or not node.inputs:
             return plain
         if Trait.METADATA in node.opdef.traits:
@@ -112,17 +113,36 @@ class CudaBackend:
         if context is None and not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
             return SmallOnHost(plain)
         if context is not None:
-            return state_kernel(self, node, context, OnHost(plain)) or OnHost(plain)
-        template = template_of(node, self.device.target, tf32=self.tf32)
-        return OnHost(plain) if template is None else TemplateOnDevice(self, node, template, OnHost(plain))
+            return state_kernel(self.gpu, node, context, OnHost(plain)) or OnHost(plain)
+        template = template_of(node, self.gpu.device.target, tf32=self.gpu.tf32)
+        return OnHost(plain) if template is None else TemplateOnDevice(self.gpu, node, template, OnHost(plain))
 
     def finish(self, program: Program) -> Program:
         """The program with copies where tensors arrive and leave, and long stretches of launches as graphs."""
-        from .graph_regions import with_stretches
-        from .horizontal_fusion import with_joint_updates
-        from .transfers import with_crossings
+        program = with_crossings(program, self.gpu.device, self.peers, self.lends)
+        if not self.gpu.check:
+            program = with_joint_updates(program, self.gpu)
+        return (
+            with_stretches(program, self.gpu.device)
+            if setting("DOVETAIL_CUDA_GRAPHS") and not self.gpu.check
+            else program
+        )
 
-        program = with_crossings(program, self.device, self.peers, self.lends)
-        if not self.check:
-            program = with_joint_updates(program, self)
-        return with_stretches(program, self.device) if setting("DOVETAIL_CUDA_GRAPHS") and not self.check else program
+
+def planned_updates(unit: PartitionGraph) -> tuple[tuple[str, ...], ...]:
+    """The updates of a unit that one launch each does for several variables: names of their nodes.
+
+    Nothing is compiled, and no GPU is needed. A unit that cannot be made a program as it is (a placeholder is not fed) has none.
+    """
+    nowhere: Any = SimpleNamespace(target=SM90)
+    backend = CudaBackend(nowhere)
+    resources, session = Resources(), SessionState(None)
+
+    def context_of(node: Node) -> Context:
+        return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
+
+    try:
+        program = with_joint_updates(lower(unit, backend, context_of), backend.gpu)
+    except OpError:
+        return ()
+    return tuple(joint_nodes(program.instructions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +16,13 @@ from ...graph.core.graph import Node
 from ...graph.ops.state.collectives import are_gpus, collective_call
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel
+from .context import GpuContext
 from .driver import nccl
 from .driver.api import bindings, check
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.nccl import BYTES, REDUCTIONS, TYPES
 from .driver.streams import Event
-
-if TYPE_CHECKING:
-    from .backend import CudaBackend
 
 _Call = Callable[[Any, Any, int, Sequence[int]], Any]
 
@@ -36,7 +34,7 @@ class _Job:
         self.ready, self.arrays, self.call = ready, arrays, call
 
 
-def collective_kernel(backend: CudaBackend, node: Node, context: Context) -> Kernel | None:
+def collective_kernel(gpu: GpuContext, node: Node, context: Context) -> Kernel | None:
     """The kernel of a collective whose members are GPUs; None: of any other node."""
     kinds: dict[str, type[_Collective]] = {
         "CollectiveReduce": _Reduce,
@@ -51,7 +49,7 @@ def collective_kernel(backend: CudaBackend, node: Node, context: Context) -> Ker
         or node.attrs.get("way", "auto") not in ("auto", "nccl")
     ):
         return None
-    return kind(backend, node, context)
+    return kind(gpu, node, context)
 
 
 class _Collective:
@@ -60,8 +58,8 @@ class _Collective:
     what = ""
     returns_at_once = True  # and belongs between the kernels that were launched before it and after it
 
-    def __init__(self, backend: CudaBackend, node: Node, context: Context) -> None:
-        self.device: Device = backend.device
+    def __init__(self, gpu: GpuContext, node: Node, context: Context) -> None:
+        self.device: Device = gpu.device
         self.attrs: dict[str, Any] = dict(node.attrs)
         self.context, self.label = context, node.name
 

@@ -19,24 +19,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
-from ...graph.core.errors import OpError
-from ...graph.core.graph import Node
-from ...graph.resources.resource_manager import Context, Resources, SessionState, VariableState
+from ...graph.resources.resource_manager import VariableState
 from ..backend import NodeError
-from ..ir.partition import PartitionGraph
 from ..ir.program import Call, Instruction, Loop, Program
-from ..lower.lower import lower
-from .backend import CudaBackend
+from .context import GpuContext
 from .driver.array import DeviceArray
 from .driver.launch import RoutineOnDevice
-from .ir import SM90
 from .kernels import OnDevice, loaded_kernel
+from .optimizer import Update
 from .residency import OnShape, SmallOnHost, View, on_device
 from .templates.multi_tensor import MOST, several, sizes_of
-from .variables import Update, all_held_alone, held_alone, pointer_of
+from .variables import all_held_alone, held_alone, pointer_of
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
@@ -46,43 +41,25 @@ _HARMLESS = (OnDevice, OnShape, View, SmallOnHost)
 _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"))
 
 
-def with_joint_updates(program: Program, backend: CudaBackend) -> Program:
+def with_joint_updates(program: Program, gpu: GpuContext) -> Program:
     """The program with one launch in the place of several updates, inside loops too."""
-    return replace(program, instructions=tuple(_joined(program.instructions, backend)))
+    return replace(program, instructions=tuple(_joined(program.instructions, gpu)))
 
 
-def planned_updates(unit: PartitionGraph) -> tuple[tuple[str, ...], ...]:
-    """The updates of a unit that one launch each does for several variables: names of their nodes.
-
-    Nothing is compiled, and no GPU is needed. A unit that cannot be made a program as it is (a placeholder is not fed) has none.
-    """
-    nowhere: Any = SimpleNamespace(target=SM90)
-    backend = CudaBackend(nowhere)
-    resources, session = Resources(), SessionState(None)
-
-    def context_of(node: Node) -> Context:
-        return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
-
-    try:
-        program = with_joint_updates(lower(unit, backend, context_of), backend)
-    except OpError:
-        return ()
-    return tuple(_joint_nodes(program.instructions))
-
-
-def _joint_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
+def joint_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
+    """For each launch that does several updates: the names of their nodes."""
     for step in instructions:
         if isinstance(step, Loop):
-            yield from _joint_nodes((*step.head, *step.body))
+            yield from joint_nodes((*step.head, *step.body))
         elif isinstance(step, Call) and isinstance(step.kernel, JointUpdate):
             yield step.nodes
 
 
-def _joined(instructions: Iterable[Instruction], backend: CudaBackend) -> list[Instruction]:
-    gathering = _Gathering(backend)
+def _joined(instructions: Iterable[Instruction], gpu: GpuContext) -> list[Instruction]:
+    gathering = _Gathering(gpu)
     for step in instructions:
         if isinstance(step, Loop):
-            step = replace(step, head=tuple(_joined(step.head, backend)), body=tuple(_joined(step.body, backend)))
+            step = replace(step, head=tuple(_joined(step.head, gpu)), body=tuple(_joined(step.body, gpu)))
         gathering.add(step)
     gathering.put_down()
     return gathering.out
@@ -102,7 +79,7 @@ class _Gathering:
         versions: how often each variable was changed. epoch: changes whose variables are not known.
     """
 
-    backend: CudaBackend
+    gpu: GpuContext
     out: list[Instruction] = field(default_factory=list)
     pending: list[Call] = field(default_factory=list)
     rule: Any = None
@@ -134,8 +111,8 @@ class _Gathering:
 
     def note(self, call: Call) -> None:
         """What the slots hold that a call sets."""
-        if call.op in _HANDLES and call.node in self.backend.variables:
-            self.variables[call.outputs[0]] = self.backend.variables[call.node]
+        if call.op in _HANDLES and call.node in self.gpu.variables:
+            self.variables[call.outputs[0]] = self.gpu.variables[call.node]
         elif call.op in _READS and call.inputs[0] in self.variables:
             which = self.variables[call.inputs[0]]
             self.reads[call.outputs[0]] = which, self.versions.get(which, 0), self.epoch
@@ -197,7 +174,7 @@ class _Gathering:
         for call, kernel in zip(pending, kernels, strict=True):
             inputs += [slot for i, slot in enumerate(call.inputs) if i not in kernel.shared]
         outputs = tuple(slot for c in pending for slot in c.outputs)
-        joint = JointUpdate(self.backend, kernels)
+        joint = JointUpdate(self.gpu, kernels)
         names = tuple(name for c in pending for name in c.nodes or (c.node,))
         op = f"{len(pending)} x {last.op}"
         self.out.append(Call(joint, tuple(inputs), outputs, tuple(frees), last.node, op, last.origin, names))
@@ -210,9 +187,9 @@ class JointUpdate(OnDevice):
     be (not initialised, another shape), or two turn out to be of one variable, they run one after the other.
     """
 
-    def __init__(self, backend: CudaBackend, updates: Sequence[Update]) -> None:
+    def __init__(self, gpu: GpuContext, updates: Sequence[Update]) -> None:
         first = updates[0]
-        super().__init__(backend, updates[-1].label, len(first.shared), range(len(first.shared)), _no_fallback)
+        super().__init__(gpu, updates[-1].label, len(first.shared), range(len(first.shared)), _no_fallback)
         self.updates = tuple(updates)
         self.loops = first.loops
         self.shared = first.shared

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel
 from ..reference import NumpyBackend, one_by_one
 from .autotune import fastest
+from .bind.template import Choice, Template
+from .context import GpuContext
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.launch import KernelOnDevice, NotSuitableError, RoutineOnDevice
@@ -38,30 +40,8 @@ from .ir import Routine, TritonKernel
 from .residency import OnHost, on_host, value_on
 from .toolchain import compile
 
-if TYPE_CHECKING:
-    from .backend import CudaBackend
-    from .select import Template
-
 logger = logging.getLogger(__name__)
 SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What can be launched for inputs of certain shapes.
-
-    Attributes:
-        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do, which may have a `name`
-            that tells them apart, and `routines` that must be compiled for them.
-        sizes: what a launch calls them.
-        outputs: shape and type of each.
-        results: how many of these are the node's; the others are by-products. 0: all.
-    """
-
-    candidates: Sequence[Routine | Callable[[Sequence[int]], None]]
-    sizes: Mapping[str, int]
-    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
-    results: int = 0
 
 
 @dataclass(slots=True)
@@ -79,24 +59,22 @@ class OnDevice:
     Subclasses say what there is to launch in `choose`.
 
     Args:
-        backend: for the device.
+        gpu: the device, and how its kernels run.
         label: the node's name, for errors when memory runs out.
         constants: positions of inputs that never change: they are copied to the device once.
         fallback: what runs when `choose` gives None.
     """
 
-    def __init__(
-        self, backend: CudaBackend, label: str, inputs: int, constants: Sequence[int], fallback: Kernel
-    ) -> None:
-        self.backend = backend
-        self.device = backend.device
+    def __init__(self, gpu: GpuContext, label: str, inputs: int, constants: Sequence[int], fallback: Kernel) -> None:
+        self.gpu = gpu
+        self.device = gpu.device
         self.label = label
         self.fallback = fallback
         self._loaded = inputs
         self._constants: dict[int, tuple[Any, DeviceArray] | None] = dict.fromkeys(constants)
         self._ready: dict[Any, _Ready | None] = {}
         self._has_others = False
-        self.checked = backend.check
+        self.checked = gpu.check
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
@@ -170,7 +148,7 @@ class OnDevice:
         device = self.device
         runs: list[Callable[..., None]] = []
         names: list[str] = []
-        tuned = self.backend.tunes
+        tuned = self.gpu.tunes
         wanted = choice.candidates if tuned else choice.candidates[:1]
         compile_missing(
             device, [r for c in wanted for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
@@ -234,9 +212,9 @@ def hash_of(kernel: TritonKernel) -> str:
 class FusedOnDevice(OnDevice):
     """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
 
-    def __init__(self, backend: CudaBackend, group: FusedKernel, context_of: ContextOf | None = None) -> None:
+    def __init__(self, gpu: GpuContext, group: FusedKernel, context_of: ContextOf | None = None) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
-        super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
+        super().__init__(gpu, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
         self.group = group
         self._reference = one_by_one(
             NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of
@@ -286,7 +264,7 @@ class FusedOnDevice(OnDevice):
                     grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
                 except NotFusibleError:
                     continue  # what lies inside may have its axes in another order than results have
-                kernel = FusedOnDevice(self.backend, grown, self._context_of)
+                kernel = FusedOnDevice(self.gpu, grown, self._context_of)
                 kernel.checked = False
                 values = [at[t] for t in (*grown.inputs, *grown.shapes)]
                 mine, theirs = np.asarray(OnDevice.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
@@ -318,12 +296,12 @@ class FusedOnDevice(OnDevice):
 class TemplateOnDevice(OnDevice):
     """A node that a template runs."""
 
-    def __init__(self, backend: CudaBackend, node: Node, template: Template, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, template: Template, fallback: OnHost) -> None:
         order = template.order or tuple(range(len(node.inputs)))
         constants = [i for i, at in enumerate(order) if node.inputs[at].op.type == "Const"]
         back = [order.index(i) for i in range(len(order))]
         super().__init__(
-            backend, node.name, template.inputs, constants, lambda *inputs: fallback(*[inputs[i] for i in back])
+            gpu, node.name, template.inputs, constants, lambda *inputs: fallback(*[inputs[i] for i in back])
         )
         self.template = template
         self._order = None if order == tuple(range(len(order))) else order

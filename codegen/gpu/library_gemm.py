@@ -13,21 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ...graph.core.dtypes import FLOAT8, DType, float32
 from ..fusion.epilogue import EpilogueKernel, tile_of
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import Value
+from .context import GpuContext
 from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
 from .driver.launch import RoutineOnDevice
 from .ir import Routine
-from .kernels import hash_of, loaded_kernel
+from .kernels import FusedOnDevice, hash_of, loaded_kernel
 from .templates.epilogue import Edge
-
-if TYPE_CHECKING:
-    from .backend import CudaBackend
 
 Shape = tuple[int, ...]
 ALGORITHMS = 2  # of the library's, that are measured with kernels around them
@@ -38,7 +35,7 @@ class Piece:
     """A kernel at an edge, as a launch of its own.
 
     Args:
-        backend: for the device.
+        gpu: the device, and how its kernels run.
         kernel: the work.
         tile: the position of the operand, or of the product, among its inputs.
         shapes: of its inputs.
@@ -50,22 +47,20 @@ class Piece:
 
     def __init__(
         self,
-        backend: CudaBackend,
+        gpu: GpuContext,
         kernel: FusedKernel,
         tile: int,
         shapes: Sequence[Shape],
         told: Sequence[Sequence[int]],
     ) -> None:
-        from .kernels import FusedOnDevice
-
-        choice = FusedOnDevice(backend, kernel).choose(shapes, told)
+        choice = FusedOnDevice(gpu, kernel).choose(shapes, told)
         routine = None if choice is None else choice.candidates[0]
         if choice is None or not isinstance(routine, Routine):
             raise ValueError("no kernel for these shapes")
         self.routine = routine
         self.beside = len(shapes) - 1
         self.bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in choice.outputs)
-        self._device, self._tile = backend.device, tile
+        self._device, self._tile = gpu.device, tile
         self._sizes, self._outputs = choice.sizes, len(choice.outputs)
         self._ready: RoutineOnDevice | None = None
 
@@ -146,28 +141,28 @@ class Wanted:
     told: Sequence[Sequence[Sequence[int]]]
 
 
-def around_library(backend: CudaBackend, wanted: Wanted) -> list[AroundLibrary]:
+def around_library(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
     """The library's candidates for a joined step; none where it is missing or has nothing for it."""
-    if not is_there(backend.device):
+    if not is_there(gpu.device):
         return []
     try:
-        return _around(backend, wanted)
+        return _around(gpu, wanted)
     except ValueError:
         return []  # the parts say what is wrong
 
 
-def _around(backend: CudaBackend, wanted: Wanted) -> list[AroundLibrary]:
-    group, product, device = wanted.group, wanted.product, backend.device
+def _around(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
+    group, product, device = wanted.group, wanted.product, gpu.device
     kernels, edges = (*group.before, group.behind), group.edges
     before: list[Piece | None] = [None, None]
     narrow = [_stored_narrow(edge) for edge in edges[:2]]
-    if backend.device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
+    if gpu.device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
         product = replace(product, types=(narrow[0], narrow[1]))
     else:
         for i in range(2):
             kernel, edge = kernels[i], edges[i]
             if kernel is not None and edge is not None:
-                before[i] = _piece(backend, kernel, edge, wanted.operands[i], wanted.beside[i], wanted.told[i])
+                before[i] = _piece(gpu, kernel, edge, wanted.operands[i], wanted.beside[i], wanted.told[i])
     behind, last = group.behind, edges[2]
     scratch, result = 0, product.result
     out = []
@@ -178,14 +173,14 @@ def _around(backend: CudaBackend, wanted: Wanted) -> list[AroundLibrary]:
             out += [AroundLibrary(device, p, before, None, 0) for p in found[:ALGORITHMS]]
         if result.size == 2:
             behind, result = widened(behind, tile_of(behind, last)), float32
-        piece = _piece(backend, behind, last, wanted.tile, wanted.beside[2], wanted.told[2])
+        piece = _piece(gpu, behind, last, wanted.tile, wanted.beside[2], wanted.told[2])
         scratch = math.prod(wanted.tile) * result.size
     found = library_products(device, replace(product, result=result))
     return out + [AroundLibrary(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
 
 
 def _piece(
-    backend: CudaBackend,
+    gpu: GpuContext,
     kernel: FusedKernel,
     edge: Edge,
     tile: Shape,
@@ -193,7 +188,7 @@ def _piece(
     told: Sequence[Sequence[int]],
 ) -> Piece:
     at = tile_of(kernel, edge)
-    return Piece(backend, kernel, at, [*beside[:at], tile, *beside[at:]], told)
+    return Piece(gpu, kernel, at, [*beside[:at], tile, *beside[at:]], told)
 
 
 def _stored_narrow(edge: Edge | None) -> DType | None:

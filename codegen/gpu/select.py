@@ -1,46 +1,55 @@
-"""Which nodes have a template, and what it takes: the way from a node to the kernels of `triton_templates`.
+"""Which kernel runs a node: the tables of templates, and of ops that have state.
 
 A template of a node says, for the shapes of its inputs, which routines could do its work, what their sizes are, and which outputs
-they write. Everything that depends on the node alone is looked at when the template is made; a node that it cannot do has none,
+they write (`bind`). Everything that depends on the node alone is looked at when the template is made; a node that it cannot do has none,
 and runs on the host.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ...graph.core.dtypes import FLOAT8, DType
 from ...graph.core.graph import Node
-from ...graph.core.settings import setting
-from .driver.cublaslt import Product, library_products
-from .driver.device import Device
-from .ir import Routine, Target, triton_type
-from .kernels import Choice
-from .templates.epilogue import Edge, plain
-from .templates.gemm import added, matmul, product_sizes
-from .templates.transpose import transposition, transposition_sizes
+from ...graph.resources.resource_manager import Context
+from ..fusion.epilogue import EpilogueKernel, operands_of
+from ..fusion.legality import SUPPORTED
+from ..fusion.optimizer_loops import update_of
+from ..ir.program import Kernel
+from .bind.attention import ATTENTION_MAKERS
+from .bind.conv import IMAGE_MAKERS, convolution_with_edge
+from .bind.copy import COPY_MAKERS
+from .bind.gemm import PRODUCTS, product_template
+from .bind.rows import ROW_MAKERS
+from .bind.scatter import SCATTER_MAKERS
+from .bind.template import Template
+from .collectives import collective_kernel
+from .context import GpuContext
+from .ir import SM90, Routine, Target
+from .optimizer import Update
+from .random import DRAWS, RandomOnDevice, StreamOnDevice
+from .residency import OnHost
+from .sparse import rows_kernel
+from .templates.epilogue import Edge
+from .variables import Assign
 
-_MOST_CANDIDATES = 6  # of one template: each is compiled once per machine, which takes up to a second
+_MULTIPLYING = (
+    PRODUCTS
+    | {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+    | {"Attention", "AttentionWithSums", "AttentionGrad"}
+)
+"""Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
+_ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
-@dataclass(slots=True)
-class Template:
-    """How one node runs.
-
-    Attributes:
-        inputs: how many of the node's inputs are loaded; the others are only looked at.
-        choose: (device, shapes of the loaded inputs, values of the others) -> what to launch, or None.
-        order: the node's inputs in the order that the others follow: first those that are loaded. None: their own.
-    """
-
-    inputs: int
-    choose: Callable[[Device, Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]
-    order: tuple[int, ...] | None = None
+_MAKERS: dict[str, Callable[..., Template]] = {
+    **dict.fromkeys(PRODUCTS, product_template),
+    **ATTENTION_MAKERS,
+    **COPY_MAKERS,
+    **IMAGE_MAKERS,
+    **ROW_MAKERS,
+    **SCATTER_MAKERS,
+}
 
 
 def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), tf32: bool = False) -> Template | None:
@@ -50,27 +59,11 @@ def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), t
     comes behind the inputs of a launch; of what it writes, the template's choice tells nothing. `tf32`: products of float32 may be made
     from 10 bits of each factor's fraction.
     """
-    from .bind.attention import ATTENTION_MAKERS
-    from .bind.conv import IMAGE_MAKERS, convolution_with_edge
-    from .bind.copy import BOX_MAKERS
-    from .bind.reduce import REDUCTION_MAKERS
-    from .bind.rows import ROW_MAKERS
-    from .bind.scatter import SCATTER_MAKERS
-
-    tables: tuple[Mapping[str, Callable[..., Template]], ...] = (
-        _MAKERS,
-        ATTENTION_MAKERS,
-        BOX_MAKERS,
-        IMAGE_MAKERS,
-        REDUCTION_MAKERS,
-        ROW_MAKERS,
-        SCATTER_MAKERS,
-    )
-    make = next((m[node.type] for m in tables if node.type in m), None)
+    make = _MAKERS.get(node.type)
     try:
         if any(edges):
             if node.type in PRODUCTS:
-                return _product(node, target, edges, tf32=tf32)
+                return product_template(node, target, edges, tf32=tf32)
             return convolution_with_edge(node, target, edges[-1], tf32)
         if make is None:
             return None
@@ -79,159 +72,45 @@ def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), t
         return None
 
 
-# --- matrix products -------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Product:
-    """MatMul and BatchMatMul."""
-
-    node: Node
-    target: Target
-    transpose_a: bool
-    transpose_b: bool
-    batched: bool
-    edges: Sequence[Edge | None] = (None, None, None)
-    tf32: bool = False
-    found: dict[Any, Sequence[Routine]] = field(default_factory=dict)
-
-    @property
-    def stored(self) -> list[DType]:
-        """Types of the operands in memory."""
-        given = zip(self.node.inputs, self.edges[:2], strict=True)
-        return [t.dtype.base if e is None else e.loops.loads[0].dtype for t, e in given]
-
-    @property
-    def rounding(self) -> Edge:
-        """The result in the node's type."""
-        dtype = self.node.outputs[0].dtype.base
-        return plain(dtype, 3 if self.batched else 2, computed=added(dtype))
-
-    def routines(self, known: Mapping[str, int]) -> Sequence[Routine]:
-        """Ways to cut the product, for sizes of which these facts hold."""
-        key = tuple(sorted(known.items()))
-        if key not in self.found:
-            a, b = self.stored
-            before_a, before_b, behind = self.edges
-            if self.target.has_float8 and self.node.outputs[0].dtype.base.size == 2:
-                narrow_a, narrow_b = narrowed(before_a), narrowed(before_b)
-                if narrow_a is not None and narrow_b is not None:
-                    (before_a,), (before_b,) = narrow_a, narrow_b
-            self.found[key] = matmul(
-                a, b, target=self.target, transpose_a=self.transpose_a, transpose_b=self.transpose_b, batched=self.batched,
-                prologue_a=before_a, prologue_b=before_b, epilogue=behind or self.rounding, tf32=self.tf32, known=known,
-            )[:_MOST_CANDIDATES]  # fmt: skip
-        return self.found[key]
-
-    def choose(self, device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """Tiles for these sizes."""
-        a, b = (s[:-2] for s in shapes)
-        counts = math.prod(a), math.prod(b)
-        if a != b and (1 not in counts or any(self.edges[:2])):
-            return (
-                None  # stacks that are broadcast along some axes only; work before an operand looks at the whole stack
-            )
-        stack = np.broadcast_shapes(a, b)
-        flat = [(count, *s[-2:]) for count, s in zip(counts, shapes, strict=True)] if self.batched else shapes
-        sizes = product_sizes(flat[0], flat[1], self.transpose_a, self.transpose_b)
-        if not all(sizes[n] for n in ("m", "n", "k", "batch")):
+def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: OnHost) -> Kernel | None:
+    """The kernel of a node that changes variables, draws random numbers, or meets others; None: it has none for GPUs."""
+    found = collective_kernel(gpu, node, context)
+    if found is not None:
+        return found
+    if node.type in _ASSIGNS:
+        return Assign(gpu, node, context, fallback)
+    rows = rows_kernel(gpu, node, fallback)
+    if rows is not None:
+        return rows
+    if node.type == "RandomStream":
+        return StreamOnDevice(gpu.device, node, fallback.kernel)
+    if node.type in DRAWS:
+        try:
+            return RandomOnDevice(gpu.device, node, context, fallback)
+        except ValueError:  # not this type
             return None
-        known = {n: sizes[n] for n in ("m", "n", "k", "batch")}
-        dtype = self.node.outputs[0].dtype.base
-        candidates: list[Routine | Callable[[Sequence[int]], None]] = list(self.routines(known))
-        if not any(self.edges) and setting("DOVETAIL_AUTOTUNE"):
-            candidates += library_products(device, library_product(self.node, sizes, self.tf32))
-        return Choice(candidates, sizes, [((*stack, sizes["m"], sizes["n"]), dtype.np)])
-
-
-def _transposed(node: Node) -> tuple[bool, bool]:
-    """Whether each operand of a product lies transposed."""
-    names = (("transpose_a", "adj_x"), ("transpose_b", "adj_y"))
-    a, b = (any(bool(node.attrs.get(name)) for name in pair) for pair in names)
-    return a, b
-
-
-def library_product(node: Node, sizes: Mapping[str, int], tf32: bool) -> Product:
-    """A product as NVIDIA's library is asked for it, in the node's type."""
-    m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
-    dtype = node.outputs[0].dtype.base
-    return Product((dtype, dtype), dtype, (m, n, k, batch), _transposed(node), (sizes["a_step"], sizes["b_step"]), tf32)
-
-
-def narrowed(edge: Edge | None) -> tuple[Edge | None] | None:
-    """The work before an operand that ends with a float8 made wider, without that last step; None in it: there is no other step.
-
-    None: it does not end so.
-    """
-    if edge is None or len(edge.loops.stores) != 1:
+    updated = update_of(node)
+    if updated is None:
         return None
-    (store,) = edge.loops.stores
-    last = edge.loops.values[store.value]
-    if last.op != "cast" or edge.loops.values[last.args[0]].dtype not in FLOAT8:
+    loops, places, gradient = updated
+    dtype = node.inputs[gradient].dtype.base
+    if not dtype.is_floating or dtype not in SUPPORTED:
         return None
-    if edge.loops.values[last.args[0]].op == "load":
-        return (None,)
-    return (Edge(replace(edge.loops, stores=(replace(store, value=last.args[0]),)), edge.axes),)
+    return Update(gpu, node, places, gradient, loops, fallback)
 
 
-PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
-_MULTIPLYING = (
-    PRODUCTS
-    | {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
-    | {"Attention", "AttentionWithSums", "AttentionGrad"}
-)
-"""Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
-
-
-def _product(
-    node: Node, target: Target, edges: Sequence[Edge | None] = (None, None, None), *, tf32: bool = False
-) -> Template:
-    a, b = node.inputs
-    if a.dtype.base is not b.dtype.base or node.outputs[0].dtype.base is not a.dtype.base:
-        raise ValueError("one type only")
-    product = _Product(
-        node,
-        target,
-        *_transposed(node),
-        node.type != "MatMul",
-        edges,
-        tf32,
+def likely_source(group: EpilogueKernel) -> str:
+    """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024), on an H100."""
+    template = template_of(group.anchor, SM90, group.edges)
+    if template is None:
+        return f"no kernel for {group.anchor.type} of these types: its parts run one by one"
+    shapes = [tuple(1024 if d is None else d for d in t.dims or ()) for t in operands_of(group.anchor)[0]]
+    looked = [tuple(1024 if d is None else d for d in group.anchor.outputs[0].dims or ())] * len(
+        operands_of(group.anchor)[1]
     )
-    product.routines({})  # ValueError for a type that no kernel multiplies
-    return Template(2, product.choose)
-
-
-# --- order of axes ---------------------------------------------------------------------------------------------------
-
-
-def _transpose(node: Node, target: Target) -> Template:
-    dtype = node.inputs[0].dtype.base
-    triton_type(dtype.name)  # KeyError for what kernels cannot have
-
-    def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        (shape,), (order,) = shapes, others
-        rank = len(shape)
-        if sorted(a % rank if rank else a for a in order) != list(range(rank)) or 0 in shape:
-            return None
-        order = [a % rank for a in order]
-        sizes = transposition_sizes(shape, order)
-        if any(n >= 1 << 31 for n in sizes.values()):
-            return None
-        made = [(tuple(shape[a] for a in order), dtype.np)]
-        if not sizes:
-            return Choice([copied(device, math.prod(shape) * dtype.size)], {}, made)
-        return Choice(transposition(dtype, sizes), sizes, made)
-
-    return Template(1, choose)
-
-
-def copied(device: Device, count: int) -> Callable[[Sequence[int]], None]:
-    """A copy of so many bytes as a candidate."""
-    return lambda addresses: device.copy_bytes(addresses[1], addresses[0], count)
-
-
-_MAKERS: dict[str, Callable[..., Template]] = {
-    "MatMul": _product,
-    "BatchMatMulV2": _product,
-    "Transpose": _transpose,
-}
+    nowhere: Any = None  # what takes edges does not ask the device
+    choice = template.choose(nowhere, shapes, looked)
+    if choice is None:
+        return "sizes that are not known yet decide"
+    first = choice.candidates[0]
+    return "\n\n".join(launch.kernel.text for launch in first.launches) if isinstance(first, Routine) else str(first)

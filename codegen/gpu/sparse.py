@@ -8,9 +8,8 @@ the update is the dense one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,66 +20,45 @@ from ...graph.resources.resource_manager import VariableState
 from ..fusion.legality import SUPPORTED, NotFusibleError
 from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
 from ..fusion.table_loops import kept_in
-from .backend import CudaBackend
 from .bind.scatter import MOST_UPDATES, fits, slices_of
+from .bind.template import Choice
+from .context import GpuContext
 from .driver.array import DeviceArray
-from .driver.device import Device
 from .driver.launch import RoutineOnDevice
 from .ir import Routine, triton_type
-from .kernels import Choice, OnDevice, loaded_kernel
-from .residency import lives_on_device, on_device, value_on
+from .kernels import OnDevice, loaded_kernel
+from .optimizer import Update
+from .residency import OnHost, lives_on_device, value_on
 from .templates.gather import check_segment_sum, gather, segment_sum
 from .templates.scatter import check_scatter, launch_sizes, scatter
 from .templates.sparse_optimizer import sparse_update
-from .variables import Update, compare_places, copies, held_alone, pointer_of
-
-if TYPE_CHECKING:
-    from .residency import OnHost
+from .variables import compare_places, copies, partly_changed
 
 Shape = tuple[int, ...]
 
 
-def rows_kernel(backend: CudaBackend, node: Node, fallback: OnHost) -> OnDevice | None:
+def rows_kernel(gpu: GpuContext, node: Node, fallback: OnHost) -> OnDevice | None:
     """The kernel of a node that picks, or changes, rows of variables; None where there is none."""
     name = node.type.removeprefix("Resource")
     try:
         if name == "Gather":
-            return GatherRows(backend, node, fallback)
+            return GatherRows(gpu, node, fallback)
         if name.startswith("Scatter"):
-            return Scatter(backend, node, fallback)
+            return Scatter(gpu, node, fallback)
         if name.startswith("SparseApply"):
             rule = RULES[name.removeprefix("SparseApply")]
-            return (DecayingUpdate if rule.decays else SparseUpdate)(backend, node, fallback)
+            return (DecayingUpdate if rule.decays else SparseUpdate)(gpu, node, fallback)
     except (ValueError, KeyError, NotFusibleError):  # not these types
         return None
     return None
 
 
-@contextmanager
-def partly_changed(device: Device, states: Sequence[VariableState]) -> Iterator[list[int]]:
-    """The addresses of variables' values, of which some elements may be changed in place as long as this lasts."""
-    with ExitStack() as held:
-        for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
-            held.enter_context(state.lock)
-        for state in states:
-            state.move(on_device(state, device))
-        held.enter_context(device.entered())
-        if not all(map(held_alone, states)):
-            device.must_run("an update of a variable whose value somebody holds")
-        if device.updates is not None:
-            device.updates += states
-        for state in states:
-            if not held_alone(state):
-                state._value = device.copy(state._value, state.name)  # type: ignore[assignment, arg-type]
-        yield [pointer_of(s) for s in states]
-
-
 class OnRows(OnDevice):
     """A change of some rows of variables, the first `places` inputs. Subclasses say in `routine` what to launch."""
 
-    def __init__(self, backend: CudaBackend, node: Node, places: int, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, places: int, fallback: OnHost) -> None:
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
-        super().__init__(backend, node.name, len(node.inputs), constants, fallback)
+        super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
         self.node = node
         self.places = places
         self.is_ref = bool(node.outputs)
@@ -115,10 +93,10 @@ class OnRows(OnDevice):
             x if type(x) is DeviceArray and x.device is device else self._brought(self.places + i, x)
             for i, x in enumerate(given)
         ]
-        before = copies(states) if self.backend.check else []
+        before = copies(states) if self.gpu.check else []
         with partly_changed(device, states) as places:
             run([*places, *[x.pointer for x in arrays], *places], self.label)
-        if self.backend.check:
+        if self.gpu.check:
             compare_places(self.node, self.fallback, states, before, given)
         return states[0] if self.is_ref else ()
 
@@ -139,8 +117,8 @@ class OnRows(OnDevice):
 class Scatter(OnRows):
     """ScatterAdd and kin, ScatterNdAdd and kin, on a variable."""
 
-    def __init__(self, backend: CudaBackend, node: Node, fallback: OnHost) -> None:
-        super().__init__(backend, node, 1, fallback)
+    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
+        super().__init__(gpu, node, 1, fallback)
         name = node.type.removeprefix("Resource").removeprefix("Scatter")
         self.is_nd = name.startswith("Nd")
         self.kind = name.removeprefix("Nd").lower()
@@ -167,9 +145,9 @@ class Scatter(OnRows):
 class SparseUpdate(OnRows):
     """A rule's step for the rows that a gradient names."""
 
-    def __init__(self, backend: CudaBackend, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
         self.sparse = _Sparse(node)
-        super().__init__(backend, node, self.sparse.places, fallback)
+        super().__init__(gpu, node, self.sparse.places, fallback)
         sparse = self.sparse
         # The loops take the indices behind all others; the node has them behind the gradient.
         last = len(node.inputs) - 1
@@ -195,12 +173,12 @@ class SparseUpdate(OnRows):
 class DecayingUpdate(OnDevice):
     """A rule whose slots change in all rows: the dense update, with the rows of the gradient added up beforehand."""
 
-    def __init__(self, backend: CudaBackend, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
         sparse = self.sparse = _Sparse(node)
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
-        super().__init__(backend, node.name, len(node.inputs), constants, fallback)
+        super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
         loops = update(sparse.rule, sparse.dtype, sparse.flags)
-        self.update = Update(backend, node, sparse.places, sparse.gradient, loops, fallback)
+        self.update = Update(gpu, node, sparse.places, sparse.gradient, loops, fallback)
         check_segment_sum(sparse.dtype)
         self._sums: dict[Any, RoutineOnDevice | None] = {}
 
@@ -270,9 +248,9 @@ class _Sparse:
 class GatherRows(OnDevice):
     """Rows of a resource variable; only these are read."""
 
-    def __init__(self, backend: CudaBackend, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
         constants = [1] if node.inputs[1].op.type == "Const" else []
-        super().__init__(backend, node.name, 2, constants, lambda value, at: np.asarray(value)[np.asarray(at)])
+        super().__init__(gpu, node.name, 2, constants, lambda value, at: np.asarray(value)[np.asarray(at)])
         self.reference = fallback
         self.dtype, self.index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
         triton_type(self.dtype.name)  # KeyError for a type that kernels cannot have

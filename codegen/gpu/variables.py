@@ -1,18 +1,16 @@
-"""Variables in a GPU's memory, and the updates of optimisers as kernels.
+"""Variables in a GPU's memory: who holds their values, assignments, and changes in place.
 
 A variable's value is a `DeviceArray` that nobody changes while somebody else holds it: reads are snapshots, as everywhere. So an
 update writes to new memory, unless the variable is the only one that holds its value: then it is updated in place. Kernels that
 still read the old value were launched before, on the same stream.
-
-Every dense update is one kernel over the variable and its slots (`optimizer_loops`). Changes of some rows are in `sparse`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -21,56 +19,13 @@ from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
 from ...graph.resources.resource_manager import Context, VariableState
 from ..check import agree, difference
-from ..fusion.legality import SUPPORTED
-from ..fusion.optimizer_loops import update_of
-from ..ir.loop_nest import LoopNest
 from ..ir.program import Kernel
-from .backend import CudaBackend
+from .context import GpuContext
 from .driver.allocator import Block
 from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
-from .emit.schedules import routines, size_names, specialise
-from .kernels import Choice, OnDevice
-from .random import DRAWS, RandomOnDevice, StreamOnDevice
-from .residency import lives_on_device, on_device
-
-if TYPE_CHECKING:
-    from .residency import OnHost
-
-_ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
-
-
-def state_kernel(backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> Kernel | None:
-    """The kernel of a node that changes variables, draws random numbers, or meets others; None: it has none for GPUs."""
-    from .collectives import collective_kernel
-    from .sparse import rows_kernel
-
-    found = collective_kernel(backend, node, context)
-    if found is not None:
-        return found
-    if node.type in _ASSIGNS:
-        return Assign(backend, node, context, fallback)
-    rows = rows_kernel(backend, node, fallback)
-    if rows is not None:
-        return rows
-    if node.type == "RandomStream":
-        return StreamOnDevice(backend.device, node, fallback.kernel)
-    if node.type in DRAWS:
-        try:
-            return RandomOnDevice(backend.device, node, context, fallback)
-        except ValueError:  # not this type
-            return None
-    updated = update_of(node)
-    if updated is None:
-        return None
-    loops, places, gradient = updated
-    dtype = node.inputs[gradient].dtype.base
-    if not dtype.is_floating or dtype not in SUPPORTED:
-        return None
-    return Update(backend, node, places, gradient, loops, fallback)
-
-
-# --- assignment ------------------------------------------------------------------------------------------------------
+from .driver.device import Device
+from .residency import OnHost, lives_on_device, on_device
 
 
 class Assign:
@@ -82,8 +37,8 @@ class Assign:
         is_small: whether it is known to be small, and in the GPU's memory.
     """
 
-    def __init__(self, backend: CudaBackend, node: Node, context: Context, fallback: OnHost) -> None:
-        self.backend = backend
+    def __init__(self, gpu: GpuContext, node: Node, context: Context, fallback: OnHost) -> None:
+        self.gpu = gpu
         self.fallback = fallback
         dtype, dims = node.inputs[1].dtype.base, node.inputs[1].dims
         count = element_count(dims)
@@ -95,7 +50,7 @@ class Assign:
         self.dims = context.output_dims[0] if self.is_ref else node.attrs.get("shape")
 
     def __call__(self, state: VariableState, value: Any) -> Any:
-        device = self.backend.device
+        device = self.gpu.device
         if not lives_on_device(state.dtype, int(np.prod(value.shape, dtype=np.int64))):
             device.must_run("an assignment on the host")
             return self.fallback(state, value)
@@ -125,79 +80,23 @@ class Assign:
         return bool(old.device is new.device and old.shape == new.shape and old.dtype == new.dtype)
 
 
-# --- updates ---------------------------------------------------------------------------------------------------------
-
-
-class Update(OnDevice):
-    """An update of a variable and its slots by one kernel, in place where nobody else holds a value."""
-
-    def __init__(
-        self, backend: CudaBackend, node: Node, places: int, gradient: int, loops: LoopNest, fallback: OnHost
-    ) -> None:
-        constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
-        super().__init__(backend, node.name, len(node.inputs), constants, fallback)
-        self.places = places
-        self.gradient = gradient
-        self.loops = loops
-        self.is_ref = bool(node.outputs)
-        self.dtype = node.inputs[gradient].dtype.base.np
-        self.node = node
-        self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
-        self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
-
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """Routines over all elements, whatever the shape."""
-        n = int(np.prod(shapes[0], dtype=np.int64))
-        outputs = [(shapes[0], self.dtype)] * self.places
-        names = dict(zip(size_names(self.loops), (n,), strict=True))
-        return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
-
-    def __call__(self, *inputs: Any) -> Any:
-        states: Sequence[VariableState] = inputs[: self.places]
-        given = inputs[self.places :]
-        if not self.is_ready(states, given[self.gradient - self.places]):
-            return self.fallback(*inputs)
-        rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
-        device = self.device
-        before = copies(states) if self.backend.check else []
-        with ExitStack() as held:
-            for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
-                held.enter_context(state.lock)
-            for state in states:
-                state.move(on_device(state, device))
-            shape = states[0].read().shape
-            ready = self._ready.get(shape)
-            if ready is None:
-                arrays = [*[s._value for s in states], *rest]
-                ready = self._tuned(self.choose([shape], ()), arrays)  # type: ignore[arg-type]
-                self._ready[shape] = ready
-                del arrays
-            with device.lock:
-                device.make_current()
-                old = [pointer_of(s) for s in states]
-                if not all(map(held_alone, states)):
-                    device.must_run("an update of a variable whose value somebody holds")
-                if device.updates is not None:
-                    device.updates += states
-                new: list[Any] = [
-                    s._value if held_alone(s) else device.empty(shape, self.dtype, s.name) for s in states
-                ]
-                ready.run([*old, *[x.pointer for x in rest], *[x.pointer for x in new]], self.label)
-                for state, value in zip(states, new, strict=True):
-                    state._value = value
-                del new
-        if self.backend.check:
-            compare_places(self.node, self.fallback, states, before, given)
-        return states[0] if self.is_ref else ()
-
-    def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:
-        """Whether values and shapes are as they must be; where not, the reference says what is wrong."""
-        if not all(s.is_initialized for s in states):
-            return False
-        shape = states[0].read().shape
-        return bool(
-            gradient.shape == shape and all(s.read().shape == shape and s.dtype.np == self.dtype for s in states)
-        )
+@contextmanager
+def partly_changed(device: Device, states: Sequence[VariableState]) -> Iterator[list[int]]:
+    """The addresses of variables' values, of which some elements may be changed in place as long as this lasts."""
+    with ExitStack() as held:
+        for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
+            held.enter_context(state.lock)
+        for state in states:
+            state.move(on_device(state, device))
+        held.enter_context(device.entered())
+        if not all(map(held_alone, states)):
+            device.must_run("an update of a variable whose value somebody holds")
+        if device.updates is not None:
+            device.updates += states
+        for state in states:
+            if not held_alone(state):
+                state._value = device.copy(state._value, state.name)  # type: ignore[assignment, arg-type]
+        yield [pointer_of(s) for s in states]
 
 
 def copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:

@@ -76,7 +76,7 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
-        program = with_joint_updates(lower(unit, backend, context_of), backend)
+        program = with_joint_updates(lower(unit, backend, context_of), backend.gpu)
         return [made for call in _calls(program.instructions) if (made := _chosen(call, backend, unknown)) is not None]
 
 

@@ -15,9 +15,8 @@ import numpy as np
 from ....graph.core.graph import Node
 from ..driver.device import Device
 from ..ir import Target
-from ..kernels import Choice
-from ..select import Template
 from ..templates.attention import attention, attention_gradient, attention_sizes
+from .template import Choice, Template
 
 Shape = tuple[int, ...]
 

@@ -14,13 +14,12 @@ from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
 from ..driver.device import Device
 from ..ir import Routine, Target
-from ..kernels import Choice
-from ..select import Template
 from ..templates.conv import convolution, filter_gradient, input_gradient
 from ..templates.depthwise import depthwise, depthwise_filter_gradient, depthwise_input_gradient
 from ..templates.epilogue import Edge
 from ..templates.pooling import avg_pool, avg_pool_gradient, max_pool, max_pool_gradient, max_pool_gradient_gradient
 from ..templates.windows import image_sizes
+from .template import Choice, Template
 
 Shape = tuple[int, ...]
 

@@ -21,9 +21,9 @@ from ....graph.core.opdef import opdef
 from ....graph.ops.array.padding import MIRROR_OFFSETS
 from ..driver.device import Device
 from ..ir import Target, triton_type
-from ..kernels import Choice
-from ..select import Template
 from ..templates.strided_copy import Move, moves
+from ..templates.transpose import transposition, transposition_sizes
+from .template import Choice, Template, copied
 
 Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"
@@ -235,7 +235,28 @@ def _joined(pack: bool) -> Callable[[Node, Target], Template]:
     return maker
 
 
-BOX_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+def _transpose(node: Node, target: Target) -> Template:
+    dtype = node.inputs[0].dtype.base
+    triton_type(dtype.name)  # KeyError for what kernels cannot have
+
+    def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        (shape,), (order,) = shapes, others
+        rank = len(shape)
+        if sorted(a % rank if rank else a for a in order) != list(range(rank)) or 0 in shape:
+            return None
+        order = [a % rank for a in order]
+        sizes = transposition_sizes(shape, order)
+        if any(n >= 1 << 31 for n in sizes.values()):
+            return None
+        made = [(tuple(shape[a] for a in order), dtype.np)]
+        if not sizes:
+            return Choice([copied(device, math.prod(shape) * dtype.size)], {}, made)
+        return Choice(transposition(dtype, sizes), sizes, made)
+
+    return Template(1, choose)
+
+
+COPY_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
     "Slice": _taken(0, (1, 2)),
     "StridedSlice": _taken(0, (1, 2, 3)),
     "StridedSliceGrad": _slice_gradient,
@@ -249,4 +270,5 @@ BOX_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
     "MirrorPad": _mirror_pad,
     "Roll": _roll,
     "Tile": _tile,
+    "Transpose": _transpose,
 }

@@ -10,10 +10,9 @@ from ....graph.core.graph import Node
 from ...fusion.table_loops import MOST_COORDINATES
 from ..driver.device import Device
 from ..ir import Target, triton_type
-from ..kernels import Choice
-from ..select import Template
 from ..templates.gather import gather_nd
 from ..templates.scatter import check_scatter, launch_sizes, scatter
+from .template import Choice, Template
 
 Shape = tuple[int, ...]
 MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits

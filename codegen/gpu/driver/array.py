@@ -9,17 +9,40 @@ stream to wait for, or waits for it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
 from . import dlpack
+from .allocator import Pool
 from .api import bindings, check
-
-if TYPE_CHECKING:
-    from .device import Device
+from .streams import Event, Stream
 
 ALIGNMENT = 16  # what kernels take for granted of addresses
+
+
+class ArrayDevice(Protocol):
+    """What arrays, and the copies of them, use of a GPU. `device.Device` is one."""
+
+    index: int
+    ordinal: Any
+    context: Any
+    pool: Pool
+    main: Stream
+    compute: Stream
+    copy_in: Stream
+    copy_out: Stream
+
+    def entered(self) -> AbstractContextManager[None]: ...
+    def make_current(self) -> None: ...
+    def must_run(self, what: str) -> None: ...
+    def event(self) -> Event: ...
+    def hold_until(self, event: Event, what: Any) -> None: ...
+    def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]: ...
+    def coming_to_host(self, array: DeviceArray) -> Any: ...
+    def copy(self, array: DeviceArray, label: str = "") -> DeviceArray: ...
+    def copy_into(self, target: DeviceArray, source: DeviceArray) -> None: ...
 
 
 class DeviceArray:
@@ -34,7 +57,9 @@ class DeviceArray:
 
     __slots__ = ("__weakref__", "_owner", "device", "dtype", "pointer", "shape")
 
-    def __init__(self, device: Device, shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int, owner: Any) -> None:
+    def __init__(
+        self, device: ArrayDevice, shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int, owner: Any
+    ) -> None:
         self.device = device
         self.shape = shape
         self.dtype = dtype
@@ -122,10 +147,10 @@ class DeviceArray:
             with self.device.entered():
                 made = self.device.compute.record()
                 check(bindings().cuStreamWaitEvent(taker, made.handle, 0))
-        return dlpack.exported(shared)
+        return dlpack.exported(shared, shared.pointer, shared.shape, shared.dtype, self.device.index)
 
 
-def from_dlpack(value: Any, of: Device) -> DeviceArray:
+def from_dlpack(value: Any, of: ArrayDevice) -> DeviceArray:
     """An array of another library on this GPU, in the same memory: whoever made it must not change it any more.
 
     Raises:
@@ -139,7 +164,7 @@ def from_dlpack(value: Any, of: Device) -> DeviceArray:
     return _taken(of, pointer, shape, strides, dtype, keep)
 
 
-def from_cuda_array(value: Any, of: Device) -> DeviceArray:
+def from_cuda_array(value: Any, of: ArrayDevice) -> DeviceArray:
     """The same by `__cuda_array_interface__`."""
     told = value.__cuda_array_interface__
     dtype = np.dtype(told["typestr"])
@@ -158,7 +183,12 @@ def from_cuda_array(value: Any, of: Device) -> DeviceArray:
 
 
 def _taken(
-    of: Device, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], keep: Any
+    of: ArrayDevice,
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+    keep: Any,
 ) -> DeviceArray:
     expected: list[int] = []
     step = 1

@@ -16,17 +16,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .allocator import COPY_IN
 from .api import bindings, check
-from .array import DeviceArray
+from .array import ArrayDevice, DeviceArray
 from .streams import Event, Stream
-
-if TYPE_CHECKING:
-    from .device import Device
 
 SMALL_COPY = 64 << 10  # bytes up to which a copy to the host is small
 SMALL_IN = 256 << 10  # the same of one to the device: 5 µs of a PCIe bus of 50 GB/s
@@ -40,7 +37,7 @@ _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 class Transfers:
     """The copies between the host and one device. Safe to use from several threads."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: ArrayDevice) -> None:
         self.device = device
         self.pieces_out = _Buffers(PIECE, PIECES)
         self.slots_out = _Buffers(SMALL_COPY, 1)
@@ -103,7 +100,7 @@ class Transfers:
         if size == 0:
             return np.empty(array.shape, array.dtype)
         if size <= SMALL_COPY:
-            return Coming(self.device, array).result()
+            return Coming(self, array).result()
         device = self.device
         with device.entered():
             device.must_run("a copy to the host")
@@ -115,7 +112,7 @@ class Transfers:
             for at in range(0, size, PIECE):
                 if len(coming) == PIECES:
                     coming.popleft().put_into(out)
-                coming.append(_Piece(array, at, device.copy_out))
+                coming.append(_Piece(self, array, at, device.copy_out))
             for piece in coming:
                 piece.put_into(out)
         return out
@@ -127,13 +124,13 @@ class Coming:
     Of a large one only the first pieces are on their way before somebody asks for the result.
     """
 
-    __slots__ = ("array", "device", "pieces")
+    __slots__ = ("array", "pieces", "transfers")
 
-    def __init__(self, device: Device, array: DeviceArray) -> None:
-        self.device = device
+    def __init__(self, transfers: Transfers, array: DeviceArray) -> None:
+        self.transfers = transfers
         self.array: DeviceArray | None = array
         self.pieces: list[_Piece] = []
-        size = array.nbytes
+        size, device = array.nbytes, transfers.device
         with device.entered():
             device.must_run("a copy to the host")
             stream = device.compute
@@ -141,7 +138,7 @@ class Coming:
                 stream = device.copy_out
                 stream.wait(device.compute.record())
             for at in range(0, min(size, PIECES * PIECE), PIECE):
-                self.pieces.append(_Piece(array, at, stream))
+                self.pieces.append(_Piece(transfers, array, at, stream))
 
     def result(self) -> np.ndarray[Any, Any]:
         """The copy, once. Waits for it, and for nothing that was launched after it."""
@@ -153,16 +150,15 @@ class Coming:
             piece.put_into(out)
         begun = pieces[-1].end if pieces else 0
         if begun < array.nbytes:
-            rest = DeviceArray(
-                self.device, (array.nbytes - begun,), np.dtype(np.uint8), array.pointer + begun, array._owner
-            )
-            out.reshape(-1).view(np.uint8)[begun:] = self.device.to_host(rest)
+            shape = (array.nbytes - begun,)
+            rest = DeviceArray(array.device, shape, np.dtype(np.uint8), array.pointer + begun, array._owner)
+            out.reshape(-1).view(np.uint8)[begun:] = self.transfers.to_host(rest)
         self.array = None
         return out
 
     def __del__(self) -> None:
         if self.pieces:  # nobody asked: the memory must stay until the copy is over, and the buffers with it
-            self.device.hold_until(self.pieces[-1].event, (self.array, self.pieces))
+            self.transfers.device.hold_until(self.pieces[-1].event, (self.array, self.pieces))
 
 
 class _Piece:
@@ -170,8 +166,7 @@ class _Piece:
 
     __slots__ = ("_at", "_buffer", "end", "event")
 
-    def __init__(self, array: DeviceArray, at: int, stream: Stream) -> None:
-        transfers = array.device.transfers
+    def __init__(self, transfers: Transfers, array: DeviceArray, at: int, stream: Stream) -> None:
         size = array.nbytes
         self._at, self.end = at, min(at + PIECE, size)
         self._buffer = (transfers.slots_out if size <= SMALL_COPY else transfers.pieces_out).take()

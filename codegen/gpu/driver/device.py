@@ -24,7 +24,7 @@ from ....graph.core.settings import setting
 from ..ir import Target
 from .allocator import Pool
 from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count
-from .array import DeviceArray
+from .array import ArrayDevice, DeviceArray
 from .copies import Coming, Transfers
 from .streams import Event, Stream
 
@@ -93,10 +93,10 @@ class Device:
         self._held: deque[tuple[Event, Any]] = deque()
         self._peers: set[int] = set()
         with self.entered():
-            self.compute = Stream(self, "compute")
-            self.copy_in = Stream(self, "copy in")
-            self.copy_out = Stream(self, "copy out")
-            self._capture = Stream(self, "capture")
+            self.compute = Stream("compute", self.event)
+            self.copy_in = Stream("copy in", self.event)
+            self.copy_out = Stream("copy out", self.event)
+            self._capture = Stream("capture", self.event)
         self.main = self.compute
         self.transfers = Transfers(self)
         limit = int(setting("DOVETAIL_GPU_MEMORY")) or self.memory_bytes
@@ -202,7 +202,7 @@ class Device:
 
     def coming_to_host(self, array: DeviceArray) -> Coming:
         """Begin to copy an array to host memory: what is launched from now on runs beside the copy."""
-        return Coming(self, array)
+        return Coming(self.transfers, array)
 
     def from_peer(self, array: DeviceArray, label: str = "") -> DeviceArray:
         """A copy of another GPU's array on this one, straight from memory to memory where the machine can do that."""
@@ -225,7 +225,7 @@ class Device:
             source.hold_until(self.compute.record(), array)
             return DeviceArray(self, array.shape, array.dtype, block.pointer, block)
 
-    def _reach(self, other: Device) -> None:
+    def _reach(self, other: ArrayDevice) -> None:
         """Let this device read the other's memory directly, if the machine can; otherwise the driver goes through the host."""
         if other.index in self._peers:
             return

@@ -9,14 +9,11 @@ from __future__ import annotations
 import ctypes
 import itertools
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ....graph.core.dtypes import as_dtype
-
-if TYPE_CHECKING:
-    from .array import DeviceArray
 
 CPU, CUDA = 1, 2
 _KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}  # kDLInt, kDLUInt, kDLFloat, kDLBool
@@ -88,15 +85,15 @@ def _capsule_gone(address: int) -> None:
 _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
 
 
-def exported(array: DeviceArray) -> Any:
-    """A capsule of the array, which lives until the taker lets it go."""
-    name = as_dtype(array.dtype).name
-    code = _NAMED[name] if name in _NAMED else _KINDS[array.dtype.kind]
-    shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
+def exported(array: Any, pointer: int, dims: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Any:
+    """A capsule of a contiguous array at an address of a GPU's memory. `array` lives until the taker calls the deleter."""
+    name = as_dtype(dtype).name
+    code = _NAMED[name] if name in _NAMED else _KINDS[dtype.kind]
+    shape = (ctypes.c_int64 * max(len(dims), 1))(*dims)
     number = next(_numbers)
     managed = _Managed(
         _Tensor(
-            array.pointer, _Device(CUDA, array.device.index), array.ndim, _Type(code, 8 * array.dtype.itemsize, 1),
+            pointer, _Device(CUDA, gpu), len(dims), _Type(code, 8 * dtype.itemsize, 1),
             ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), None, 0,
         ),
         number,

@@ -16,17 +16,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .allocator import COPY_IN, Block
 from .api import bindings, check
-from .array import DeviceArray
-
-if TYPE_CHECKING:
-    from .device import Device
-    from .streams import Event
+from .array import ArrayDevice, DeviceArray
+from .streams import Event
 
 LEAST_BYTES = 256 << 10  # a smaller tensor is through the host's memory sooner than a loan is made and given back
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
@@ -73,14 +70,14 @@ def outgoing(array: DeviceArray, destination: str) -> Outgoing | None:
     return Outgoing(array, block, destination) if type(block) is Block and array.nbytes >= LEAST_BYTES else None
 
 
-def handle_of(device: Device, pointer: int) -> bytes:
+def handle_of(device: ArrayDevice, pointer: int) -> bytes:
     """The handle of a block. CudaError where this GPU, or this system, has none."""
     device.make_current()
     made = check(bindings().cuIpcGetMemHandle(pointer))
     return ctypes.string_at(int(made.getPtr()), HANDLE_BYTES)
 
 
-def opened(device: Device, handle: bytes, size: int) -> int:
+def opened(device: ArrayDevice, handle: bytes, size: int) -> int:
     """The address at which a GPU sees another process's block of so many bytes.
 
     Raises:
@@ -100,7 +97,7 @@ def opened(device: Device, handle: bytes, size: int) -> int:
     return pointer
 
 
-def closed(device: Device, pointer: int) -> None:
+def closed(device: ArrayDevice, pointer: int) -> None:
     """Let an opened block go. What was copied from it must be over."""
     device.make_current()
     check(bindings().cuIpcCloseMemHandle(pointer))
@@ -116,7 +113,9 @@ class Incoming:
 
     __slots__ = ("device", "dtype", "loan", "pointer", "shape")
 
-    def __init__(self, device: Device, shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int, loan: Any) -> None:
+    def __init__(
+        self, device: ArrayDevice, shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int, loan: Any
+    ) -> None:
         self.device, self.shape, self.dtype, self.pointer, self.loan = device, shape, dtype, pointer, loan
 
     @property

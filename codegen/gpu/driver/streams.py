@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from .api import NOT_READY, bindings, check
-
-if TYPE_CHECKING:
-    from .device import Device
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which other libraries use, does not wait for it
 
 
 class Stream:
-    """A queue of work of one device."""
+    """A queue of work of the device that is current when it is made. `new_event` makes the device's events."""
 
-    __slots__ = ("device", "handle", "name")
+    __slots__ = ("handle", "name", "new_event")
 
-    def __init__(self, device: Device, name: str) -> None:
-        self.device = device
+    def __init__(self, name: str, new_event: Callable[[], Event]) -> None:
         self.name = name
+        self.new_event = new_event
         self.handle = check(bindings().cuStreamCreate(_NON_BLOCKING))
 
     def record(self, event: Event | None = None) -> Event:
         """An event that has happened when all work queued so far is done."""
-        event = event or self.device.event()
+        event = event or self.new_event()
         check(bindings().cuEventRecord(event.handle, self.handle))
         return event
 

@@ -12,47 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.graph import Node
-from ...backend import NodeError
-from ...fusion.epilogue import EpilogueKernel, given_to, operands_of
-from ...ir.fused_kernel import FusedKernel
-from ...ir.program import Kernel
-from ..backend import CudaBackend
-from ..ir import SM90, Routine
-from ..kernels import Choice, OnDevice
-from ..library_gemm import Wanted, around_library
-from ..select import PRODUCTS, Template, library_product
-from ..templates.epilogue import Edge
+from ...graph.core.graph import Node
+from ..backend import Backend, NodeError
+from ..fusion.epilogue import EpilogueKernel, given_to, operands_of
+from ..ir.fused_kernel import FusedKernel
+from ..ir.program import Kernel
+from .bind.gemm import PRODUCTS, library_product
+from .bind.template import Choice, Template
+from .context import GpuContext
+from .kernels import OnDevice
+from .library_gemm import Wanted, around_library
+from .templates.epilogue import Edge
 
 Shape = tuple[int, ...]
-
-
-def edged_kernel(backend: CudaBackend, group: EpilogueKernel) -> Kernel:
-    """What runs an anchor and its edges: one kernel, or, where the template has none for these types, one after the other."""
-    from ..select import template_of
-
-    template = template_of(group.anchor, backend.device.target, group.edges, backend.tf32)
-    apart = Apart(backend, group)
-    return apart if template is None else EdgedOnDevice(backend, group, template, apart)
-
-
-def likely_source(group: EpilogueKernel) -> str:
-    """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024), on an H100."""
-    from ..select import template_of
-
-    template = template_of(group.anchor, SM90, group.edges)
-    if template is None:
-        return f"no kernel for {group.anchor.type} of these types: its parts run one by one"
-    shapes = [tuple(1024 if d is None else d for d in t.dims or ()) for t in operands_of(group.anchor)[0]]
-    looked = [tuple(1024 if d is None else d for d in group.anchor.outputs[0].dims or ())] * len(
-        operands_of(group.anchor)[1]
-    )
-    nowhere: Any = None  # what takes edges does not ask the device
-    choice = template.choose(nowhere, shapes, looked)
-    if choice is None:
-        return "sizes that are not known yet decide"
-    first = choice.candidates[0]
-    return "\n\n".join(launch.kernel.text for launch in first.launches) if isinstance(first, Routine) else str(first)
 
 
 class _Parts:
@@ -96,9 +68,9 @@ def _cut(values: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
 class EdgedOnDevice(OnDevice):
     """The template with its edges."""
 
-    def __init__(self, backend: CudaBackend, group: EpilogueKernel, template: Template, apart: Apart) -> None:
+    def __init__(self, gpu: GpuContext, group: EpilogueKernel, template: Template, apart: Apart) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
-        super().__init__(backend, group.nodes[-1].name, len(group.inputs), constants, apart)
+        super().__init__(gpu, group.nodes[-1].name, len(group.inputs), constants, apart)
         self.group = group
         self.template = template
         self._parts = _Parts(group)
@@ -136,9 +108,9 @@ class EdgedOnDevice(OnDevice):
                 for t, axes in zip(behind.outputs, behind.output_axes, strict=True)
             ]
         candidates = list(choice.candidates)
-        if group.anchor.type in PRODUCTS and self.backend.tunes:
-            product = library_product(group.anchor, choice.sizes, self.backend.tf32)
-            candidates += around_library(self.backend, Wanted(group, product, operands, shape, beside, values))
+        if group.anchor.type in PRODUCTS and self.gpu.tunes:
+            product = library_product(group.anchor, choice.sizes, self.gpu.tf32)
+            candidates += around_library(self.gpu, Wanted(group, product, operands, shape, beside, values))
         return Choice(candidates, choice.sizes, outputs)
 
 
@@ -163,7 +135,7 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape | None:
 class Apart:
     """The parts of a joined step, one after the other."""
 
-    def __init__(self, backend: CudaBackend, group: EpilogueKernel) -> None:
+    def __init__(self, backend: Backend, group: EpilogueKernel) -> None:
         self.backend = backend
         self.group = group
         self._parts = _Parts(group)

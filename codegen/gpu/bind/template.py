@@ -1,0 +1,50 @@
+"""What the binding of a node to a template gives: a `Template`, which makes a `Choice` for the shapes of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..driver.device import Device
+from ..ir import Routine
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be launched for inputs of certain shapes.
+
+    Attributes:
+        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do, which may have a `name`
+            that tells them apart, and `routines` that must be compiled for them.
+        sizes: what a launch calls them.
+        outputs: shape and type of each.
+        results: how many of these are the node's; the others are by-products. 0: all.
+    """
+
+    candidates: Sequence[Routine | Callable[[Sequence[int]], None]]
+    sizes: Mapping[str, int]
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    results: int = 0
+
+
+@dataclass(slots=True)
+class Template:
+    """How one node runs.
+
+    Attributes:
+        inputs: how many of the node's inputs are loaded; the others are only looked at.
+        choose: (device, shapes of the loaded inputs, values of the others) -> what to launch, or None.
+        order: the node's inputs in the order that the others follow: first those that are loaded. None: their own.
+    """
+
+    inputs: int
+    choose: Callable[[Device, Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]
+    order: tuple[int, ...] | None = None
+
+
+def copied(device: Device, count: int) -> Callable[[Sequence[int]], None]:
+    """A copy of so many bytes as a candidate."""
+    return lambda addresses: device.copy_bytes(addresses[1], addresses[0], count)

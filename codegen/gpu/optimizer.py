@@ -1,0 +1,93 @@
+"""Dense updates of optimizers: one kernel over a variable and its slots, made from the rule's loops (`fusion/optimizer_loops`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.graph import Node
+from ...graph.core.shape import element_count
+from ...graph.resources.resource_manager import VariableState
+from ..ir.loop_nest import LoopNest
+from .bind.template import Choice
+from .context import GpuContext
+from .driver.array import DeviceArray
+from .emit.schedules import routines, size_names, specialise
+from .kernels import OnDevice
+from .residency import OnHost, on_device
+from .variables import compare_places, copies, held_alone, pointer_of
+
+
+class Update(OnDevice):
+    """An update of a variable and its slots by one kernel, in place where nobody else holds a value."""
+
+    def __init__(
+        self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: OnHost
+    ) -> None:
+        constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
+        super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
+        self.places = places
+        self.gradient = gradient
+        self.loops = loops
+        self.is_ref = bool(node.outputs)
+        self.dtype = node.inputs[gradient].dtype.base.np
+        self.node = node
+        self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
+        self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """Routines over all elements, whatever the shape."""
+        n = int(np.prod(shapes[0], dtype=np.int64))
+        outputs = [(shapes[0], self.dtype)] * self.places
+        names = dict(zip(size_names(self.loops), (n,), strict=True))
+        return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        states: Sequence[VariableState] = inputs[: self.places]
+        given = inputs[self.places :]
+        if not self.is_ready(states, given[self.gradient - self.places]):
+            return self.fallback(*inputs)
+        rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
+        device = self.device
+        before = copies(states) if self.gpu.check else []
+        with ExitStack() as held:
+            for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
+                held.enter_context(state.lock)
+            for state in states:
+                state.move(on_device(state, device))
+            shape = states[0].read().shape
+            ready = self._ready.get(shape)
+            if ready is None:
+                arrays = [*[s._value for s in states], *rest]
+                ready = self._tuned(self.choose([shape], ()), arrays)  # type: ignore[arg-type]
+                self._ready[shape] = ready
+                del arrays
+            with device.lock:
+                device.make_current()
+                old = [pointer_of(s) for s in states]
+                if not all(map(held_alone, states)):
+                    device.must_run("an update of a variable whose value somebody holds")
+                if device.updates is not None:
+                    device.updates += states
+                new: list[Any] = [
+                    s._value if held_alone(s) else device.empty(shape, self.dtype, s.name) for s in states
+                ]
+                ready.run([*old, *[x.pointer for x in rest], *[x.pointer for x in new]], self.label)
+                for state, value in zip(states, new, strict=True):
+                    state._value = value
+                del new
+        if self.gpu.check:
+            compare_places(self.node, self.fallback, states, before, given)
+        return states[0] if self.is_ref else ()
+
+    def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:
+        """Whether values and shapes are as they must be; where not, the reference says what is wrong."""
+        if not all(s.is_initialized for s in states):
+            return False
+        shape = states[0].read().shape
+        return bool(
+            gradient.shape == shape and all(s.read().shape == shape and s.dtype.np == self.dtype for s in states)
+        )
