@@ -4,7 +4,7 @@
 >>> x, y = dataset.make_one_shot_iterator().get_next()
 """
 
-from . import decoding as _decoding, experimental  # noqa: F401  (it says how a worker reads descriptions)
+from . import deserialize as _decoding, experimental  # noqa: F401  (it says how a worker reads descriptions)
 from .dataset import Dataset
 from .file_datasets import FixedLengthRecordDataset, NpyDataset, TextLineDataset, TFRecordDataset
 from .iterator import (

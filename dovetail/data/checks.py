@@ -12,7 +12,7 @@ from ..graph.core.dtypes import as_dtype, int64, string
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dimension, Dims, TensorShape, as_dims, compatible
 from ..graph.ops.array.concat_stack import stack
-from .given import Number, as_known, known
+from .runtime_values import Number, as_known, known
 from .spec import Component, Element, as_array, flatten, pack
 
 AUTOTUNE = -1

@@ -1,8 +1,8 @@
 """`Dataset`: a pipeline of elements.
 
 Theory. A data set is a description (a kind, parameters, the data sets that it is made from); nothing runs until an iterator takes from
-it. How elements come from the description is said for each kind in `walks.py`, `files.py` and `records.py`. A description can be sent
-(`encoding.py`), so an iterator runs where it is placed: in this process, or in a worker's.
+it. How elements come from the description is said for each kind in `element_iterators.py`, `files.py` and `records.py`. A
+description can be sent (`serialize.py`), so an iterator runs where it is placed: in this process, or in a worker's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.core.dtypes import bool_, int64, string
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dims, TensorShape
 from ..graph.resources.resource_manager import Resources
-from . import files as _files, records as _records, walks as _walks  # noqa: F401  (they register kinds)
+from . import element_iterators as _walks, files as _files, records as _records  # noqa: F401  (they register kinds)
 from .checks import (
     AUTOTUNE,
     at_least_one,
@@ -29,10 +29,10 @@ from .checks import (
     shapes_for,
 )
 from .function import DatasetFunction, Function, dataset_traced, folded, given_in, traced
-from .given import At, Given, Source, as_known, known, seed_of, whole_number
 from .iterator import Iterator, single_element
-from .kinds import Described
+from .kind_registry import Described
 from .options import Options
+from .runtime_values import At, Given, Source, as_known, known, seed_of, whole_number
 from .spec import Component, Element, flatten, pack, refuse_sparse, sparse_starts
 
 

@@ -11,8 +11,8 @@ from ..graph.core.graph import Tensor
 from ..io.records import compression_of
 from .dataset import Dataset
 from .files import names_of, npy_files
-from .given import Given, Number, known, whole_number
-from .kinds import Described
+from .kind_registry import Described
+from .runtime_values import Given, Number, known, whole_number
 from .spec import Component
 
 

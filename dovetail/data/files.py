@@ -19,8 +19,8 @@ from ..graph.core.errors import DataLossError, InvalidArgumentError, NotFoundErr
 from ..graph.core.graph import Tensor
 from ..io import files as gfile
 from ..io.records import compression_of
-from .given import At, Source, arrays_of
-from .kinds import Described, kind
+from .kind_registry import Described, kind
+from .runtime_values import At, Source, arrays_of
 from .spec import Array, Element, text_element
 
 

@@ -19,8 +19,8 @@ from ..graph.core.opdef import Trait
 from ..graph.resources.resource_manager import Resources
 from ..runtime.session.functions import Call, compiled
 from .checks import common
-from .given import At, Given, Source
-from .kinds import Described
+from .kind_registry import Described
+from .runtime_values import At, Given, Source
 from .spec import Array, Component, Element, as_array, flatten, pack
 
 

@@ -24,9 +24,9 @@ from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
 from ..runtime.worker.colocated import tasks_here
 from .checks import described
-from .encoding import LIMIT, BoundError, encode
 from .function import by_value, places_in
-from .given import seed_of
+from .runtime_values import seed_of
+from .serialize import LIMIT, BoundError, encode
 from .spec import Component, pack, same_form
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from ..graph.core.errors import InvalidArgumentError
 from ..io.records import tf_record_iterator
 from .files import compression_at, files_of, opened
-from .given import At
-from .kinds import Described, kind
+from .kind_registry import Described, kind
+from .runtime_values import At
 from .spec import Element, text_element
 
 

@@ -13,8 +13,8 @@ from ..graph.ops.math.cast import cast
 from .checks import positive, shapes_for
 from .dataset import Dataset
 from .function import dataset_traced, folded, traced
-from .given import Given, seed_of
 from .iterator import single_element
+from .runtime_values import Given, seed_of
 from .spec import Component, pack
 
 Transformation = Callable[[Dataset], Dataset]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.encoding import BoundError, encode
+from ..data.serialize import BoundError, encode
 from ..graph.core.errors import InvalidArgumentError
 from .input import DistributedDataset
 

@@ -14,7 +14,7 @@ from ...graph.core.errors import UnimplementedError
 from ...graph.core.graph import Tensor
 from ...graph.core.shape import compatible, text
 from ...graph.variables.variable import Variable
-from .building import (
+from .graph_builder import (
     Builder,
     Scope,
     Weights,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dovetail as tf
-from dovetail.data.given import At
+from dovetail.data.runtime_values import At
 
 Dataset = tf.data.Dataset
 

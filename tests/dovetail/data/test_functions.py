@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.data.given import At
+from dovetail.data.runtime_values import At
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.resources.resource_manager import Resources, VariableState
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.data.decoding import decode
-from dovetail.data.encoding import BoundError, encode
-from dovetail.data.given import At
+from dovetail.data.deserialize import decode
+from dovetail.data.runtime_values import At
+from dovetail.data.serialize import BoundError, encode
 from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
 from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from dovetail.graph.resources.resource_manager import Resources

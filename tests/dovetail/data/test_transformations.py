@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.data.given import At
+from dovetail.data.runtime_values import At
 
 Dataset = tf.data.Dataset
 more = tf.data.experimental

@@ -1,5 +1,5 @@
 """Loads every family, so that all exporters are registered."""
 
-from . import arranging, elementwise, layers, picking, reductions
+from . import elementwise, indexing, layers, layout, reductions
 
-__all__ = ["arranging", "elementwise", "layers", "picking", "reductions"]
+__all__ = ["elementwise", "indexing", "layers", "layout", "reductions"]

@@ -1,22 +1,22 @@
 """Loads every family, so that all importers are registered."""
 
 from . import (
-    arranging,
+    control_flow,
     convolutions,
     creation,
     elementwise,
-    flow,
+    indexing,
+    layout,
+    matmul,
     normalizations,
-    picking,
-    pools,
-    products,
-    quantizing,
+    pooling,
+    quantization,
     recurrent,
     reductions,
-    resizing,
+    resize,
 )
 
 __all__ = [
-    "arranging", "convolutions", "creation", "elementwise", "flow", "normalizations", "picking", "pools", "products",
-    "quantizing", "recurrent", "reductions", "resizing",
+    "control_flow", "convolutions", "creation", "elementwise", "indexing", "layout", "matmul", "normalizations", "pooling",
+    "quantization", "recurrent", "reductions", "resize",
 ]  # fmt: skip

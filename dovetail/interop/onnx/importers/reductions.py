@@ -25,7 +25,7 @@ from ....graph.ops.math.scan import argmax, argmin, cumprod, cumsum
 from ....graph.ops.math.statistics import reduce_logsumexp
 from ....graph.ops.nn.softmax import log_softmax, softmax
 from ..registry import Call, UnsupportedError, imports, positive
-from .arranging import flat
+from .layout import flat
 
 _REDUCTIONS: dict[str, Any] = {
     "ReduceSum": reduce_sum,

@@ -1,4 +1,4 @@
-"""How sources and transformations of data sets are walked: see `kinds.py`."""
+"""How sources and transformations of data sets are walked: see `kind_registry.py`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeError
-from .ahead import Ahead, InOrder
+from .cache_files import cached_in_file
 from .checks import AUTOTUNE, checked, positive
-from .given import At, arrays_of
-from .kinds import Described, kind
+from .kind_registry import Described, kind
+from .prefetch import Ahead, InOrder
+from .runtime_values import At, arrays_of
 from .spec import Array, Element
-from .stored import cached_in_file
 
 # --- sources ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Kinds of data sets: for each, how its elements are walked.
 
 A data set is a description: a kind, parameters, and the data sets that it is made from. Parameters are what a message can carry
-(`encoding.py`), or Python functions, which keep it in this process. So the same walk runs in the client and in a worker.
+(`serialize.py`), or Python functions, which keep it in this process. So the same walk runs in the client and in a worker.
 
 A walk may begin at any position: it gives the elements behind the first `skip` ones. Most kinds leave elements out without making
 them. What is random depends on the seeds of the walk only.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator as Walk
 from typing import Any, TypeAlias, TypeVar
 
-from .given import At, Given
+from .runtime_values import At, Given
 from .spec import Component, Element
 
 

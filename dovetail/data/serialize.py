@@ -1,7 +1,7 @@
 """Descriptions of data sets as bytes, so that they run in another process.
 
 A description is a list of data sets, each after those that it is made from: kind, numbers of those, components, and parameters.
-Graphs of functions are written as graphs are (`graph/io/serialize.py`); arrays travel beside the description. `decoding.py` reads it.
+Graphs of functions are written as graphs are (`graph/io/serialize.py`); arrays travel beside the description. `deserialize.py` reads it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..graph.core.opdef import Trait
 from ..graph.io.record_format import extension
 from ..graph.io.serialize import graph_to_bytes
 from .function import DatasetFunction, Function
-from .given import Given
-from .kinds import Described
+from .kind_registry import Described
+from .runtime_values import Given
 from .spec import Array
 
 LIMIT = 1 << 20

@@ -1,4 +1,4 @@
-"""Data sets made again of the bytes that `encoding.py` wrote.
+"""Data sets made again of the bytes that `serialize.py` wrote.
 
 What is read is not trusted: nothing is evaluated, and kinds and ops are those that are known here.
 """
@@ -19,8 +19,8 @@ from ..graph.io.record_format import MalformedError, unpacked
 from ..graph.ops.io.iterators import decoders
 from .dataset import Dataset
 from .function import DatasetFunction, Function
-from .given import Given
-from .kinds import WALKS
+from .kind_registry import WALKS
+from .runtime_values import Given
 from .spec import Array, Component
 
 
