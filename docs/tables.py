@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 import dovetail as dt  # noqa: E402
+from dovetail.compat.tf1.names.table import old_names  # noqa: E402
 from dovetail.graph.core.build import apply, placeholder  # noqa: E402
 from dovetail.graph.core.dtypes import DType  # noqa: E402
 from dovetail.graph.core.opdef import OpDef, Trait, registered  # noqa: E402
@@ -202,7 +203,7 @@ def public_functions() -> dict[str, list[str]]:
     functions: dict[int, Any] = {}
     for space in NAMESPACES:
         module = importlib.import_module(f"dovetail.{space}" if space else "dovetail")
-        for name in module.__all__:
+        for name in (*module.__all__, *old_names(module.__name__)):
             value = getattr(module, name)
             if isinstance(value, FunctionType) and id(value) not in names:
                 names[id(value)], functions[id(value)] = f"{space}.{name}" if space else name, value

@@ -5,1116 +5,148 @@ parts, each of which knows only those after it: `runtime` runs plans, `placer` a
 `graph` says what a graph is.
 """
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-VERSION = "1.15.0"  # TensorFlow's, whose names these are: programs ask for it
 
-# In a checkout the parts lie beside this folder, not inside it, and Python started there finds this folder
-# before any installed Dovetail. Without the next lines `import dovetail` in a clone would see a package
-# without its parts, even after a plain `pip install .`; with them a checkout needs no install at all. An
-# installed package has no pyproject.toml beside it and keeps its own path.
+# In a checkout the parts lie beside this folder, and Python finds them there: a checkout needs no install. The links in
+# this folder (`graph` and so on) are for type checkers alone. An installed package has no pyproject.toml beside it.
 _beside = Path(__file__).resolve().parent.parent
 if (_beside / "pyproject.toml").is_file():
-    __path__.append(str(_beside))
+    __path__.insert(0, str(_beside))
 del _beside
 
 from . import public_paths
 
 public_paths.install()
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from . import compat, data, distribute, io, train
+from . import data, distribute, io, train
 from .api import errors, nest
-from .api.ops import debugging, dtypes, image, initializers, linalg, lookup, math, nn, random, sets, sparse, strings
-from .api.ops.debugging import (
-    add_check_numerics_ops,
-    assert_equal,
-    assert_greater,
-    assert_greater_equal,
-    assert_integer,
-    assert_less,
-    assert_less_equal,
-    assert_near,
-    assert_negative,
-    assert_non_negative,
-    assert_non_positive,
-    assert_none_equal,
-    assert_positive,
-    assert_proper_iterable,
-    assert_rank,
-    assert_rank_at_least,
-    assert_rank_in,
-    assert_same_float_dtype,
-    assert_scalar,
-    assert_type,
-    check_numerics,
-    is_non_decreasing,
-    is_numeric_tensor,
-    is_strictly_increasing,
-    verify_tensor_all_finite,
-)
-from .compat.tf1 import metrics
-from .compat.tf1.names import bitwise, config, manip
-from .compat.tf1.names.functions import (
-    AggregationMethod,
-    add_to_collections,
-    convert_to_tensor_or_indexed_slices,
-    get_static_value,
-    init_scope,
-    initialize_all_tables,
-    is_tensor,
-    tables_initializer,
-)
-from .compat.tf1.names.switches import (
-    control_flow_v2_enabled,
-    disable_control_flow_v2,
-    disable_eager_execution,
-    disable_tensor_equality,
-    disable_v2_behavior,
-    disable_v2_tensorshape,
-    enable_eager_execution,
-    enable_tensor_equality,
-    enable_v2_behavior,
-    enable_v2_tensorshape,
-    executing_eagerly,
-    executing_eagerly_outside_functions,
-)
-from .compat.tf1.programs import app, flags, logging
-from .compat.tf1.programs.logging import get_logger
-from .compat.tf1.queues import python_io, queue
-from .compat.tf1.queues.readers import (
-    FixedLengthRecordReader,
-    IdentityReader,
-    ReaderBase,
-    TextLineReader,
-    TFRecordReader,
-    WholeFileReader,
-)
-from .graph.control_flow.cond_while import case, cond, switch_case, while_loop
-from .graph.control_flow.functional import foldl, foldr, map_fn, scan
-from .graph.core.build import constant, convert_to_tensor, placeholder, register_tensor_conversion_function
+from .api.ops import debugging, image, initializers, linalg, lookup, math, nn, random, sparse, strings
+from .graph.control_flow.cond_while import case, cond, while_loop
+from .graph.control_flow.functional import map_fn, scan
+from .graph.core.build import constant, convert_to_tensor, placeholder
 from .graph.core.default_graph import (
     GraphKeys,
-    add_to_collection,
     colocate_with,
-    container,
     control_dependencies,
     device,
-    get_collection,
-    get_collection_ref,
     get_default_graph,
-    get_default_session,
-    merge_device,
     name_scope,
     reset_default_graph,
     set_random_seed,
 )
-from .graph.core.device import DeviceSpec, DeviceSpecV1
 from .graph.core.dtypes import (
     DType,
-    as_dtype,
     bfloat16,
     bool_ as bool,
-    complex64,
-    complex128,
-    double,
     float16,
     float32,
     float64,
-    half,
     int8,
-    int16,
     int32,
     int64,
-    resource,
     string,
     uint8,
-    uint16,
-    uint32,
-    uint64,
-    variant,
 )
-from .graph.core.errors import OpError
 from .graph.core.graph import Graph, Node as Operation, Tensor
-from .graph.core.opdef import NodeDef
-from .graph.core.shape import Dimension, TensorShape, dimension_at_index, dimension_value
-from .graph.gradients.custom import (
-    NoGradient,
-    NotDifferentiable,
-    RegisterGradient,
-    custom_gradient,
-    grad_pass_through,
-    hessians,
-    recompute_grad,
-)
-from .graph.gradients.reverse import UnconnectedGradients, gradients
+from .graph.core.shape import TensorShape
+from .graph.gradients.custom import custom_gradient
+from .graph.gradients.reverse import gradients
 from .graph.io.deserialize import load as load_graph
 from .graph.io.serialize import save as save_graph
-from .graph.ops.array.concat_stack import concat, parallel_stack, split, stack, unstack
-from .graph.ops.array.creation import (
-    eye,
-    fill,
-    linspace,
-    linspace as lin_space,
-    ones,
-    ones_like,
-    range,
-    zeros,
-    zeros_like,
-)
-from .graph.ops.array.diagonal import (
-    diag,
-    diag_part,
-    matrix_band_part,
-    matrix_diag,
-    matrix_diag_part,
-    matrix_set_diag,
-    trace,
-)
-from .graph.ops.array.dynamic_partition import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
-    parallel_dynamic_stitch,
-    setdiff1d,
-    unique,
-    unique_with_counts,
-)
-from .graph.ops.array.gather import batch_gather, gather, gather_nd, one_hot, reverse, reverse as reverse_v2
-from .graph.ops.array.identity_and_placeholders import (
-    Assert,
-    Print,
-    group,
-    guarantee_const,
-    identity,
-    identity_n,
-    no_op,
-    placeholder_with_default,
-    stop_gradient,
-    tuple,
-)
+from .graph.ops import all as _all_ops  # noqa: F401  (a graph that is loaded may hold any op)
+from .graph.ops.array.concat_stack import concat, split, stack, unstack
+from .graph.ops.array.creation import fill, ones, ones_like, range, zeros, zeros_like
+from .graph.ops.array.gather import gather, gather_nd, one_hot, reverse
+from .graph.ops.array.identity_and_placeholders import group, identity, no_op, placeholder_with_default, stop_gradient
 from .graph.ops.array.padding import pad, tile
-from .graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, roll, sequence_mask
-from .graph.ops.array.scatter import (
-    scatter_nd,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_add as tensor_scatter_add,
-    tensor_scatter_nd_max,
-    tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_sub as tensor_scatter_sub,
-    tensor_scatter_nd_update,
-    tensor_scatter_nd_update as tensor_scatter_update,
-)
-from .graph.ops.array.segments import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
-from .graph.ops.array.sequences import reverse_sequence
-from .graph.ops.array.shapes import (
-    broadcast_static_shape,
-    broadcast_to,
-    ensure_shape,
-    expand_dims,
-    invert_permutation,
-    rank,
-    reshape,
-    shape,
-    shape_n,
-    size,
-    squeeze,
-    transpose,
-)
-from .graph.ops.array.slicing import slice, strided_slice
-from .graph.ops.array.sorting import argsort, searchsorted, sort
-from .graph.ops.array.space_depth import (
-    batch_to_space,
-    batch_to_space_nd,
-    depth_to_space,
-    required_space_to_batch_paddings,
-    space_to_batch,
-    space_to_batch_nd,
-    space_to_depth,
-)
-from .graph.ops.control.python_function import numpy_function, py_func, py_function
+from .graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
+from .graph.ops.array.slicing import slice
 from .graph.ops.control.tensor_array import TensorArray
-from .graph.ops.image.patches import extract_image_patches
-from .graph.ops.io.parsing import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    SparseFeature,
-    VarLenFeature,
-    decode_raw,
-    parse_example,
-    parse_single_example,
-)
-from .graph.ops.io.readers import matching_files, read_file, write_file
-from .graph.ops.io.sequence_parsing import (
-    decode_json_example,
-    parse_single_sequence_example,
-    parse_tensor,
-    serialize_tensor,
-)
-from .graph.ops.linalg.decompositions import qr
-from .graph.ops.linalg.einsum import einsum, tensordot
-from .graph.ops.linalg.linalg import matmul, matrix_transpose
-from .graph.ops.linalg.matrix_functions import cross, svd
-from .graph.ops.linalg.solving import (
-    cholesky,
-    cholesky_solve,
-    matrix_determinant,
-    matrix_inverse,
-    matrix_solve,
-    matrix_triangular_solve,
-)
+from .graph.ops.linalg.einsum import einsum
+from .graph.ops.linalg.linalg import matmul
 from .graph.ops.math.arithmetic import (
     absolute as abs,
-    accumulate_n,
     add,
-    add_n,
-    div,
-    div_no_nan,
     divide,
-    floordiv,
-    floordiv as floor_div,
-    floormod,
-    floormod as mod,
     maximum,
     minimum,
     multiply,
     negative,
-    power as pow,
-    real_divide as realdiv,
-    reciprocal,
-    rsqrt,
-    scalar_mul,
-    sign,
     sqrt,
     square,
-    squared_difference,
     subtract,
-    truediv,
-    truncatediv,
-    truncatemod,
 )
-from .graph.ops.math.broadcasting import broadcast_dynamic_shape
-from .graph.ops.math.cast import cast, saturate_cast, to_bfloat16, to_double, to_float, to_int32, to_int64
-from .graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
-from .graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, not_equal, where, where_v2
-from .graph.ops.math.elementwise import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    ceil,
-    cos,
-    cosh,
-    digamma,
-    erf,
-    erfc,
-    exp,
-    expm1,
-    floor,
-    is_finite,
-    is_inf,
-    is_nan,
-    lgamma,
-    log,
-    log1p,
-    polygamma,
-    rint,
-    round,
-    sigmoid,
-    sin,
-    sinh,
-    tan,
-    tanh,
-)
-from .graph.ops.math.histograms import histogram_fixed_width, histogram_fixed_width_bins
-from .graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
-from .graph.ops.math.reduce import reduce_all, reduce_any, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
-from .graph.ops.math.scan import argmax, argmax as arg_max, argmin, argmin as arg_min, cumprod, cumsum
-from .graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
-from .graph.ops.math.statistics import (
-    count_nonzero,
-    norm,
-    reduce_euclidean_norm,
-    reduce_logsumexp,
-    reduce_std,
-    reduce_variance,
-)
-from .graph.ops.nn.activations import log_sigmoid
-from .graph.ops.random.random import (
-    multinomial,
-    random_crop,
-    random_normal,
-    random_shuffle,
-    random_uniform,
-    truncated_normal,
-)
-from .graph.ops.random.random_common import get_seed
-from .graph.ops.sparse.arrange import (
-    sparse_concat,
-    sparse_fill_empty_rows,
-    sparse_mask,
-    sparse_merge,
-    sparse_reorder,
-    sparse_reset_shape,
-    sparse_reshape,
-    sparse_retain,
-    sparse_slice,
-    sparse_split,
-    sparse_tensor_to_dense,
-    sparse_to_indicator,
-    sparse_transpose,
-)
-from .graph.ops.sparse.math import (
-    sparse_add,
-    sparse_maximum,
-    sparse_minimum,
-    sparse_reduce_max,
-    sparse_reduce_max_sparse,
-    sparse_reduce_sum,
-    sparse_reduce_sum_sparse,
-    sparse_segment_mean,
-    sparse_segment_sqrt_n,
-    sparse_segment_sum,
-    sparse_softmax,
-    sparse_tensor_dense_matmul,
-)
-from .graph.ops.sparse.to_dense import sparse_to_dense
-from .graph.ops.state.accumulator_api import (
-    ConditionalAccumulator,
-    ConditionalAccumulatorBase,
-    SparseConditionalAccumulator,
-)
-from .graph.ops.state.barriers import Barrier
-from .graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
-from .graph.ops.state.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
-from .graph.ops.state.scatter_state import (
-    scatter_add,
-    scatter_div,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-    scatter_update,
-)
-from .graph.ops.state.variables import (
-    assign,
-    assign_add,
-    assign_sub,
-    count_up_to,
-    is_variable_initialized,
-    report_uninitialized_variables,
-)
-from .graph.ops.strings.csv import decode_csv
+from .graph.ops.math.cast import cast
+from .graph.ops.math.clip import clip_by_value
+from .graph.ops.math.compare import equal, greater, less, where
+from .graph.ops.math.elementwise import exp, log, sigmoid, tanh
+from .graph.ops.math.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .graph.ops.math.scan import argmax
 from .graph.ops.strings.printing import print_v2 as print
-from .graph.ops.strings.regular_expressions import regex_replace
-from .graph.ops.strings.split_join import reduce_join, string_join, string_split, substr
-from .graph.ops.strings.strings import (
-    as_string,
-    decode_base64,
-    encode_base64,
-    string_strip,
-    string_to_hash_bucket,
-    string_to_hash_bucket_fast,
-    string_to_hash_bucket_strong,
-    string_to_number,
-)
-from .graph.tensors.indexed_slices import IndexedSlices, IndexedSlicesValue
-from .graph.tensors.sparse_tensor import (
-    SparseTensor,
-    SparseTensorValue,
-    convert_to_tensor_or_sparse_tensor,
-    sparse_placeholder,
-)
-from .graph.variables.collections import (
-    all_variables,
-    assert_variables_initialized,
-    global_variables,
-    global_variables_initializer,
-    initialize_all_variables,
-    initialize_local_variables,
-    initialize_variables,
-    local_variables,
-    local_variables_initializer,
-    model_variables,
-    moving_average_variables,
-    trainable_variables,
-    variables_initializer,
-)
-from .graph.variables.initializers import (
-    constant_initializer,
-    glorot_normal_initializer,
-    glorot_uniform_initializer,
-    ones_initializer,
-    orthogonal_initializer,
-    random_normal_initializer,
-    random_uniform_initializer,
-    truncated_normal_initializer,
-    uniform_unit_scaling_initializer,
-    variance_scaling_initializer,
-    zeros_initializer,
-)
-from .graph.variables.partitioned import (
-    fixed_size_partitioner,
-    min_max_variable_partitioner,
-    variable_axis_size_partitioner,
-)
-from .graph.variables.scope import (
-    VariableScope,
-    create_partitioned_variables,
-    get_local_variable,
-    get_variable,
-    get_variable_scope,
-    no_regularizer,
-    variable_op_scope,
-    variable_scope,
-)
-from .graph.variables.store import (
-    AUTO_REUSE,
-)
-from .graph.variables.templates import make_template
-from .graph.variables.variable import (
-    Variable,
-    VariableAggregation,
-    VariableSynchronization,
-    disable_resource_variables,
-    enable_resource_variables,
-    resource_variables_enabled,
-    variable_creator_scope,
-)
+from .graph.tensors.indexed_slices import IndexedSlices
+from .graph.tensors.sparse_tensor import SparseTensor
+from .graph.variables.collections import global_variables, global_variables_initializer, trainable_variables
+from .graph.variables.scope import get_variable, variable_scope
+from .graph.variables.store import AUTO_REUSE
+from .graph.variables.variable import Variable
 from .interop import tensorboard as summary
-from .io import files as gfile
-from .placer.pipeline import (
-    place,
-)
-from .placer.plan import (
-    Plan,
-)
-from .runtime.config import (
-    ConfigProto,
-    GPUOptions,
-    GraphOptions,
-    OptimizerOptions,
-    RunMetadata,
-    RunOptions,
-    ThreadPoolOptionProto,
-)
-from .runtime.session.session import InteractiveSession, Session
-
-if TYPE_CHECKING:
-    from .api import timeline
-    from .compat.tf1 import contrib, estimator, feature_column, keras, layers, losses
-    from .compat.tf1.programs import test
-    from .graph.tensorflow.import_graph_def import import_graph_def
-    from .graph.tensorflow.values import make_ndarray, make_tensor_proto
-    from .interop.tensorflow import graph_util, saved_model
-    from .placer.cost.profile import Profile
-    from .placer.simulate import simulate
-    from .runtime.server.local_cluster import LocalCluster
-    from .runtime.session.profiling import profile
+from .placer.pipeline import place
+from .placer.plan import Plan
+from .runtime.config import ConfigProto, RunMetadata, RunOptions
+from .runtime.session.session import Session
 
 newaxis = None
 """An axis of size 1 in an index, as in `tensor[:, dt.newaxis]`."""
 
-
-_LATE = {
-    "Event": ".interop.tensorboard",
+_LOADED_WHEN_USED = {  # ZeroMQ, or a part that many programs never need
     "LocalCluster": ".runtime.server.local_cluster",
     "Profile": ".placer.cost.profile",
-    "Summary": ".interop.tensorboard",
-    "contrib": ".compat.tf1.contrib",
-    "estimator": ".compat.tf1.estimator",
-    "feature_column": ".compat.tf1.feature_column",
-    "graph_util": ".interop.tensorflow.graph_util",
-    "import_graph_def": ".graph.tensorflow.import_graph_def",
-    "keras": ".compat.tf1.keras",
-    "layers": ".compat.tf1.layers",
-    "losses": ".compat.tf1.losses",
-    "make_ndarray": ".graph.tensorflow.values",
-    "make_tensor_proto": ".graph.tensorflow.values",
-    "onnx": ".interop.onnx",
     "profile": ".runtime.session.profiling",
-    "saved_model": ".interop.tensorflow.saved_model",
     "simulate": ".placer.simulate",
-    "test": ".compat.tf1.programs.test",
-    "timeline": ".api.timeline",
 }
 
-_LATE_MODULES = frozenset(
-    ["contrib", "estimator", "feature_column", "graph_util", "keras", "layers", "losses", "onnx", "saved_model", "test", "timeline"]
-)
+
+def _old_name(module: str, name: str) -> Any:
+    """A name that only programs of TensorFlow 1 use, of this module or of a part of it. AttributeError: there is none."""
+    return import_module(".compat.tf1.names.table", __name__).find(module, name)
 
 
-def __getattr__(name: str) -> Any:
-    """Names whose modules are large or need ZeroMQ or protobuf: loaded when they are used."""
-    if name in _LATE:
-        module = import_module(_LATE[name], __name__)
-        return module if name in _LATE_MODULES else getattr(module, name)
-    if name in ("AttrValue", "GraphDef", "MetaGraphDef", "TensorInfo"):
-        from .graph.tensorflow.protos import message
+public_paths.register_old_names(_old_name)
 
-        return message(name)
-    said = import_module(".compat.tf1.importing.names", __name__).substitute(name)
-    raise AttributeError(f"module 'dovetail' has no attribute {name!r}{said and f': {said}'}")
+if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error
+
+    def __getattr__(name: str) -> Any:
+        """What is loaded when it is used: large parts and old names."""
+        if name in _LOADED_WHEN_USED:
+            value = getattr(import_module(_LOADED_WHEN_USED[name], __name__), name)
+        else:
+            value = _old_name(__name__, name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 __all__ = [
-    "AUTO_REUSE",
-    "AggregationMethod",
-    "Assert",
-    "Barrier",
-    "ConditionalAccumulator",
-    "ConditionalAccumulatorBase",
-    "ConfigProto",
-    "DType",
-    "DeviceSpec",
-    "DeviceSpecV1",
-    "Dimension",
-    "FIFOQueue",
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "FixedLengthRecordReader",
-    "GPUOptions",
-    "Graph",
-    "GraphKeys",
-    "GraphOptions",
-    "IdentityReader",
-    "IndexedSlices",
-    "IndexedSlicesValue",
-    "InteractiveSession",
-    "LocalCluster",
-    "NoGradient",
-    "NodeDef",
-    "NotDifferentiable",
-    "OpError",
-    "Operation",
-    "OptimizerOptions",
-    "PaddingFIFOQueue",
-    "Plan",
-    "Print",
-    "PriorityQueue",
-    "Profile",
-    "QueueBase",
-    "RandomShuffleQueue",
-    "ReaderBase",
-    "RegisterGradient",
-    "RunMetadata",
-    "RunOptions",
-    "Session",
-    "SparseConditionalAccumulator",
-    "SparseFeature",
-    "SparseTensor",
-    "SparseTensorValue",
-    "TFRecordReader",
-    "Tensor",
-    "TensorArray",
-    "TensorShape",
-    "TextLineReader",
-    "ThreadPoolOptionProto",
-    "UnconnectedGradients",
-    "VERSION",
-    "VarLenFeature",
-    "Variable",
-    "VariableAggregation",
-    "VariableScope",
-    "VariableSynchronization",
-    "WholeFileReader",
-    "abs",
-    "accumulate_n",
-    "acos",
-    "acosh",
-    "add",
-    "add_check_numerics_ops",
-    "add_n",
-    "add_to_collection",
-    "add_to_collections",
-    "all_variables",
-    "app",
-    "arg_max",
-    "arg_min",
-    "argmax",
-    "argmin",
-    "argsort",
-    "as_dtype",
-    "as_string",
-    "asin",
-    "asinh",
-    "assert_equal",
-    "assert_greater",
-    "assert_greater_equal",
-    "assert_integer",
-    "assert_less",
-    "assert_less_equal",
-    "assert_near",
-    "assert_negative",
-    "assert_non_negative",
-    "assert_non_positive",
-    "assert_none_equal",
-    "assert_positive",
-    "assert_proper_iterable",
-    "assert_rank",
-    "assert_rank_at_least",
-    "assert_rank_in",
-    "assert_same_float_dtype",
-    "assert_scalar",
-    "assert_type",
-    "assert_variables_initialized",
-    "assign",
-    "assign_add",
-    "assign_sub",
-    "atan",
-    "atan2",
-    "atanh",
-    "batch_gather",
-    "batch_to_space",
-    "batch_to_space_nd",
-    "bfloat16",
-    "bincount",
-    "bitwise",
-    "bool",
-    "boolean_mask",
-    "broadcast_dynamic_shape",
-    "broadcast_static_shape",
-    "broadcast_to",
-    "case",
-    "cast",
-    "ceil",
-    "check_numerics",
-    "cholesky",
-    "cholesky_solve",
-    "clip_by_average_norm",
-    "clip_by_global_norm",
-    "clip_by_norm",
-    "clip_by_value",
-    "colocate_with",
-    "compat",
-    "complex128",
-    "complex64",
-    "concat",
-    "cond",
-    "config",
-    "confusion_matrix",
-    "constant",
-    "constant_initializer",
-    "container",
-    "contrib",
-    "control_dependencies",
-    "control_flow_v2_enabled",
-    "convert_to_tensor",
-    "convert_to_tensor_or_indexed_slices",
-    "convert_to_tensor_or_sparse_tensor",
-    "cos",
-    "cosh",
-    "count_nonzero",
-    "count_up_to",
-    "create_partitioned_variables",
-    "cross",
-    "cumprod",
-    "cumsum",
-    "custom_gradient",
-    "data",
-    "debugging",
-    "decode_base64",
-    "decode_csv",
-    "decode_json_example",
-    "decode_raw",
-    "depth_to_space",
-    "device",
-    "diag",
-    "diag_part",
-    "digamma",
-    "dimension_at_index",
-    "dimension_value",
-    "disable_control_flow_v2",
-    "disable_eager_execution",
-    "disable_resource_variables",
-    "disable_tensor_equality",
-    "disable_v2_behavior",
-    "disable_v2_tensorshape",
-    "distribute",
-    "div",
-    "div_no_nan",
-    "divide",
-    "double",
-    "dtypes",
-    "dynamic_partition",
-    "dynamic_stitch",
-    "einsum",
-    "enable_eager_execution",
-    "enable_resource_variables",
-    "enable_tensor_equality",
-    "enable_v2_behavior",
-    "enable_v2_tensorshape",
-    "encode_base64",
-    "ensure_shape",
-    "equal",
-    "erf",
-    "erfc",
-    "errors",
-    "estimator",
-    "executing_eagerly",
-    "executing_eagerly_outside_functions",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "extract_image_patches",
-    "eye",
-    "feature_column",
-    "fill",
-    "fixed_size_partitioner",
-    "flags",
-    "float16",
-    "float32",
-    "float64",
-    "floor",
-    "floor_div",
-    "floordiv",
-    "floormod",
-    "foldl",
-    "foldr",
-    "gather",
-    "gather_nd",
-    "get_collection",
-    "get_collection_ref",
-    "get_default_graph",
-    "get_default_session",
-    "get_local_variable",
-    "get_logger",
-    "get_seed",
-    "get_static_value",
-    "get_variable",
-    "get_variable_scope",
-    "gfile",
-    "global_norm",
-    "global_variables",
-    "global_variables_initializer",
-    "glorot_normal_initializer",
-    "glorot_uniform_initializer",
-    "grad_pass_through",
-    "gradients",
-    "graph_util",
-    "greater",
-    "greater_equal",
-    "group",
-    "guarantee_const",
-    "half",
-    "hessians",
-    "histogram_fixed_width",
-    "histogram_fixed_width_bins",
-    "identity",
-    "identity_n",
-    "image",
-    "import_graph_def",
-    "init_scope",
-    "initialize_all_tables",
-    "initialize_all_variables",
-    "initialize_local_variables",
-    "initialize_variables",
-    "initializers",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "invert_permutation",
-    "io",
-    "is_finite",
-    "is_inf",
-    "is_nan",
-    "is_non_decreasing",
-    "is_numeric_tensor",
-    "is_strictly_increasing",
-    "is_tensor",
-    "is_variable_initialized",
-    "keras",
-    "layers",
-    "lbeta",
-    "less",
-    "less_equal",
-    "lgamma",
-    "lin_space",
-    "linalg",
-    "linspace",
-    "load_graph",
-    "local_variables",
-    "local_variables_initializer",
-    "log",
-    "log1p",
-    "log_sigmoid",
-    "logging",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "lookup",
-    "losses",
-    "make_ndarray",
-    "make_template",
-    "make_tensor_proto",
-    "manip",
-    "map_fn",
-    "matching_files",
-    "math",
-    "matmul",
-    "matrix_band_part",
-    "matrix_determinant",
-    "matrix_diag",
-    "matrix_diag_part",
-    "matrix_inverse",
-    "matrix_set_diag",
-    "matrix_solve",
-    "matrix_transpose",
-    "matrix_triangular_solve",
-    "maximum",
-    "merge_device",
-    "meshgrid",
-    "metrics",
-    "min_max_variable_partitioner",
-    "minimum",
-    "mod",
-    "model_variables",
-    "moving_average_variables",
-    "multinomial",
-    "multiply",
-    "name_scope",
-    "negative",
-    "nest",
-    "newaxis",
-    "nn",
-    "no_op",
-    "no_regularizer",
-    "norm",
-    "not_equal",
-    "numpy_function",
-    "one_hot",
-    "ones",
-    "ones_initializer",
-    "ones_like",
-    "orthogonal_initializer",
-    "pad",
-    "parallel_dynamic_stitch",
-    "parallel_stack",
-    "parse_example",
-    "parse_single_example",
-    "parse_single_sequence_example",
-    "parse_tensor",
-    "place",
-    "placeholder",
-    "placeholder_with_default",
-    "polygamma",
-    "pow",
-    "print",
-    "profile",
-    "py_func",
-    "py_function",
-    "python_io",
-    "qr",
-    "queue",
-    "random",
-    "random_crop",
-    "random_normal",
-    "random_normal_initializer",
-    "random_shuffle",
-    "random_uniform",
-    "random_uniform_initializer",
-    "range",
-    "rank",
-    "read_file",
-    "realdiv",
-    "reciprocal",
-    "recompute_grad",
-    "reduce_all",
-    "reduce_any",
-    "reduce_euclidean_norm",
-    "reduce_join",
-    "reduce_logsumexp",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_std",
-    "reduce_sum",
-    "reduce_variance",
-    "regex_replace",
-    "register_tensor_conversion_function",
-    "repeat",
-    "report_uninitialized_variables",
-    "required_space_to_batch_paddings",
-    "reset_default_graph",
-    "reshape",
-    "resource",
-    "resource_variables_enabled",
-    "reverse",
-    "reverse_sequence",
-    "reverse_v2",
-    "rint",
-    "roll",
-    "round",
-    "rsqrt",
-    "saturate_cast",
-    "save_graph",
-    "saved_model",
-    "scalar_mul",
-    "scan",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_nd",
-    "scatter_nd_add",
-    "scatter_nd_sub",
-    "scatter_nd_update",
-    "scatter_sub",
-    "scatter_update",
-    "searchsorted",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_sum",
-    "sequence_mask",
-    "serialize_tensor",
-    "set_random_seed",
-    "setdiff1d",
-    "sets",
-    "shape",
-    "shape_n",
-    "sigmoid",
-    "sign",
-    "simulate",
-    "sin",
-    "sinh",
-    "size",
-    "slice",
-    "sort",
-    "space_to_batch",
-    "space_to_batch_nd",
-    "space_to_depth",
-    "sparse",
-    "sparse_add",
-    "sparse_concat",
-    "sparse_fill_empty_rows",
-    "sparse_mask",
-    "sparse_maximum",
-    "sparse_merge",
-    "sparse_minimum",
-    "sparse_placeholder",
-    "sparse_reduce_max",
-    "sparse_reduce_max_sparse",
-    "sparse_reduce_sum",
-    "sparse_reduce_sum_sparse",
-    "sparse_reorder",
-    "sparse_reset_shape",
-    "sparse_reshape",
-    "sparse_retain",
-    "sparse_segment_mean",
-    "sparse_segment_sqrt_n",
-    "sparse_segment_sum",
-    "sparse_slice",
-    "sparse_softmax",
-    "sparse_split",
-    "sparse_tensor_dense_matmul",
-    "sparse_tensor_to_dense",
-    "sparse_to_dense",
-    "sparse_to_indicator",
-    "sparse_transpose",
-    "split",
-    "sqrt",
-    "square",
-    "squared_difference",
-    "squeeze",
-    "stack",
-    "stop_gradient",
-    "strided_slice",
-    "string",
-    "string_join",
-    "string_split",
-    "string_strip",
-    "string_to_hash_bucket",
-    "string_to_hash_bucket_fast",
-    "string_to_hash_bucket_strong",
-    "string_to_number",
-    "strings",
-    "substr",
-    "subtract",
-    "summary",
-    "svd",
-    "switch_case",
-    "tables_initializer",
-    "tan",
-    "tanh",
-    "tensor_scatter_add",
-    "tensor_scatter_nd_add",
-    "tensor_scatter_nd_max",
-    "tensor_scatter_nd_min",
-    "tensor_scatter_nd_sub",
-    "tensor_scatter_nd_update",
-    "tensor_scatter_sub",
-    "tensor_scatter_update",
-    "tensordot",
-    "test",
-    "tile",
-    "timeline",
-    "to_bfloat16",
-    "to_double",
-    "to_float",
-    "to_int32",
-    "to_int64",
-    "trace",
-    "train",
-    "trainable_variables",
-    "transpose",
-    "truediv",
-    "truncated_normal",
-    "truncated_normal_initializer",
-    "truncatediv",
-    "truncatemod",
-    "tuple",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint8",
-    "uniform_unit_scaling_initializer",
-    "unique",
-    "unique_with_counts",
-    "unsorted_segment_max",
-    "unsorted_segment_mean",
-    "unsorted_segment_min",
-    "unsorted_segment_prod",
-    "unsorted_segment_sqrt_n",
-    "unsorted_segment_sum",
-    "unstack",
-    "variable_axis_size_partitioner",
-    "variable_creator_scope",
-    "variable_op_scope",
-    "variable_scope",
-    "variables_initializer",
-    "variance_scaling_initializer",
-    "variant",
-    "verify_tensor_all_finite",
-    "where",
-    "where_v2",
-    "while_loop",
-    "write_file",
-    "zeros",
-    "zeros_initializer",
-    "zeros_like",
-]
+    "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan",
+    "Profile", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape",
+    "Variable", "abs", "add", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value",
+    "colocate_with", "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient",
+    "data", "debugging", "device", "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill",
+    "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph", "get_variable", "global_variables",
+    "global_variables_initializer", "gradients", "greater", "group", "identity", "image", "initializers", "int32",
+    "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn", "math", "matmul", "maximum",
+    "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn", "no_op", "one_hot", "ones", "ones_like",
+    "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile", "random", "range",
+    "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
+    "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse",
+    "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "summary",
+    "tanh", "tile", "train", "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where",
+    "while_loop", "zeros", "zeros_like",
+]  # fmt: skip

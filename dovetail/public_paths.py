@@ -1,16 +1,21 @@
-"""Public module paths that differ from the place in the source tree: `import dovetail.keras` gives `dovetail.compat.tf1.keras`.
+"""Public names that differ from the place in the source tree: `import dovetail.keras` gives `dovetail.compat.tf1.keras`.
 
 Programs import `dovetail.math` or `dovetail.keras.layers`, as TensorFlow 1 names its modules. The source tree has another order: what
 only old programs need lies in `compat/tf1`, facades in `api`, other formats in `interop`. A finder at the head of `sys.meta_path` gives
 the same module object under both names, so `dovetail.keras is dovetail.compat.tf1.keras`.
+
+Single names that only old programs use, such as `dovetail.train.Supervisor`, are looked up when they are used. A module asks `old_name`;
+`dovetail/__init__` registers the function that knows them, so no module outside `compat` imports `compat`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module, util
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
+from typing import Any
 
 _ROOT = __name__.rpartition(".")[0]
 
@@ -103,3 +108,19 @@ def install() -> None:
     """Let Python find the public paths. It has no effect when it is called again."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+_find_old_name: Callable[[str, str], Any] | None = None
+
+
+def register_old_names(find: Callable[[str, str], Any]) -> None:
+    """Set the function that `old_name` calls."""
+    global _find_old_name
+    _find_old_name = find
+
+
+def old_name(module: str, name: str) -> Any:
+    """A name of a public module that only programs of TensorFlow 1 use. AttributeError: there is none."""
+    if _find_old_name is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return _find_old_name(module, name)

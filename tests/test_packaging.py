@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy of the sources, so that no leftover in build/ gets in or stays behind."""
     source = tmp_path_factory.mktemp("source")
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BUILD_FILES:
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source / name)
@@ -48,12 +48,25 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     expected = {
         f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, package in FOLDERS.items()
-        for path in (ROOT / folder).rglob("*.py")
+        for path in (ROOT / folder).rglob("*.py*")
+        if path.suffix in (".py", ".pyi") and not any(parent.is_symlink() for parent in path.parents)
     } | {"dovetail/py.typed", "dovetail/graph/tensorflow/signatures.jsonl"}
     expected |= {f"dovetail/{PAGE}/{path.name}" for path in (ROOT / PAGE).iterdir()}
     info = f"dovetail-{dovetail.__version__}.dist-info"
     assert {name for name in names if not name.startswith(f"{info}/")} == expected
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/{PAGE}/dagre.LICENSE.txt"} <= names
+
+
+def test_types_of_the_installed_package(wheel: Path, tmp_path: Path) -> None:
+    """`py.typed` and the stubs are installed: names have types, and one that there is not is an error."""
+    pytest.importorskip("mypy")
+    pip("install", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel)
+    (tmp_path / "program.py").write_text("import dovetail as dt\n\nreveal_type(dt.train.AdamOptimizer(0.1))\ndt.matmull\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "program.py"]
+    environment = {"MYPYPATH": str(tmp_path / "site"), "PATH": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert 'type is "dovetail.train.optimizers.adam.AdamOptimizer"' in done.stdout
+    assert 'program.py:4: error: Module has no attribute "matmull"' in done.stdout
 
 
 def test_wheel_imports_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Files, records, and what is in them (`dt.io`)."""
 
-from ..compat.tf1.queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from ..graph.ops.image.files import (
     decode_and_crop_jpeg,
     decode_bmp,
@@ -30,6 +29,7 @@ from ..graph.ops.io.sequence_parsing import (
     parse_tensor,
     serialize_tensor,
 )
+from ..graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from ..graph.ops.strings.csv import decode_csv
 from ..graph.ops.strings.strings import decode_base64, encode_base64
 from . import gfile

@@ -2,22 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..compat.tf1.queues.input import (
-    batch,
-    batch_join,
-    input_producer,
-    limit_epochs,
-    maybe_batch,
-    maybe_batch_join,
-    maybe_shuffle_batch,
-    maybe_shuffle_batch_join,
-    range_input_producer,
-    shuffle_batch,
-    shuffle_batch_join,
-    slice_input_producer,
-    string_input_producer,
-)
-from ..compat.tf1.sessions.supervisor import Supervisor, basic_train_loop
+from ..graph.tensorflow.protos import EXAMPLES, message
 from ..interop.tensorboard.writer import summary_iterator
 from ..io.matching import match_filenames_once
 from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef
@@ -29,6 +14,7 @@ from ..placer.rules.replica_device_setter import (
     byte_size_load_fn,
     replica_device_setter,
 )
+from ..public_paths import old_name
 from . import experimental
 from .distributed.pipeline_optimizer import PipelineOptimizer
 from .distributed.sync_replicas_optimizer import SyncReplicasOptimizer
@@ -102,31 +88,23 @@ from .saving.saver import Saver
 from .saving.vocabularies import VocabInfo
 from .saving.warm_starting import init_from_checkpoint, warm_start
 
-if TYPE_CHECKING:
-    from ..runtime.server.server import Server
+_MESSAGES = (*EXAMPLES, "SaverDef")  # protobuf is loaded when one is used
 
+if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error
 
-_ABSENT = {
-    "Checkpoint": "dt.train.Saver saves and restores variables by name",
-}
+    def __getattr__(name: str) -> Any:
+        """What needs ZeroMQ or protobuf, and old names: loaded when they are used."""
+        if name == "Server":
+            from ..runtime.server.server import Server
 
+            return Server
+        if name == "ServerDef":
+            from ..runtime.server.server import ServerDef
 
-def __getattr__(name: str) -> Any:
-    """`Server` needs ZeroMQ, and examples need protobuf: they are loaded when they are used."""
-    if name == "Server":
-        from ..runtime.server.server import Server
-
-        return Server
-    if name == "ServerDef":
-        from ..runtime.server.server import ServerDef
-
-        return ServerDef
-    from ..graph.tensorflow.protos import EXAMPLES, message
-
-    if name in EXAMPLES or name == "SaverDef":
-        return message(name)
-    hint = f": {_ABSENT[name]}" if name in _ABSENT else ""
-    raise AttributeError(f"module 'dovetail.train' has no attribute {name!r}{hint}")
+            return ServerDef
+        if name in _MESSAGES:
+            return message(name)
+        return old_name("dovetail.train", name)
 
 
 __all__ = [
@@ -188,15 +166,11 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
-    "Supervisor",
     "SyncReplicasOptimizer",
     "VocabInfo",
     "WorkerSessionCreator",
     "add_queue_runner",
     "assert_global_step",
-    "batch",
-    "basic_train_loop",
-    "batch_join",
     "byte_size_load_fn",
     "checkpoint_exists",
     "checkpoints_iterator",
@@ -214,33 +188,22 @@ __all__ = [
     "global_step",
     "import_meta_graph",
     "init_from_checkpoint",
-    "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
-    "limit_epochs",
     "linear_cosine_decay",
     "linear_warmup",
     "list_variables",
     "load_checkpoint",
     "load_variable",
     "match_filenames_once",
-    "maybe_batch",
-    "maybe_batch_join",
-    "maybe_shuffle_batch",
-    "maybe_shuffle_batch_join",
     "natural_exp_decay",
     "noisy_linear_cosine_decay",
     "piecewise_constant",
     "piecewise_constant_decay",
     "polynomial_decay",
-    "range_input_producer",
     "remove_checkpoint",
     "replica_device_setter",
-    "shuffle_batch",
-    "shuffle_batch_join",
-    "slice_input_producer",
     "start_queue_runners",
-    "string_input_producer",
     "summary_iterator",
     "update_checkpoint_state",
     "warm_start",

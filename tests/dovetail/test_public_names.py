@@ -1,4 +1,4 @@
-"""Every public name that a module promises is there, once."""
+"""Public names: those that a module promises are there, once, and those that were ever public still are."""
 
 import importlib
 import pkgutil
@@ -21,3 +21,43 @@ def test_names_that_are_promised_are_there(name: str) -> None:
     promised = list(getattr(module, "__all__", ()))
     assert [n for n in promised if not hasattr(module, n)] == []
     assert len(promised) == len(set(promised))
+
+
+def recorded() -> dict[str, list[tuple[str, str]]]:
+    """Public module -> the kind and name of each name that it had when `public_names.txt` was recorded."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    module = kind = ""
+    for line in (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(" "):
+            found.setdefault(module, []).extend((kind, name) for name in line.split())
+        elif not line.startswith("#"):
+            module, kind = line.split()
+    return found
+
+
+def kind_of(value: object) -> str:
+    if isinstance(value, ModuleType):
+        return "module"
+    return "class" if isinstance(value, type) else "function" if callable(value) else "value"
+
+
+def by_attributes(path: str) -> ModuleType:
+    """The module that a program reaches as `dovetail.a.b`, after `import dovetail` alone; `dovetail.tf1` has to be imported."""
+    if path == "dovetail.tf1":
+        return importlib.import_module(path)
+    value: ModuleType = dovetail
+    for part in path.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize("path", recorded())
+def test_every_name_that_was_public_still_is(path: str) -> None:
+    module = by_attributes(path)
+    assert [(kind, name) for kind, name in recorded()[path] if kind_of(getattr(module, name, None)) != kind] == []
+
+
+def test_v1_has_every_name_of_the_front_door() -> None:
+    v1 = by_attributes("dovetail.compat.v1")
+    missing = [name for _, name in recorded()["dovetail"] if not hasattr(v1, name)]
+    assert missing == []

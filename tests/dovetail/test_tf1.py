@@ -16,7 +16,8 @@ import pytest
 
 import dovetail
 from dovetail import tf1
-from dovetail.tf1 import finder, names
+from dovetail.compat.tf1.names import inner_modules as names
+from dovetail.tf1 import finder
 
 ROOT = Path(__file__).resolve().parents[2]
 

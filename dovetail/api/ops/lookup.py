@@ -17,7 +17,7 @@ from ...graph.core.constant_value import static_value
 from ...graph.core.default_graph import GraphKeys, get_default_graph, name_scope
 from ...graph.core.dtypes import DType, as_dtype, int64, string
 from ...graph.core.graph import Node, Tensor
-from ...graph.ops.array.identity_and_placeholders import no_op
+from ...graph.ops.array.identity_and_placeholders import group, no_op
 from ...graph.ops.math.arithmetic import add
 from ...graph.ops.math.cast import cast
 from ...graph.ops.math.compare import equal, where
@@ -458,6 +458,12 @@ def index_to_string_table_from_file(
     return StaticHashTable(fill, default_value, name=name or "index_to_string")
 
 
+def tables_initializer(name: str = "init_all_tables") -> Node:
+    """A node that initializes every table in the collection `GraphKeys.TABLE_INITIALIZERS`."""
+    found = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
+    return group(*found, name=name) if found else no_op(name=name)
+
+
 class _Experimental:
     """`dt.lookup.experimental`."""
 
@@ -480,4 +486,5 @@ __all__ = [
     "index_table_from_tensor",
     "index_to_string_table_from_file",
     "index_to_string_table_from_tensor",
+    "tables_initializer",
 ]

@@ -1,14 +1,7 @@
 """`dt.nn`: what neural networks are made of."""
 
-from ...compat.tf1.rnn import (
-    bidirectional_dynamic_rnn,
-    dynamic_rnn,
-    raw_rnn,
-    rnn_cell,
-    static_bidirectional_rnn,
-    static_rnn,
-    static_state_saving_rnn,
-)
+from typing import TYPE_CHECKING, Any
+
 from ...graph.ops.array.embedding import embedding_lookup
 from ...graph.ops.array.sorting import in_top_k, top_k
 from ...graph.ops.array.space_depth import depth_to_space, space_to_batch, space_to_depth
@@ -92,6 +85,14 @@ from ...graph.ops.nn.spatial import (
     pool,
 )
 from ...graph.ops.sparse.math import embedding_lookup_sparse, safe_embedding_lookup_sparse
+from ...public_paths import old_name
+
+if not TYPE_CHECKING:  # type checkers read nn.pyi, where an unknown name is an error
+
+    def __getattr__(name: str) -> Any:
+        """Recurrent networks, for programs of TensorFlow 1."""
+        return old_name("dovetail.nn", name)
+
 
 __all__ = [
     "all_candidate_sampler",
@@ -105,7 +106,6 @@ __all__ = [
     "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
-    "bidirectional_dynamic_rnn",
     "compute_accidental_hits",
     "conv1d",
     "conv1d_transpose",
@@ -127,7 +127,6 @@ __all__ = [
     "depthwise_conv2d_native_backprop_input",
     "dilation2d",
     "dropout",
-    "dynamic_rnn",
     "elu",
     "embedding_lookup",
     "embedding_lookup_sparse",
@@ -155,11 +154,9 @@ __all__ = [
     "nce_loss",
     "normalize_moments",
     "pool",
-    "raw_rnn",
     "relu",
     "relu6",
     "relu_layer",
-    "rnn_cell",
     "safe_embedding_lookup_sparse",
     "sampled_softmax_loss",
     "selu",
@@ -175,9 +172,6 @@ __all__ = [
     "space_to_batch",
     "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
-    "static_bidirectional_rnn",
-    "static_rnn",
-    "static_state_saving_rnn",
     "sufficient_statistics",
     "swish",
     "tanh",

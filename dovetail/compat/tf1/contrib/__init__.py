@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..importing.names import substitute
+from ..names.inner_modules import substitute
 from . import (
     cluster_resolver,
     data,

@@ -9,7 +9,7 @@ for that. A program or a notebook that Python has started in another way says, b
 
 `tensorflow`, `tensorflow.train`, `tensorflow.contrib.slim` are then the modules `dovetail`, `dovetail.train`, `dovetail.contrib.slim`
 themselves. TensorFlow's inner modules (`tensorflow.python.framework.ops`) are made when they are imported and give the public names;
-`names` is the table.
+`compat.tf1.names.inner_modules` is the table.
 """
 
 from .finder import install

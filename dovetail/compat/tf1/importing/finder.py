@@ -15,8 +15,9 @@ from typing import Any
 import dovetail
 
 from ....graph.tensorflow import protos
+from ..names import v1
+from ..names.inner_modules import FILES, MODULES, OTHER_NAMES, PUBLIC, SAME_MODULES, substitute
 from . import inner as _inner  # noqa: F401  (the table names it)
-from .names import FILES, MODULES, OTHER_NAMES, PUBLIC, SAME_MODULES, substitute
 
 ROOT = "tensorflow"
 
@@ -155,7 +156,7 @@ def _public(path: str) -> ModuleType | None:
         if at in SAME_MODULES:
             path = ".".join([SAME_MODULES[at], *parts[end:]])
             break
-    if path.partition(".")[0] not in dovetail.__all__:
+    if path.partition(".")[0] not in dir(v1):
         return None
     try:
         found = walk(path)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ....api.ops.lookup import tables_initializer
 from ....graph.core.build import convert
 from ....graph.core.constant_value import static_value
-from ....graph.core.default_graph import GraphKeys, get_default_graph
+from ....graph.core.default_graph import get_default_graph
 from ....graph.core.graph import Tensor
-from ....graph.ops.array.identity_and_placeholders import group, no_op
 from ....graph.tensors.indexed_slices import IndexedSlices
 from ....graph.variables.variable import Variable
 
@@ -46,12 +46,6 @@ def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray[Any, Any]
 def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
     """A tensor for anything that stands for one; `IndexedSlices` as they are."""
     return value if isinstance(value, IndexedSlices) else convert(value, dtype, name)
-
-
-def tables_initializer(name: str = "init_all_tables") -> Any:
-    """A node that initializes what stands in the collection of tables."""
-    found = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
-    return group(*found, name=name) if found else no_op(name=name)
 
 
 initialize_all_tables = tables_initializer

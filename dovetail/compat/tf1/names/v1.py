@@ -8,6 +8,8 @@
 from importlib import import_module
 from typing import Any
 
+from .table import old_names
+
 __version__ = "1.15.0"
 """As `dt.VERSION`: TensorFlow's version whose names these are, for programs that ask for it; `dt.__version__` is Dovetail's own."""
 
@@ -20,4 +22,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(import_module("dovetail").__all__)
+    return sorted({*import_module("dovetail").__all__, *old_names("dovetail")})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....compat.tf1.names.functions import tables_initializer
+from ....api.ops.lookup import tables_initializer
 from ....graph.core.graph import Node
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.variables.collections import local_variables_initializer

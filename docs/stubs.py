@@ -1,0 +1,98 @@
+"""Writes the type stubs of the modules that give names when they are used: `python docs/stubs.py`.
+
+`import dovetail` loads large parts and old names late, in `__getattr__`, which a type checker cannot follow. Each of these modules has a
+stub beside it that imports every name from the module that defines it, so an unknown name is an error and the others have their types.
+A test sees that the stubs are up to date.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # a checkout needs no install
+
+from dovetail.compat.tf1.names import table  # noqa: E402
+from dovetail.public_paths import HOMES  # noqa: E402
+
+STUBS = {
+    "dovetail/__init__.pyi": ("dovetail", "dovetail", "dovetail.compat.tf1.names.top_level"),
+    "dovetail/train/__init__.pyi": ("dovetail.train", "dovetail.train", "dovetail.compat.tf1.names.train"),
+    "dovetail/api/ops/nn.pyi": ("dovetail.nn", "dovetail.api.ops", "dovetail.compat.tf1.rnn"),
+}
+"""Stub -> the public module, the package that its relative imports start from, and the module of its old names."""
+
+_HEAD = '''"""Types of `{}`. Made by `python docs/stubs.py`; do not edit."""
+
+# ruff: noqa
+from typing import Any
+'''
+
+
+def stub(path: str) -> str:
+    """The text of a stub."""
+    public, package, holder = STUBS[path]
+    module = importlib.import_module(public)
+    source = (ROOT / path).with_suffix(".py").read_text(encoding="utf-8")
+    found = dict(_imported(source, package))
+    holder_file = Path(str(importlib.import_module(holder).__file__))
+    holder_package = holder if holder_file.name == "__init__.py" else holder.rpartition(".")[0]
+    old = dict(_imported(holder_file.read_text(encoding="utf-8"), holder_package))
+    old_names = table.old_names(public)
+    found.update({name: old[name] for name in old_names if name in old})
+    for name, where in getattr(module, "_LOADED_WHEN_USED", {}).items():
+        found[name] = (public + where, name)
+    if public == "dovetail":
+        found["compat"] = ("dovetail", "compat")
+        for name, home in HOMES.items():
+            if name in old_names:
+                found[name] = (f"dovetail.{home}".rpartition(".")[0], home.rpartition(".")[2])
+    names = {*module.__all__, *old_names, *(n for n, (_, own) in found.items() if n == own and not n.startswith("_"))}
+    values = {name: _type_of(getattr(module, name)) for name in (*module.__all__, *old_names) if name not in found}
+    values.update(dict.fromkeys(getattr(module, "_MESSAGES", ()), "Any"))
+    if public == "dovetail":
+        values["__version__"] = "str"
+    return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__)
+
+
+def _imported(source: str, package: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The names that a module imports from Dovetail, each with the module that defines it and its name there."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parents = package.split(".")
+            base = ".".join([*parents[: len(parents) - node.level + 1], *([node.module] if node.module else [])])
+            for alias in node.names:
+                hidden = node.module in ("graph.tensorflow.protos", "public_paths") or alias.name == "public_paths"
+                if not hidden:
+                    yield alias.asname or alias.name, (base, alias.name)
+
+
+def _type_of(value: object) -> str:
+    return "None" if value is None else "str" if isinstance(value, str) else "Any"
+
+
+def _text(public: str, found: dict[str, tuple[str, str]], values: dict[str, str], exported: list[str]) -> str:
+    by_module: dict[str, list[str]] = {}
+    for name, (module, own) in sorted(found.items()):
+        by_module.setdefault(module, []).append(f"{own} as {name}")
+    lines = [_HEAD.format(public).rstrip()]
+    for module, names in sorted(by_module.items()):
+        line = f"from {module} import {', '.join(names)}"
+        lines += [line] if len(line) <= 136 else [f"from {module} import (", _filled(", ".join(names)), ")"]
+    lines += [f"{name}: {kind}" for name, kind in sorted(values.items())]
+    lines += ["__all__ = [", _filled(", ".join(f'"{name}"' for name in exported)), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text + ",", 136, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+
+
+if __name__ == "__main__":
+    for path in STUBS:
+        (ROOT / path).write_text(stub(path), encoding="utf-8")

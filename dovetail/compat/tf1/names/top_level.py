@@ -1,0 +1,408 @@
+"""Top-level names of TensorFlow 1 that are not in the core face: `dt.to_float`. `table` looks them up when a program uses one."""
+
+from typing import Any as _Any
+
+from ....api.ops.debugging import (
+    add_check_numerics_ops,
+    assert_equal,
+    assert_greater,
+    assert_greater_equal,
+    assert_integer,
+    assert_less,
+    assert_less_equal,
+    assert_near,
+    assert_negative,
+    assert_non_negative,
+    assert_non_positive,
+    assert_none_equal,
+    assert_positive,
+    assert_proper_iterable,
+    assert_rank,
+    assert_rank_at_least,
+    assert_rank_in,
+    assert_same_float_dtype,
+    assert_scalar,
+    assert_type,
+    check_numerics,
+    is_non_decreasing,
+    is_numeric_tensor,
+    is_strictly_increasing,
+    verify_tensor_all_finite,
+)
+from ....graph.control_flow.cond_while import switch_case
+from ....graph.control_flow.functional import foldl, foldr
+from ....graph.core.build import register_tensor_conversion_function
+from ....graph.core.default_graph import (
+    add_to_collection,
+    container,
+    get_collection,
+    get_collection_ref,
+    get_default_session,
+    merge_device,
+)
+from ....graph.core.device import DeviceSpec, DeviceSpecV1
+from ....graph.core.dtypes import (
+    as_dtype,
+    complex64,
+    complex128,
+    double,
+    half,
+    int16,
+    resource,
+    uint16,
+    uint32,
+    uint64,
+    variant,
+)
+from ....graph.core.errors import OpError
+from ....graph.core.opdef import NodeDef
+from ....graph.core.shape import Dimension, dimension_at_index, dimension_value
+from ....graph.gradients.custom import (
+    NoGradient,
+    NotDifferentiable,
+    RegisterGradient,
+    grad_pass_through,
+    hessians,
+    recompute_grad,
+)
+from ....graph.gradients.reverse import UnconnectedGradients
+from ....graph.ops.array.concat_stack import parallel_stack
+from ....graph.ops.array.creation import eye, linspace, linspace as lin_space
+from ....graph.ops.array.diagonal import (
+    diag,
+    diag_part,
+    matrix_band_part,
+    matrix_diag,
+    matrix_diag_part,
+    matrix_set_diag,
+    trace,
+)
+from ....graph.ops.array.dynamic_partition import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    parallel_dynamic_stitch,
+    setdiff1d,
+    unique,
+    unique_with_counts,
+)
+from ....graph.ops.array.gather import batch_gather, reverse as reverse_v2
+from ....graph.ops.array.identity_and_placeholders import Assert, Print, guarantee_const, identity_n, tuple
+from ....graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, roll, sequence_mask
+from ....graph.ops.array.scatter import (
+    scatter_nd,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_add as tensor_scatter_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_sub as tensor_scatter_sub,
+    tensor_scatter_nd_update,
+    tensor_scatter_nd_update as tensor_scatter_update,
+)
+from ....graph.ops.array.segments import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
+)
+from ....graph.ops.array.sequences import reverse_sequence
+from ....graph.ops.array.shapes import broadcast_static_shape, ensure_shape, invert_permutation, rank, shape_n
+from ....graph.ops.array.slicing import strided_slice
+from ....graph.ops.array.sorting import argsort, searchsorted, sort
+from ....graph.ops.array.space_depth import (
+    batch_to_space,
+    batch_to_space_nd,
+    depth_to_space,
+    required_space_to_batch_paddings,
+    space_to_batch,
+    space_to_batch_nd,
+    space_to_depth,
+)
+from ....graph.ops.control.python_function import numpy_function, py_func, py_function
+from ....graph.ops.image.patches import extract_image_patches
+from ....graph.ops.io.parsing import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+    decode_raw,
+    parse_example,
+    parse_single_example,
+)
+from ....graph.ops.io.readers import matching_files, read_file, write_file
+from ....graph.ops.io.sequence_parsing import (
+    decode_json_example,
+    parse_single_sequence_example,
+    parse_tensor,
+    serialize_tensor,
+)
+from ....graph.ops.linalg.decompositions import qr
+from ....graph.ops.linalg.einsum import tensordot
+from ....graph.ops.linalg.linalg import matrix_transpose
+from ....graph.ops.linalg.matrix_functions import cross, svd
+from ....graph.ops.linalg.solving import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant,
+    matrix_inverse,
+    matrix_solve,
+    matrix_triangular_solve,
+)
+from ....graph.ops.math.arithmetic import (
+    accumulate_n,
+    add_n,
+    div,
+    div_no_nan,
+    floordiv,
+    floordiv as floor_div,
+    floormod,
+    floormod as mod,
+    power as pow,
+    real_divide as realdiv,
+    reciprocal,
+    rsqrt,
+    scalar_mul,
+    sign,
+    squared_difference,
+    truediv,
+    truncatediv,
+    truncatemod,
+)
+from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
+from ....graph.ops.math.cast import saturate_cast, to_bfloat16, to_double, to_float, to_int32, to_int64
+from ....graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm
+from ....graph.ops.math.compare import greater_equal, less_equal, not_equal, where_v2
+from ....graph.ops.math.elementwise import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    ceil,
+    cos,
+    cosh,
+    digamma,
+    erf,
+    erfc,
+    expm1,
+    floor,
+    is_finite,
+    is_inf,
+    is_nan,
+    lgamma,
+    log1p,
+    polygamma,
+    rint,
+    round,
+    sin,
+    sinh,
+    tan,
+)
+from ....graph.ops.math.histograms import histogram_fixed_width, histogram_fixed_width_bins
+from ....graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
+from ....graph.ops.math.reduce import reduce_all, reduce_any, reduce_prod
+from ....graph.ops.math.scan import argmax as arg_max, argmin, argmin as arg_min, cumprod, cumsum
+from ....graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
+from ....graph.ops.math.statistics import (
+    count_nonzero,
+    norm,
+    reduce_euclidean_norm,
+    reduce_logsumexp,
+    reduce_std,
+    reduce_variance,
+)
+from ....graph.ops.nn.activations import log_sigmoid
+from ....graph.ops.random.random import (
+    multinomial,
+    random_crop,
+    random_normal,
+    random_shuffle,
+    random_uniform,
+    truncated_normal,
+)
+from ....graph.ops.random.random_common import get_seed
+from ....graph.ops.sparse.arrange import (
+    sparse_concat,
+    sparse_fill_empty_rows,
+    sparse_mask,
+    sparse_merge,
+    sparse_reorder,
+    sparse_reset_shape,
+    sparse_reshape,
+    sparse_retain,
+    sparse_slice,
+    sparse_split,
+    sparse_tensor_to_dense,
+    sparse_to_indicator,
+    sparse_transpose,
+)
+from ....graph.ops.sparse.math import (
+    sparse_add,
+    sparse_maximum,
+    sparse_minimum,
+    sparse_reduce_max,
+    sparse_reduce_max_sparse,
+    sparse_reduce_sum,
+    sparse_reduce_sum_sparse,
+    sparse_segment_mean,
+    sparse_segment_sqrt_n,
+    sparse_segment_sum,
+    sparse_softmax,
+    sparse_tensor_dense_matmul,
+)
+from ....graph.ops.sparse.to_dense import sparse_to_dense
+from ....graph.ops.state.accumulator_api import (
+    ConditionalAccumulator,
+    ConditionalAccumulatorBase,
+    SparseConditionalAccumulator,
+)
+from ....graph.ops.state.barriers import Barrier
+from ....graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
+from ....graph.ops.state.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
+from ....graph.ops.state.scatter_state import (
+    scatter_add,
+    scatter_div,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
+    scatter_update,
+)
+from ....graph.ops.state.variables import (
+    assign,
+    assign_add,
+    assign_sub,
+    count_up_to,
+    is_variable_initialized,
+    report_uninitialized_variables,
+)
+from ....graph.ops.strings.csv import decode_csv
+from ....graph.ops.strings.regular_expressions import regex_replace
+from ....graph.ops.strings.split_join import reduce_join, string_join, string_split, substr
+from ....graph.ops.strings.strings import (
+    as_string,
+    decode_base64,
+    encode_base64,
+    string_strip,
+    string_to_hash_bucket,
+    string_to_hash_bucket_fast,
+    string_to_hash_bucket_strong,
+    string_to_number,
+)
+from ....graph.tensorflow.import_graph_def import import_graph_def
+from ....graph.tensorflow.protos import message as _message
+from ....graph.tensorflow.values import make_ndarray, make_tensor_proto
+from ....graph.tensors.indexed_slices import IndexedSlicesValue
+from ....graph.tensors.sparse_tensor import SparseTensorValue, convert_to_tensor_or_sparse_tensor, sparse_placeholder
+from ....graph.variables.collections import (
+    all_variables,
+    assert_variables_initialized,
+    initialize_all_variables,
+    initialize_local_variables,
+    initialize_variables,
+    local_variables,
+    local_variables_initializer,
+    model_variables,
+    moving_average_variables,
+    variables_initializer,
+)
+from ....graph.variables.initializers import (
+    constant_initializer,
+    glorot_normal_initializer,
+    glorot_uniform_initializer,
+    ones_initializer,
+    orthogonal_initializer,
+    random_normal_initializer,
+    random_uniform_initializer,
+    truncated_normal_initializer,
+    uniform_unit_scaling_initializer,
+    variance_scaling_initializer,
+    zeros_initializer,
+)
+from ....graph.variables.partitioned import (
+    fixed_size_partitioner,
+    min_max_variable_partitioner,
+    variable_axis_size_partitioner,
+)
+from ....graph.variables.scope import (
+    VariableScope,
+    create_partitioned_variables,
+    get_local_variable,
+    get_variable_scope,
+    no_regularizer,
+    variable_op_scope,
+)
+from ....graph.variables.templates import make_template
+from ....graph.variables.variable import (
+    VariableAggregation,
+    VariableSynchronization,
+    disable_resource_variables,
+    enable_resource_variables,
+    resource_variables_enabled,
+    variable_creator_scope,
+)
+from ....interop import tensorboard as _tensorboard
+from ....runtime.config import GPUOptions, GraphOptions, OptimizerOptions, ThreadPoolOptionProto
+from ....runtime.session.session import InteractiveSession
+from ..programs.logging import get_logger
+from ..queues.readers import (
+    FixedLengthRecordReader,
+    IdentityReader,
+    ReaderBase,
+    TextLineReader,
+    TFRecordReader,
+    WholeFileReader,
+)
+from .functions import (
+    AggregationMethod,
+    add_to_collections,
+    convert_to_tensor_or_indexed_slices,
+    get_static_value,
+    init_scope,
+    initialize_all_tables,
+    is_tensor,
+    tables_initializer,
+)
+from .switches import (
+    control_flow_v2_enabled,
+    disable_control_flow_v2,
+    disable_eager_execution,
+    disable_tensor_equality,
+    disable_v2_behavior,
+    disable_v2_tensorshape,
+    enable_eager_execution,
+    enable_tensor_equality,
+    enable_v2_behavior,
+    enable_v2_tensorshape,
+    executing_eagerly,
+    executing_eagerly_outside_functions,
+)
+
+VERSION = "1.15.0"
+"""TensorFlow's version whose names these are: programs ask for it."""
+
+_MESSAGES = ("AttrValue", "GraphDef", "MetaGraphDef", "TensorInfo")
+_SUMMARIES = ("Event", "Summary")
+
+
+def __getattr__(name: str) -> _Any:
+    """Protocol buffers: `protobuf` and `tensorboardX` are loaded when one is used."""
+    if name in _MESSAGES:
+        return _message(name)
+    if name in _SUMMARIES:
+        return getattr(_tensorboard, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MESSAGES, *_SUMMARIES})

@@ -1,0 +1,18 @@
+"""Names of `dt.train` that only programs of TensorFlow 1 use: input by queues, and the `Supervisor`."""
+
+from ..queues.input import (
+    batch,
+    batch_join,
+    input_producer,
+    limit_epochs,
+    maybe_batch,
+    maybe_batch_join,
+    maybe_shuffle_batch,
+    maybe_shuffle_batch_join,
+    range_input_producer,
+    shuffle_batch,
+    shuffle_batch_join,
+    slice_input_producer,
+    string_input_producer,
+)
+from ..sessions.supervisor import Supervisor, basic_train_loop
