@@ -17,7 +17,7 @@ from ..graph.core.errors import InvalidArgumentError, OutOfRangeError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Trait
 from ..graph.resources.resource_manager import Resources
-from ..runtime.session.functions import Call, compiled
+from ..runtime.session.functions import Call, compile_function
 from .checks import common
 from .kind_registry import Described
 from .runtime_values import At, Given, Source
@@ -58,7 +58,7 @@ class Function:
             if call is None:
                 effects = [n for n in self.graph.nodes if _has_effect(n)]
                 task = at.task if self._has_state else Resources()
-                call = compiled(self.graph, self.inputs, (*self.outputs, *effects), task)
+                call = compile_function(self.graph, self.inputs, (*self.outputs, *effects), task)
                 if self._has_state:
                     at.task.functions[self] = call
                 else:

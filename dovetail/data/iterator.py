@@ -22,7 +22,7 @@ from ..graph.ops.io.iterators import handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
-from ..runtime.worker.colocated import tasks_here
+from ..runtime.worker.colocated import colocated_tasks
 from .checks import described
 from .function import by_value, places_in
 from .runtime_values import seed_of
@@ -289,7 +289,7 @@ def _names_task(node: Node) -> bool:
 
 def _is_here(node: Node) -> bool:
     """Whether a node is in a task of this process, as far as is known."""
-    here = tasks_here()
+    here = colocated_tasks()
     if not _names_task(node):
         return bool(here)
     return any(_task(node.device) == _task(task) for task in here)

@@ -295,10 +295,10 @@ _started: dict[str, Any] = {}  # those that have no other owner, by address
 def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
     """This process's server of a task: the one that listens, or a new one."""
     from ..runtime.server.server import Server
-    from ..runtime.worker.colocated import servers_here
+    from ..runtime.worker.colocated import colocated_servers
 
     address = spec.task_address(job, index)
-    for server in servers_here():
+    for server in colocated_servers():
         if (
             isinstance(server, Server)
             and (server.job_name, server.task_index) == (job, index)

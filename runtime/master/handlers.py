@@ -22,7 +22,7 @@ from .master import Master
 logger = logging.getLogger(__name__)
 
 
-class MasterCalls:
+class MasterHandlers:
     """The calls of one master, and the leases of its sessions."""
 
     def __init__(self, master: Master, calls: Calls, mail: Mail, cluster: ClusterSpec, defaults: ConfigProto) -> None:
@@ -162,7 +162,7 @@ class MasterCalls:
         described = [
             {
                 "task": p.task, "address": address(p.task), "incarnation": p.incarnation, "program": p.program,
-                "feeds": list(p.feeds), "fetches": list(p.fetches), "reports": p.reports, "carried": p.carried,
+                "feeds": list(p.feeds), "fetches": list(p.fetches), "reports": p.reports, "carried": p.data_triggered,
             }
             for p in parts
         ]  # fmt: skip
@@ -201,4 +201,4 @@ def _client_of(message: Message) -> str:
     return (message.fields.get("client") or "")[:NAME_CHARS]
 
 
-__all__ = ["MasterCalls"]
+__all__ = ["MasterHandlers"]

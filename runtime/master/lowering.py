@@ -23,7 +23,7 @@ waiting for the one that is awaited, and both travel in one message.
     awaited                          a        d     c and b travel with a
 
 What travels with a tensor may as well be received with it: that delays nothing, since it was sent before, and what is done with
-several of them stands together, so that it can be done by one call (`received_together`).
+several of them stands together, so that it can be done by one call (`coalesce_receives`).
 
     taken before      recv a, use a, recv b, use b, recv c, use c
     taken             recv a, recv b, recv c, use a, use b, use c
@@ -105,8 +105,8 @@ if TYPE_CHECKING:
     from ...codegen.options import KernelOptions
 
 __all__ = [
-    "LEAST_BYTES", "LEAST_WORK", "Reached", "carried", "carried_by", "held", "kernels_of", "received_together", "units_of",
-    "with_early_collectives",
+    "LEAST_BYTES", "LEAST_WORK", "RemoteUpdates", "coalesce_receives", "coalesced_sends", "data_triggered", "kernels_of",
+    "lower_partitions", "overlap_collectives", "triggered_by",
 ]  # fmt: skip
 
 LEAST_BYTES = 64 << 10  # handing it to another thread, and back, takes as long as reducing so much
@@ -114,7 +114,7 @@ LEAST_WORK = 1 << 18  # the same for what runs meanwhile: arithmetic operations,
 EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 
-def with_early_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
+def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
     """A device's steps with each collective where it can begin, and `("await", node)` where it stood."""
     if not any(isinstance(what, Node) and what.opdef.is_collective for _, what in part.steps):
         return list(part.steps)
@@ -199,7 +199,7 @@ AnyStep: TypeAlias = tuple[str, Any]
 """A step of a partition, or what `lowering.py` makes of one."""
 
 
-def held(cut: Partitioned) -> dict[int, int]:
+def coalesced_sends(cut: Partitioned) -> dict[int, int]:
     """The channels between tasks whose tensors can wait for a later one that goes to the same program, each with the channel of that.
 
     Those of loops cannot: they come once per iteration.
@@ -231,8 +231,8 @@ def held(cut: Partitioned) -> dict[int, int]:
     return out
 
 
-def received_together(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> list[AnyStep]:
-    """The steps of a part, with each receive of what is `held` right behind the one of what it comes with."""
+def coalesce_receives(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> list[AnyStep]:
+    """The steps of a part, with each receive of what is `coalesced_sends` right behind the one of what it comes with."""
     if not waiting:
         return list(steps)
     company: dict[int, list[AnyStep]] = defaultdict(list)
@@ -253,7 +253,7 @@ def received_together(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> l
     return out
 
 
-def carried(cut: Partitioned) -> tuple[str, ...]:
+def data_triggered(cut: Partitioned) -> tuple[str, ...]:
     """The tasks that are started by what comes to them."""
     by_task: dict[str, list[Partition]] = {}
     for part in cut.partitions.values():
@@ -265,7 +265,7 @@ def carried(cut: Partitioned) -> tuple[str, ...]:
     )
 
 
-def carried_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
+def triggered_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
     """The tasks, of those that are `started` by what comes to them, to which a task sends something."""
     sent = {task_of(c.destination): None for p in cut.partitions.values() if task_of(p.device) == task for c in p.sends}
     return tuple(t for t in sent if t in started and t != task)
@@ -284,16 +284,16 @@ def _is_nothing(node: Node) -> bool:
     return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
-Reached: TypeAlias = Mapping[Node, tuple[str, Posted]]
+RemoteUpdates: TypeAlias = Mapping[Node, tuple[str, Posted]]
 """Variables and accumulators that are changed by another task than their own: the device of each, and where it is posted."""
 
 
-def units_of(
-    cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: Reached | None = None
+def lower_partitions(
+    cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: RemoteUpdates | None = None
 ) -> list[PartitionGraph]:
     """The units of all partitions. `posted`: by channel, the variables that are read directly."""
     units = []
-    guarded, waiting = cut.guarded, held(cut)
+    guarded, waiting = cut.guarded, coalesced_sends(cut)
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
     for part in cut.partitions.values():
         steps: list[PartitionStep] = []
@@ -302,7 +302,7 @@ def units_of(
                 if node in reached:
                     device, where = reached[node]
                     steps.append(RecvTensor(next(numbers), None, device, None, where, node))
-        for kind, what in received_together(with_early_collectives(part, cut), waiting):
+        for kind, what in coalesce_receives(overlap_collectives(part, cut), waiting):
             if kind == "await":
                 assert isinstance(what, Node)
                 steps.append(AwaitNode(what))
@@ -368,7 +368,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     """
     from ...codegen.explain import explain
 
-    unit = next((u for u in units_of(plan.partitioned, plan.graph) if u.device == device), None)
+    unit = next((u for u in lower_partitions(plan.partitioned, plan.graph) if u.device == device), None)
     if unit is None:
         raise InvalidArgumentError(
             None, None, f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}"

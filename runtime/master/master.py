@@ -37,8 +37,8 @@ from ...placer.search.from_graph import CLIENT
 from ..config import ConfigProto
 from ..shared_memory.record_layout import MOST_BYTES
 from ..worker.registration import Registration
-from .lowering import Reached, carried, carried_by, units_of
-from .remote_memory import Reaching
+from .lowering import RemoteUpdates, data_triggered, lower_partitions, triggered_by
+from .remote_memory import OneSidedAccess
 from .session_state import MasterSession, TaskPart, WorkerClients
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Master:
     def __init__(self, task: str, peers: WorkerClients) -> None:
         self.task = task
         self._peers = peers
-        self._reaching = Reaching(peers)
+        self._reaching = OneSidedAccess(peers)
         self._sessions: dict[str, MasterSession] = {}
         self._lock = threading.Lock()
 
@@ -128,9 +128,9 @@ class Master:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
             by_task: dict[str, list[PartitionGraph]] = {}
-            for unit in units_of(plan.partitioned, session.graph, posted, reached):
+            for unit in lower_partitions(plan.partitioned, session.graph, posted, reached):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
-            started = carried(plan.partitioned)
+            started = data_triggered(plan.partitioned)
             program = secrets.token_hex(8)
             parts = []
             for task, units in by_task.items():
@@ -138,7 +138,7 @@ class Master:
                 registration = Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state,
                     config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
-                    carried_by(plan.partitioned, task, started), session.client,
+                    triggered_by(plan.partitioned, task, started), session.client,
                 )  # fmt: skip
                 incarnation = self._peers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
@@ -183,7 +183,7 @@ class Master:
         fetches: Sequence[str],
         targets: Sequence[str],
         feeds: Sequence[str],
-    ) -> tuple[Plan, dict[int, Posted], Reached]:
+    ) -> tuple[Plan, dict[int, Posted], RemoteUpdates]:
         """The plan of a signature; the variables that it reads directly, by channel; and those that it changes directly."""
         graph = session.graph
         placement = None if session.places_pruned else self._place(session)

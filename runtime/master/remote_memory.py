@@ -20,11 +20,11 @@ from ...placer.partition.one_sided_updates import DirectUpdate, direct_updates, 
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.record_layout import MOST_BYTES
 from ..shared_memory.remote_variables import accumulator_name, kind_of
-from .lowering import Reached
+from .lowering import RemoteUpdates
 from .session_state import MasterSession, WorkerClients
 
 
-class Reaching:
+class OneSidedAccess:
     """Asks tasks about each other's memory, for a master."""
 
     def __init__(self, peers: WorkerClients) -> None:
@@ -51,7 +51,7 @@ class Reaching:
 
     def moved(
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
-    ) -> tuple[Callable[[Node], str], Reached]:
+    ) -> tuple[Callable[[Node], str], RemoteUpdates]:
         """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
         if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
             return device_of, {}
@@ -129,4 +129,4 @@ class Reaching:
         )
 
 
-__all__ = ["Reaching"]
+__all__ = ["OneSidedAccess"]

@@ -84,7 +84,7 @@ class TaskPart:
         feeds: names of the values that it must be given.
         fetches: names of the values that it gives back, in order.
         reports: whether it tells when it has done its part (`lowering.py`).
-        carried: whether the tensors that come to it start it (`lowering.py`).
+        data_triggered: whether the tensors that come to it start it (`lowering.py`).
     """
 
     task: str
@@ -93,7 +93,7 @@ class TaskPart:
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
     reports: bool = True
-    carried: bool = False
+    data_triggered: bool = False
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ ANSWER_S = 2.0  # a task that lives answers at once
 
 
 @dataclass(frozen=True, slots=True)
-class TaskView:
+class TaskStatus:
     """One look at one task.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rates:
     bytes_to: dict[str, float]
 
 
-def rates(before: TaskView | None, now: TaskView) -> Rates | None:
+def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
     """The rates between two looks; None where there is nothing to compare, as after a restart."""
     if before is None or before.figures is None or now.figures is None or now.at <= before.at:
         return None
@@ -60,7 +60,7 @@ def rates(before: TaskView | None, now: TaskView) -> Rates | None:
     )
 
 
-class Observer:
+class ClusterMonitor:
     """Looks at the cluster of the server at `address`.
 
     Args:
@@ -96,7 +96,7 @@ class Observer:
         figures = _checked(reply)
         self._addresses: dict[str, str] = {**figures["cluster"], figures["task"]: address}
 
-    def look(self) -> list[TaskView]:
+    def look(self) -> list[TaskStatus]:
         """Ask all tasks; those that do not answer in time have no figures."""
         asked: dict[int, str] = {}
         for task, address in self._addresses.items():
@@ -106,7 +106,7 @@ class Observer:
                 self._connections.send(address, Message("stats", {"request": request}))
             except OSError:  # it cannot be reached
                 self._connections.forget(address)
-        found: dict[str, TaskView] = {}
+        found: dict[str, TaskStatus] = {}
         deadline = time.monotonic() + ANSWER_S
         while len(found) < len(self._addresses) and time.monotonic() < deadline:
             try:
@@ -116,13 +116,13 @@ class Observer:
             for address, message in arrived:
                 task = asked.get(message.fields.get("request", 0), "")
                 if message.kind == "figures" and self._addresses.get(task) == address:
-                    found[task] = TaskView(task, address, _checked(message), time.monotonic())
+                    found[task] = TaskStatus(task, address, _checked(message), time.monotonic())
         for task, address in self._addresses.items():
             if task not in found:
                 self._connections.forget(address)  # the next look begins anew
         now = time.monotonic()
         return [
-            found.get(task) or TaskView(task, address, None, now) for task, address in sorted(self._addresses.items())
+            found.get(task) or TaskStatus(task, address, None, now) for task, address in sorted(self._addresses.items())
         ]
 
     def why_silent(self, address: str) -> str | None:
@@ -133,7 +133,7 @@ class Observer:
         """Look no more."""
         self._connections.close()
 
-    def __enter__(self) -> Observer:
+    def __enter__(self) -> ClusterMonitor:
         return self
 
     def __exit__(

@@ -44,7 +44,7 @@ from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_de
 from ..collectives.coordinator import Coordinator
 from ..collectives.launch import CollectiveLauncher
 from ..config import ConfigProto, Options, check_config
-from ..master.handlers import MasterCalls
+from ..master.handlers import MasterHandlers
 from ..master.master import Master
 from ..master.worker_clients import ClusterWorkers
 from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
@@ -59,16 +59,16 @@ from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_sockets import AddressInUse
 from ..wire.messages import Message
 from ..worker import colocated
-from ..worker.executor import calm_thread
-from ..worker.handlers import ClientSteps, WorkerCalls
+from ..worker.executor import ignore_numpy_warnings
+from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
-from ..worker.tensor_exchange import BetweenTasks
+from ..worker.tensor_exchange import TensorExchange
 from ..worker.worker import Worker
 
-__all__ = ["Server", "ServerDef", "displace_nobody"]
+__all__ = ["Server", "ServerDef", "use_batch_scheduling"]
 
 
-def displace_nobody() -> None:
+def use_batch_scheduling() -> None:
     """Let the calling thread, and those that it starts from now on, be scheduled as batch work.
 
     Nothing changes where somebody has chosen another policy for it, or `DOVETAIL_SCHED_BATCH` is 0.
@@ -197,8 +197,8 @@ class Server:
             raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
         if self._mail.endpoint is not None:
             return
-        _share_cores(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
-        displace_nobody()
+        _limit_blas_threads(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
+        use_batch_scheduling()
         share_variables()
         mail = self._mail
         memory = CollectiveMemory(mail.may_sleep)
@@ -207,14 +207,14 @@ class Server:
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
         self._calls = Calls(mail)
-        self._between = BetweenTasks(mail, self._calls, self.incarnation, gpus)
+        self._between = TensorExchange(mail, self._calls, self.incarnation, gpus)
         self._worker = Worker(
             self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
             threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name,
             collectives=CollectiveLauncher(self._collectives), lends=self._between.lends,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
-        self._steps = ClientSteps(self._worker, mail)
+        self._steps = StepHandlers(self._worker, mail)
         self._between.serve(self._worker, self._steps)
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
@@ -222,7 +222,7 @@ class Server:
             self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: mail.endpoint
         )
         self._master = Master(self.task, self._peers)
-        self._master_calls = MasterCalls(self._master, self._calls, mail, self.cluster_spec, self.config)
+        self._master_calls = MasterHandlers(self._master, self._calls, mail, self.cluster_spec, self.config)
         self._handlers = self._table()
         try:
             mail.endpoint = Endpoint(
@@ -231,7 +231,7 @@ class Server:
         except AddressInUse as e:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = mail.endpoint.address
-        mail.endpoint.call_soon(calm_thread)
+        mail.endpoint.call_soon(ignore_numpy_warnings)
         if can_open():
             self._bell = self._worker.direct.posts.bell = Bell()
             mail.endpoint.attend(self._bell.fd, self._on_bell)
@@ -242,7 +242,7 @@ class Server:
                 self._metrics = MetricsServer(setting("DOVETAIL_METRICS"), self.figures)
             except (OSError, ValueError) as e:  # a task that nobody can watch still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
-        colocated.announce(self._address, self)
+        colocated.add_server(self._address, self)
 
     @property
     def address(self) -> str:
@@ -272,7 +272,7 @@ class Server:
         self._stopped.set()
         self._mail.is_stopping = True
         if self._mail.endpoint is not None:
-            colocated.withdraw(self._address)
+            colocated.remove_server(self._address)
             if self._keys is not None:
                 served_with(self._keys)
             self._calls.close()
@@ -299,26 +299,26 @@ class Server:
 
     # --- sessions of this process ----------------------------------------------------------------------------------
 
-    def start_here(
+    def start_step(
         self,
         step: int,
         program: str,
         feeds: Mapping[str, Any],
         finish: Callable[[Mapping[str, Any] | OpError], None],
         *,
-        host: colocated.Host | None,
+        caller_thread: colocated.CallerThread | None,
         recorder: Recorder | None = None,
         client: int = 0,
     ) -> None:
-        """As `LocalServer.start_here`."""
-        self._worker.start(step, program, feeds, finish, host=host, recorder=recorder, client=client)
+        """As `ColocatedServer.start_step`."""
+        self._worker.start(step, program, feeds, finish, caller_thread=caller_thread, recorder=recorder, client=client)
 
-    def abort_here(self, step: int, reason: str) -> None:
-        """As `LocalServer.abort_here`."""
+    def abort_step(self, step: int, reason: str) -> None:
+        """As `ColocatedServer.abort_step`."""
         self._worker.abort(step, reason)
 
-    def waits_here(self, step: int) -> list[str]:
-        """As `LocalServer.waits_here`."""
+    def waits_of(self, step: int) -> list[str]:
+        """As `ColocatedServer.waits_of`."""
         return [what[:WAIT_CHARS] for what in self._worker.waits_for(step)[:MOST_WAITS]]
 
     # --- messages --------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Server:
     def _table(self) -> dict[str, Handler]:
         """Who takes which kind of message; one that is not here is an answer that nobody waits for any more."""
         steps, between, master = self._steps, self._between, self._master_calls
-        worker = WorkerCalls(self._worker, self._calls, self._mail, self.incarnation)
+        worker = WorkerHandlers(self._worker, self._calls, self._mail, self.incarnation)
         return {
             "ping": self._on_ping,
             "status": self._on_status,
@@ -396,7 +396,7 @@ class Server:
             runs = self._steps.runs(peer, request)
             fields["working"] = runs or self._calls.works_on(peer, request)
             if message.fields.get("waits"):
-                fields["waits"] = self.waits_here(self._steps.number(request)) if runs else []
+                fields["waits"] = self.waits_of(self._steps.number(request)) if runs else []
         self._mail.reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:
@@ -444,7 +444,7 @@ class Server:
         }
 
 
-def _share_cores(cluster: ClusterSpec, address: str, wanted: int) -> None:
+def _limit_blas_threads(cluster: ClusterSpec, address: str, wanted: int) -> None:
     """Give this process's matrix products their share of the cores.
 
     BLAS takes all cores unless told otherwise, and its threads wait by spinning. Several tasks on one machine would

@@ -39,7 +39,7 @@ from ..transport.client_set import Connections
 from ..transport.keys import client_keys
 from ..wire.codec import Form
 from ..wire.messages import Message
-from ..worker.colocated import Host, LocalServer, find
+from ..worker.colocated import CallerThread, ColocatedServer, find_colocated
 from ..worker.registration import device_from_fields
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ MOST_FORMS = 256  # signatures of which it is remembered how their steps are ask
 CLOSE_S = 1.0  # closing a session waits no longer for its master: a dead one has lost the session anyway
 
 
-class Remote:
+class ClusterBackend:
     """A session on a cluster of servers, reached through the server at `address`.
 
     Raises:
@@ -180,17 +180,17 @@ class Remote:
         """As `Target.run`."""
         if len(parts) == 1 and gathered is None and parts[0].reports:
             address = self._addresses[parts[0].task]
-            if find(address, parts[0].incarnation) is None:
+            if find_colocated(address, parts[0].incarnation) is None:
                 return self._run_one(parts[0], address, feeds, self._limit(timeout_s))
         number = next(self._numbers)
         owing: dict[str, TaskPart] = {}
         names: dict[str, str] = {}
         incarnations: dict[str, int] = {}
         quiet: set[str] = set()  # addresses of those that answer only with an error
-        here: dict[str, tuple[LocalServer, TaskPart]] = {}  # by task: those whose server is in this process
+        here: dict[str, tuple[ColocatedServer, TaskPart]] = {}  # by task: those whose server is in this process
         for part in parts:
             address = self._addresses[part.task]
-            server = find(address, part.incarnation)
+            server = find_colocated(address, part.incarnation)
             if server is None:
                 owing[address] = part
                 names[address], incarnations[address] = part.task, part.incarnation
@@ -201,9 +201,9 @@ class Remote:
         limit = self._limit(timeout_s)
         values: dict[str, Any] = {}
 
-        def waits_here() -> list[tuple[str, str, list[str]]]:
+        def waits_of() -> list[tuple[str, str, list[str]]]:
             ended = {task for task, _, _ in outcomes}
-            return [(t, self._addresses[t], s.waits_here(number)) for t, (s, _) in here.items() if t not in ended]
+            return [(t, self._addresses[t], s.waits_of(number)) for t, (s, _) in here.items() if t not in ended]
 
         outcomes: deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]] = deque()
         connections = self._connections.take()
@@ -211,14 +211,14 @@ class Remote:
             if gathered is not None:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
                 gathered.begin()
-            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet, waits_here)
+            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet, waits_of)
             self._touch(connections)
             try:
                 started = {}  # those that tensors start: messages for them if those do not come
                 client, told = 0 if gathered is not None else connections.name, connections.told
                 for address, part in owing.items():
                     message = _run_message(connections, number, part, feeds, address in quiet, gathered is not None)
-                    if part.carried and client and told.get(address) == (part.incarnation, client):
+                    if part.data_triggered and client and told.get(address) == (part.incarnation, client):
                         started[address] = message
                         continue
                     wait.send(connections, address, message)
@@ -226,7 +226,7 @@ class Remote:
                         told[address] = part.incarnation, client
                 if started:
                     wait.before_asking = started
-                host = Host(connections.waker()) if here else None
+                caller_thread = CallerThread(connections.waker()) if here else None
                 for server, part in list(here.values()):
                     recorder = None if gathered is None else Recorder()
 
@@ -234,13 +234,13 @@ class Remote:
                         result: Mapping[str, Any] | OpError, task: str = part.task, recorder: Recorder | None = recorder
                     ) -> None:
                         outcomes.append((task, result, recorder))
-                        if host is not None:
-                            host.notify()
+                        if caller_thread is not None:
+                            caller_thread.notify()
 
                     # A thread that runs a program itself cannot look at the clock.
-                    server.start_here(
+                    server.start_step(
                         number, part.program, {n: feeds[n] for n in part.feeds}, finish,
-                        host=host if limit is None else None, recorder=recorder, client=client,
+                        caller_thread=caller_thread if limit is None else None, recorder=recorder, client=client,
                     )  # fmt: skip
                 while len(owing) > len(quiet) or here:
                     if outcomes:
@@ -252,7 +252,7 @@ class Remote:
                             raise from_task(result, result.task or task)
                         values.update(result)
                         continue
-                    if host is not None and host.work():
+                    if caller_thread is not None and caller_thread.work():
                         wait.was_away()
                         continue
                     for address, reply in wait.messages(connections):
@@ -273,7 +273,7 @@ class Remote:
                             values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
             except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
                 for server, _ in here.values():
-                    server.abort_here(number, _reason(e))
+                    server.abort_step(number, _reason(e))
                 _abort(connections, owing, number, e)
                 raise
         finally:
@@ -316,7 +316,7 @@ class Remote:
         """As `Target.repeat`: each task begins its part again by itself, so no message is needed as long as nothing fails."""
         at = {self._addresses[p.task]: p for p in parts}
         if self._limit_s is not None or any(
-            p.feeds or p.fetches or find(address, p.incarnation) is not None for address, p in at.items()
+            p.feeds or p.fetches or find_colocated(address, p.incarnation) is not None for address, p in at.items()
         ):
             return False
         number = secrets.randbits(62) & ~0xFFFFFFFF  # and as many after it
@@ -401,12 +401,12 @@ def _abort(connections: Connections, owing: Iterable[str], number: int, error: B
             connections.send(address, message)
 
 
-def reach(address: str, config: ConfigProto, wait_s: float = 0.0) -> Remote:
-    """The cluster of the server at `address`, for which it waits so long if it does not answer. Raises as `Remote` does."""
+def connect(address: str, config: ConfigProto, wait_s: float = 0.0) -> ClusterBackend:
+    """The cluster of the server at `address`, for which it waits so long if it does not answer. Raises as `ClusterBackend` does."""
     end = time.monotonic() + wait_s
     while True:
         try:
-            return Remote(address, config)
+            return ClusterBackend(address, config)
         except UnavailableError:
             left = end - time.monotonic()
             if left <= 0:

@@ -50,16 +50,16 @@ class _CallState(SessionState):
         return (call.number + (run << 40)) & (2**64 - 1)
 
 
-def compiled(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | Node], resources: Resources) -> Call:
+def compile_function(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | Node], resources: Resources) -> Call:
     """A function that runs a graph with the state of a task.
 
     Args:
         graph: is not changed any more. inputs: what the caller gives values for.
     """
-    from .local_backend import within_task  # loads the code generator
+    from .local_backend import make_backend_within_task  # loads the code generator
 
     state = _CallState(0)
-    session = Session(graph=graph, _within=within_task(graph, resources, lambda seed: state))
+    session = Session(graph=graph, _within=make_backend_within_task(graph, resources, lambda seed: state))
     run = session.make_callable(list(outputs), list(inputs))
 
     def call(seed: int, number: int, *values: Any) -> Any:
@@ -69,4 +69,4 @@ def compiled(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | 
     return call
 
 
-__all__ = ["Call", "compiled"]
+__all__ = ["Call", "compile_function"]

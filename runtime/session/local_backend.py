@@ -31,7 +31,7 @@ from ..worker.worker import Worker
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
 
-def in_process(graph: Graph, config: ConfigProto) -> InProcess:
+def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
     """The target of a session without servers: one task, no sockets, no threads."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
     devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
@@ -39,7 +39,7 @@ def in_process(graph: Graph, config: ConfigProto) -> InProcess:
     return _with_worker(worker, graph, config)
 
 
-def within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> InProcess:
+def make_backend_within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> LocalBackend:
     """The target of a session inside a task's own kernels: on the CPU, with the task's state."""
     config = ConfigProto()
     devices = local_devices(LOCAL_TASK, config.device_count)
@@ -51,8 +51,8 @@ def within_task(graph: Graph, resources: Resources, make_state: Callable[[int], 
     return found
 
 
-def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> InProcess:
-    return InProcess(Master(LOCAL_TASK, _OwnWorker(worker)), worker, graph, config)
+def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBackend:
+    return LocalBackend(Master(LOCAL_TASK, _OwnWorker(worker)), worker, graph, config)
 
 
 class _OwnWorker:
@@ -98,7 +98,7 @@ class _OwnWorker:
         self._worker.reset(containers, sessions)
 
 
-class InProcess:
+class LocalBackend:
     """A session in this process: one task, `/job:localhost`, whose worker runs in the caller's thread."""
 
     is_local = True
@@ -157,9 +157,9 @@ class InProcess:
         worker, number = self._worker, next(self._numbers)
         limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
         if not limits and recorder is None:
-            quick = worker.alone(part.program)
+            quick = worker.inline_program(part.program)
             if quick is not None:
-                return worker.run_alone(number, quick, feeds)
+                return worker.run_inline(number, quick, feeds)
         outcome: list[Mapping[str, Any] | OpError] = []
         # What goes on in this thread: the rest of a step that was resumed, or nothing, when the step has ended elsewhere.
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -55,7 +55,7 @@ def address_of(target: str) -> str:
     )
 
 
-class Target(Protocol):
+class Backend(Protocol):
     """What a `Session` needs of whatever runs its steps.
 
     Attributes:
@@ -176,10 +176,10 @@ class StepGate:
                 opened.set()
 
 
-class Signatures:
+class PreparedSteps:
     """What a session has prepared on its target, for its graph."""
 
-    def __init__(self, graph: Graph, target: Target) -> None:
+    def __init__(self, graph: Graph, target: Backend) -> None:
         self.is_closed = False
         self._graph = graph
         self._target = target

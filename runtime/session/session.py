@@ -26,7 +26,7 @@ from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
 from ..master import lowering as _kernels_of  # noqa: F401  plans learn to tell their kernels
 from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
-from .prepared_steps import CLOSED, Signatures, Target, address_of
+from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 
 if TYPE_CHECKING:
     from .partial_run import PartialRun
@@ -62,7 +62,7 @@ class Session:
         config: ConfigProto | None = None,
         *,
         wait_for_cluster: float | None = None,
-        _within: Target | None = None,
+        _within: Backend | None = None,
     ) -> None:
         self._config = check_config(config).settled()
         if wait_for_cluster is not None:
@@ -81,7 +81,7 @@ class Session:
         self._numbers = itertools.count(1)  # of partial runs
         self._lock = threading.Lock()
         self._contexts: list[AbstractContextManager[Any]] = []
-        self._target: Target
+        self._target: Backend
         if _within is not None:
             self._target = _within
         elif target:
@@ -93,14 +93,14 @@ class Session:
                 )  # fmt: skip
             if self._config.graph_options.place_pruned_graph:
                 logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
-            from .cluster_backend import reach  # ZeroMQ is loaded by those who use it
+            from .cluster_backend import connect  # ZeroMQ is loaded by those who use it
 
-            self._target = reach(address_of(target), self._config, wait_for_cluster or 0.0)
+            self._target = connect(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
-            from .local_backend import in_process
+            from .local_backend import make_local_backend
 
-            self._target = in_process(self._graph, self._config)
-        self._signatures = Signatures(self._graph, self._target)
+            self._target = make_local_backend(self._graph, self._config)
+        self._signatures = PreparedSteps(self._graph, self._target)
 
     # --- what it is ------------------------------------------------------------------------------------------------
 

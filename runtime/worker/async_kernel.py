@@ -28,7 +28,7 @@ from ...graph.resources.async_request import Request
 W = TypeVar("W")
 
 
-class Now(enum.Enum):
+class State(enum.Enum):
     """Where a run stands."""
 
     READY = enum.auto()
@@ -38,13 +38,13 @@ class Now(enum.Enum):
     CANCELLED = enum.auto()
 
 
-class Begun(Generic[W]):
+class AsyncKernel(Generic[W]):
     """One run of a kernel beside its program.
 
     Args:
         what: the node, in words.
         kernel, inputs: what is to run. The inputs are let go of when the kernel has taken them.
-        aside: takes work for another thread; or does it.
+        offload: takes work for another thread; or does it.
         resume: takes the waiter, which can go on.
         ended: told once that it is done, with the result, or the error; not when it was cancelled.
 
@@ -59,15 +59,15 @@ class Begun(Generic[W]):
         kernel: Callable[..., Any],
         inputs: Sequence[Any],
         *,
-        aside: Callable[[Callable[[], None]], None],
+        offload: Callable[[Callable[[], None]], None],
         resume: Callable[[W], None],
-        ended: Callable[[Begun[W], Any, Exception | None], None],
+        ended: Callable[[AsyncKernel[W], Any, Exception | None], None],
     ) -> None:
         self.what = what
         self.waiter: W | None = None
-        self._aside, self._resume, self._ended = aside, resume, ended
+        self._offload, self._resume, self._ended = offload, resume, ended
         self._lock = threading.Lock()
-        self._now = Now.READY
+        self._now = State.READY
         self._next: Callable[[], Any] | None = lambda: kernel(*inputs)
         self._request: Request | None = None
         self._outcome: Any = None
@@ -75,14 +75,14 @@ class Begun(Generic[W]):
 
     def start(self) -> None:
         """Have it run by whoever has time."""
-        self._aside(self.run)
+        self._offload(self.run)
 
     def run(self) -> None:
         """Do what is to be done now; nothing if somebody else does."""
         with self._lock:
-            if self._now is not Now.READY:
+            if self._now is not State.READY:
                 return
-            self._now = Now.RUNNING
+            self._now = State.RUNNING
             following, self._next = self._next, None
         assert following is not None
         try:
@@ -102,9 +102,9 @@ class Begun(Generic[W]):
         """Whether the result is there. If not, the waiter is resumed when it may be; then it asks again."""
         while True:
             with self._lock:
-                if self._now is Now.DONE:
+                if self._now is State.DONE:
                     return True
-                if self._now is not Now.READY:
+                if self._now is not State.READY:
                     self.waiter = waiter  # of what was cancelled, nobody resumes it
                     return False
             self.run()
@@ -122,9 +122,9 @@ class Begun(Generic[W]):
     def cancel(self) -> None:
         """Nobody waits any more: what it has asked for is cancelled."""
         with self._lock:
-            if self._now is Now.DONE:
+            if self._now is State.DONE:
                 return
-            self._now = Now.CANCELLED
+            self._now = State.CANCELLED
             request, self._request, self._next, self.waiter = self._request, None, None, None
         if request is not None:
             request.cancel()
@@ -134,41 +134,41 @@ class Begun(Generic[W]):
     def _has_settled(self, request: Request) -> bool:
         """Wait for a request; False when somebody else goes on with this, now or later."""
         with self._lock:
-            cancelled = self._now is Now.CANCELLED
+            cancelled = self._now is State.CANCELLED
             if not cancelled:
-                self._now, self._request = Now.WAITING, request
+                self._now, self._request = State.WAITING, request
         if cancelled:
             request.cancel()
             return False
         if request.when_settled(lambda: self._settled(request)):
             return False
         with self._lock:
-            if self._now is Now.CANCELLED:
+            if self._now is State.CANCELLED:
                 return False
-            self._now, self._request = Now.RUNNING, None
+            self._now, self._request = State.RUNNING, None
             return True
 
     def _settled(self, request: Request) -> None:
         """What it waited for has come."""
         with self._lock:
-            if self._now is not Now.WAITING:
+            if self._now is not State.WAITING:
                 return
-            self._now, self._request, self._next = Now.READY, None, request.result
+            self._now, self._request, self._next = State.READY, None, request.result
             waiter, self.waiter = self.waiter, None
         if waiter is None:
-            self._aside(self.run)
+            self._offload(self.run)
         else:
             self._resume(waiter)
 
     def _finish(self, result: Any, error: Exception | None) -> None:
         with self._lock:
-            if self._now is Now.CANCELLED:
+            if self._now is State.CANCELLED:
                 return
-            self._now, self._outcome, self.error = Now.DONE, result, error
+            self._now, self._outcome, self.error = State.DONE, result, error
             waiter, self.waiter = self.waiter, None
         self._ended(self, result, error)
         if error is None and waiter is not None:
             self._resume(waiter)
 
 
-__all__ = ["Begun", "Now"]
+__all__ = ["AsyncKernel", "State"]

@@ -15,7 +15,7 @@ from ...graph.core.interpreter_state import process_id
 from ..observability.step_notes import Recorder
 
 
-class Host:
+class CallerThread:
     """The thread of a client that waits for its step: it can run programs of it meanwhile, instead of a thread that then wakes it.
 
     Args:
@@ -56,61 +56,61 @@ class Host:
         return True
 
 
-class LocalServer(Protocol):
+class ColocatedServer(Protocol):
     """A server as a session of its own process sees it."""
 
     task: str
     incarnation: int
 
-    def start_here(
+    def start_step(
         self,
         step: int,
         program: str,
         feeds: Mapping[str, Any],
         finish: Callable[[Mapping[str, Any] | OpError], None],
         *,
-        host: Host | None,
+        caller_thread: CallerThread | None,
         recorder: Recorder | None = None,
         client: int = 0,
     ) -> None:
-        """Run this task's part of a step, what is not too long with `host`. Its tensors start others for `client`."""
+        """Run this task's part of a step, what is not too long in `caller_thread`. Its tensors start others for `client`."""
         ...
 
-    def abort_here(self, step: int, reason: str) -> None:
+    def abort_step(self, step: int, reason: str) -> None:
         """End a step."""
         ...
 
-    def waits_here(self, step: int) -> list[str]:
+    def waits_of(self, step: int) -> list[str]:
         """What this task's part of a step waits for."""
         ...
 
 
-_servers: dict[str, tuple[int, ref[LocalServer]]] = {}  # by address: the process whose it is, and the server
+_servers: dict[str, tuple[int, ref[ColocatedServer]]] = {}  # by address: the process whose it is, and the server
 
 
-def announce(address: str, server: LocalServer) -> None:
+def add_server(address: str, server: ColocatedServer) -> None:
     """From now on, `server` listens at `address`. A forked child does not have it."""
     _servers[address] = process_id(), ref(server)
 
 
-def withdraw(address: str) -> None:
+def remove_server(address: str) -> None:
     """No longer."""
     if _servers.get(address, (0,))[0] == process_id():
         del _servers[address]
 
 
-def servers_here() -> list[LocalServer]:
+def colocated_servers() -> list[ColocatedServer]:
     """The servers of this process that listen."""
     found = [server() for process, server in list(_servers.values()) if process == process_id()]
     return [s for s in found if s is not None]
 
 
-def tasks_here() -> list[str]:
+def colocated_tasks() -> list[str]:
     """The tasks of the servers of this process."""
-    return [s.task for s in servers_here()]
+    return [s.task for s in colocated_servers()]
 
 
-def find(address: str, incarnation: int) -> LocalServer | None:
+def find_colocated(address: str, incarnation: int) -> ColocatedServer | None:
     """The server that listens at `address`, if it is one of this process and the one meant."""
     found = _servers.get(address)
     if found is None or found[0] != process_id():

@@ -2,11 +2,11 @@
 
 A program that runs: it pauses where it must wait, without keeping a thread, and goes on from there.
 
-Theory of operation. An `Execution` is an instruction counter and slots. It runs until its program ends, or until it comes to a Recv
+Theory of operation. An `Executor` is an instruction counter and slots. It runs until its program ends, or until it comes to a Recv
 whose tensor is not there; then it just returns, leaving itself with its step, and no thread waits. Whichever thread has time runs
 it on when the step says so.
 
-In a loop, an execution also remembers where it is to go on afterwards, and which iteration it is in. Tensors sent inside a
+In a loop, an executor also remembers where it is to go on afterwards, and which iteration it is in. Tensors sent inside a
 loop belong to an iteration, so their channel's number is followed by those of the iterations, outermost first: `7@2@0`. Devices
 that share a loop may so be in different iterations, as far as data let them.
 
@@ -39,7 +39,7 @@ from ...graph.core.errors import (
 from ...graph.resources.async_request import Desk, Request
 from ...graph.resources.resource_manager import DEAD
 from ..wire.messages import ChannelKey
-from .async_kernel import Begun
+from .async_kernel import AsyncKernel
 
 # Errors that NumPy and Python functions raise, by what they mean to the user (TensorFlow's own table for py_func).
 _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
@@ -85,17 +85,17 @@ _EMPTY = None  # what a control message carries
 
 
 class Step(Protocol):
-    """What an execution asks of the step that it belongs to: `TaskStep`, in `step.py`, says what each method does."""
+    """What an executor asks of the step that it belongs to: `TaskStep`, in `step.py`, says what each method does."""
 
     is_over: bool
 
-    def take(self, channel: ChannelKey, execution: Execution) -> Any: ...
+    def take(self, channel: ChannelKey, executor: Executor) -> Any: ...
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None: ...
     def read(self, now: Read, slots: list[Any], device: str) -> None: ...
-    def wait_for(self, request: Request, execution: Execution) -> bool: ...
-    def answered(self, execution: Execution) -> Request | None: ...
-    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> Begun[Execution]: ...
-    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool: ...
+    def wait_for(self, request: Request, executor: Executor) -> bool: ...
+    def answered(self, executor: Executor) -> Request | None: ...
+    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel[Executor]: ...
+    def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool: ...
     def ended(self, fetched: Mapping[str, Any]) -> None: ...
     def fail(self, error: OpError) -> None: ...
 
@@ -104,14 +104,14 @@ _FIRST, _LATER = np.int32(0), np.int32(1)
 _thread = threading.local()
 
 
-def calm_thread() -> None:
+def ignore_numpy_warnings() -> None:
     """Have NumPy never warn in this thread, which is our own, so that programs that run in it need not ask for that each time."""
     np.seterr(all="ignore")
     _thread.is_calm = True
 
 
 @dataclass(slots=True)
-class _Round:
+class _LoopFrame:
     """A loop that is being run: where to go on after it, and how far it is."""
 
     loop: Loop
@@ -122,7 +122,7 @@ class _Round:
     in_body: bool = False
 
 
-class Execution:
+class Executor:
     """One program of one step: where it stands, and its slots.
 
     Attributes:
@@ -140,7 +140,7 @@ class Execution:
         self.instructions = program.instructions
         self.counter = 0
         self.suffix = ""
-        self.rounds: list[_Round] = []
+        self.rounds: list[_LoopFrame] = []
 
     def feed(self, number: int, feeds: Mapping[str, Any]) -> None:
         """Put what was fed to a step in its place. InternalError: something is missing."""
@@ -276,7 +276,7 @@ class Execution:
     def _begin_loop(self, loop: Loop, after: int) -> None:
         """Start the first iteration; the loop's end leads to instruction `after` of those that run now."""
         slots = self.slots
-        self.rounds.append(_Round(loop, self.instructions, after, self.suffix))
+        self.rounds.append(_LoopFrame(loop, self.instructions, after, self.suffix))
         for start, to in loop.starts:
             slots[to] = slots[start]
         for i in loop.counts:

@@ -25,19 +25,19 @@ from ..wire.messages import ChannelKey, Message
 from .registration import Registration
 from .worker import Worker
 
-__all__ = ["ClientSteps", "WorkerCalls"]
+__all__ = ["StepHandlers", "WorkerHandlers"]
 
 logger = logging.getLogger(__name__)
 
 
-class _Asked:
+class _RunningPart:
     """One part of a step, and what is to be done when it ends."""
 
     __slots__ = ("_recorder", "_size", "_steps", "_whose", "again", "caller", "quiet", "request", "step")
 
     def __init__(
         self,
-        steps: ClientSteps,
+        steps: StepHandlers,
         caller: Caller,
         request: int,
         step: int,
@@ -69,14 +69,14 @@ class _Asked:
             notes = self._recorder.finished().pack()
             steps.mail.reply(peer, Message("trace", {"request": request, "notes": notes}))
         # Other steps that this one lets go on come first: mostly more than one client waits for them.
-        steps.turns.mine.at_end(lambda: self._answer(outcome))
+        steps.run_queues.current.at_end(lambda: self._answer(outcome))
 
     def _answer(self, outcome: Mapping[str, Any] | OpError) -> None:
         self._steps.answer(self.caller.peer, self.request, outcome, self.quiet)
         self._steps.running.pop(self.step, None)  # now that the answer is on its way
 
 
-class ClientSteps:
+class StepHandlers:
     """What clients have asked of a worker. Parts begin on the I/O thread, and end on any.
 
     Attributes:
@@ -91,10 +91,10 @@ class ClientSteps:
             Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
             Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
         )
-        self.running: dict[int, _Asked] = {}
-        self.repeated: dict[int, _Asked] = {}
+        self.running: dict[int, _RunningPart] = {}
+        self.repeated: dict[int, _RunningPart] = {}
         self._worker = worker
-        self.turns = worker.turns
+        self.run_queues = worker.run_queues
         self._callers = Callers(mail.is_gone, mail.owner)
 
     def on_run(self, peer: bytes, message: Message) -> None:
@@ -113,7 +113,7 @@ class ClientSteps:
             fields.get("quiet", False), Recorder() if fields.get("trace") else None, fields.get("again", False),
         )  # fmt: skip
 
-    def carried(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
+    def trigger(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
         """Tensors have come that start a part for a client; False if it has begun already, or nobody knows the client."""
         if not self._worker.is_new(step):
             return False
@@ -142,17 +142,17 @@ class ClientSteps:
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
-        alone = self._worker.alone(program) if recorder is None and not again else None
+        alone = self._worker.inline_program(program) if recorder is None and not again else None
         try:
             if alone is not None:
                 self.quota.check(whose, 1, size)
-                self.answer(caller.peer, request, self._worker.run_alone(step, alone, feeds), quiet)
+                self.answer(caller.peer, request, self._worker.run_inline(step, alone, feeds), quiet)
                 return
             self.quota.take(whose, 1, size)
         except OpError as e:
             self.mail.refuse(caller.peer, request, e)
             return
-        asked = _Asked(self, caller, request, step, whose, size, quiet, program if again else "", recorder)
+        asked = _RunningPart(self, caller, request, step, whose, size, quiet, program if again else "", recorder)
         self.running[step] = asked
         if again:
             self.repeated[request] = asked
@@ -176,12 +176,12 @@ class ClientSteps:
             self._worker.abort(asked.step, fields["reason"], fields["code"])
             self.repeated.pop(asked.request, None)  # if it was about to begin again
 
-    def goes_on(self, asked: _Asked) -> bool:
+    def goes_on(self, asked: _RunningPart) -> bool:
         """A part that is repeated has ended: begin it again when other messages have had their turn; False if it never will."""
         endpoint = self.mail.endpoint
         return endpoint is not None and endpoint.call_soon(lambda: self._begin_again(asked))
 
-    def _begin_again(self, asked: _Asked) -> None:
+    def _begin_again(self, asked: _RunningPart) -> None:
         self.running.pop(asked.step, None)
         goes_on = asked.request in self.repeated
         if not goes_on or not self._worker.knows(asked.again):
@@ -222,7 +222,7 @@ class ClientSteps:
         self._callers.tidy(now, {asked.caller for asked in list(self.running.values())})
 
 
-class WorkerCalls:
+class WorkerHandlers:
     """These calls. Compiling programs, and posting variables, which may move them, are left to a pool.
 
     Args:

@@ -61,7 +61,7 @@ class Registration:
         kernels: how kernels are made.
         peer_timeout_s: a task that is silent for so long is taken for dead.
         compresses: whether tensors are compressed on their way to other machines.
-        carries: the tasks whose parts are started by the tensors that come from this one (`lowering.py`).
+        triggers: the tasks whose parts are started by the tensors that come from this one (`lowering.py`).
         client: the process that opened the session, as it calls itself; steps are counted by it (`dispatch.py`).
     """
 
@@ -73,7 +73,7 @@ class Registration:
     kernels: KernelOptions = field(default_factory=KernelOptions)
     peer_timeout_s: float = 5.0
     compresses: bool = False
-    carries: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
     client: str = ""
 
     @property
@@ -86,7 +86,7 @@ class Registration:
         info = {
             "seed": self.seed, "isolated": self.isolated, "kernels": self.kernels.to_fields(),
             "peer_timeout_s": float(self.peer_timeout_s), "compresses": self.compresses,
-            "carries": list(self.carries), "client": self.client,
+            "carries": list(self.triggers), "client": self.client,
         }  # fmt: skip
         return {"program": self.program, "session": self.session, "partition": pack_units(self.units), "info": info}
 
@@ -106,8 +106,8 @@ class Registration:
             )
         if not isinstance(compresses, bool):
             raise InvalidArgumentError(None, None, "A register message says wrongly whether the session compresses")
-        carries = info.get("carries", ())
-        if not isinstance(carries, list | tuple) or not all(isinstance(t, str) for t in carries):
+        triggers = info.get("carries", ())
+        if not isinstance(triggers, list | tuple) or not all(isinstance(t, str) for t in triggers):
             raise InvalidArgumentError(None, None, "A register message says wrongly which tasks are started by tensors")
         client = info.get("client", "")
         if not isinstance(client, str) or len(client) > NAME_CHARS:
@@ -118,7 +118,7 @@ class Registration:
             raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
         units = tuple(unpack_units(fields["partition"]))
         return cls(
-            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(carries),
+            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(triggers),
             client,
         )  # fmt: skip
 

@@ -1,13 +1,13 @@
 """One step on one task: its programs, and the rendezvous between them and with other tasks.
 
-Theory of operation. Each device's program is run by an `Execution` (`executor.py`), which pauses where its next tensor is not there.
-When the tensor is delivered, the rendezvous gives the execution back to be run on by whichever thread has time. So a step needs no
+Theory of operation. Each device's program is run by an `Executor` (`executor.py`), which pauses where its next tensor is not there.
+When the tensor is delivered, the rendezvous gives the executor back to be run on by whichever thread has time. So a step needs no
 thread of its own, a small program runs in the thread that brought its message, and stopping a step means forgetting it.
 
-All programs of a step follow one global order of nodes, so some execution can always go on: a step never waits for itself.
+All programs of a step follow one global order of nodes, so some executor can always go on: a step never waits for itself.
 What may wait for other steps stands as late in that order as it can, so that it holds up nothing that does not need it.
 
-Nothing here knows of sockets, threads or clocks: the step is told events, and calls its `Shell`.
+Nothing here knows of sockets, threads or clocks: the step is told events, and calls its `StepRuntime`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from ...codegen.ir.program import Call, Program, Read, Recv
 from ...graph.core.errors import OpError, from_code
 from ...graph.resources.async_request import Request
 from ..wire.messages import ChannelKey
-from .async_kernel import Begun
-from .executor import ABSENT, Execution, explained
+from .async_kernel import AsyncKernel
+from .executor import ABSENT, Executor, explained
 
 
-class Shell(Protocol):
+class StepRuntime(Protocol):
     """What a step calls."""
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to a device of another task. The value may be `DEAD`."""
         ...
 
-    def schedule(self, execution: Execution) -> None:
-        """An execution can go on: have `run()` called on it, now or soon, by some thread."""
+    def schedule(self, executor: Executor) -> None:
+        """An executor can go on: have `run()` called on it, now or soon, by some thread."""
         ...
 
-    def resume(self, execution: Execution) -> None:
-        """The same of an execution whose request was settled, or whose kernel has ended, from whichever thread did that."""
+    def resume(self, executor: Executor) -> None:
+        """The same of an executor whose request was settled, or whose kernel has ended, from whichever thread did that."""
         ...
 
-    def aside(self, work: Callable[[], None]) -> None:
+    def offload(self, work: Callable[[], None]) -> None:
         """Do what may run beside the programs, in another thread if there is one."""
         ...
 
@@ -62,12 +62,12 @@ class TaskStep:
         session: handle of the session it belongs to.
         programs: one per device of this task that takes part.
         feeds: name -> value.
-        shell: what it calls.
+        runtime: what it calls.
         arrived: tensors that have come already; the step's from now on.
     """
 
     __slots__ = (
-        "__weakref__", "_arrived", "_begun", "_executions", "_fetched", "_lock", "_programs", "_requests", "_running", "_shell",
+        "__weakref__", "_arrived", "_begun", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
         "_waiting", "is_over", "number", "session",
     )  # fmt: skip
 
@@ -77,33 +77,33 @@ class TaskStep:
         session: str,
         programs: Sequence[Program],
         feeds: Mapping[str, Any],
-        shell: Shell,
+        runtime: StepRuntime,
         arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:
         self.number = number
         self.session = session
         self.is_over = False
-        self._shell = shell
+        self._runtime = runtime
         self._programs = programs
         self._running = len(programs)
         self._lock = threading.Lock()
         self._arrived: dict[ChannelKey, Any] = {} if arrived is None else arrived
-        self._waiting: dict[ChannelKey, Execution] = {}
-        self._requests: dict[Execution, Request] = {}  # what executions have asked of resources
-        self._begun: dict[Begun[Execution], None] = {}  # what runs beside the programs
+        self._waiting: dict[ChannelKey, Executor] = {}
+        self._requests: dict[Executor, Request] = {}  # what executors have asked of resources
+        self._begun: dict[AsyncKernel[Executor], None] = {}  # what runs beside the programs
         self._fetched: dict[str, Any] = {}
-        self._executions: list[Execution] = []
+        self._executors: list[Executor] = []
         for program in programs:
-            execution = Execution(self, program)
-            self._executions.append(execution)
-            execution.feed(number, feeds)
+            executor = Executor(self, program)
+            self._executors.append(executor)
+            executor.feed(number, feeds)
 
     def start(self) -> None:
         """Set all programs going."""
-        if not self._executions:
+        if not self._executors:
             self._end({})
-        for execution in self._executions:
-            self._shell.schedule(execution)
+        for executor in self._executors:
+            self._runtime.schedule(executor)
 
     # --- variables of other tasks ----------------------------------------------------------------------------------
 
@@ -116,18 +116,18 @@ class TaskStep:
             if value is None:
                 missing.append(receive)
         if missing:
-            self._shell.want(missing)
+            self._runtime.want(missing)
 
     # --- the rendezvous --------------------------------------------------------------------------------------------
 
-    def take(self, channel: ChannelKey, execution: Execution) -> Any:
+    def take(self, channel: ChannelKey, executor: Executor) -> Any:
         """The channel's tensor if it is there; else remember who waits for it."""
         value = self._arrived.pop(channel, ABSENT)  # nobody else takes it, so this needs no lock
         if value is ABSENT:
             with self._lock:
                 value = self._arrived.pop(channel, ABSENT)
                 if value is ABSENT:
-                    self._waiting[channel] = execution
+                    self._waiting[channel] = executor
         return value
 
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
@@ -136,7 +136,7 @@ class TaskStep:
             if program.device == destination:
                 self.deliver(channel, value)
                 return
-        self._shell.push(destination, channel, value)
+        self._runtime.push(destination, channel, value)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
         """A tensor has come for this step."""
@@ -144,9 +144,9 @@ class TaskStep:
             if self.is_over:
                 return
             self._arrived[channel] = value
-            execution = self._waiting.pop(channel, None)
-        if execution is not None:
-            self._shell.schedule(execution)
+            executor = self._waiting.pop(channel, None)
+        if executor is not None:
+            self._runtime.schedule(executor)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
         """Tensors have come for this step, together."""
@@ -159,8 +159,8 @@ class TaskStep:
                 return
             self._arrived.update(values)
             resumed = [x for x in map(self._waiting.pop, values, repeat(None)) if x is not None]
-        for execution in resumed:
-            self._shell.schedule(execution)
+        for executor in resumed:
+            self._runtime.schedule(executor)
 
     def waits_for(self) -> list[str]:
         """What keeps the step from going on, in words: for the error when it takes too long."""
@@ -177,26 +177,26 @@ class TaskStep:
 
     # --- waiting for other steps -----------------------------------------------------------------------------------
 
-    def wait_for(self, request: Request, execution: Execution) -> bool:
-        """Leave a request with the step; False when it is settled already, so that the execution need not pause."""
+    def wait_for(self, request: Request, executor: Executor) -> bool:
+        """Leave a request with the step; False when it is settled already, so that the executor need not pause."""
         with self._lock:
             over = self.is_over
             if not over:
-                self._requests[execution] = request
+                self._requests[executor] = request
         if over:
             request.cancel()
             return True
-        if request.when_settled(lambda: self._shell.resume(execution)):
+        if request.when_settled(lambda: self._runtime.resume(executor)):
             return True
         with self._lock:
-            return self._requests.pop(execution, None) is None  # the step has ended, and cancelled it
+            return self._requests.pop(executor, None) is None  # the step has ended, and cancelled it
 
-    def answered(self, execution: Execution) -> Request | None:
-        """The settled request for which an execution has been resumed; None when it has asked for nothing yet."""
+    def answered(self, executor: Executor) -> Request | None:
+        """The settled request for which an executor has been resumed; None when it has asked for nothing yet."""
         if not self._requests:
             return None
         with self._lock:
-            return self._requests.pop(execution, None)
+            return self._requests.pop(executor, None)
 
     @property
     def may_go_on(self) -> bool:
@@ -207,10 +207,10 @@ class TaskStep:
 
     def begin(
         self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
-    ) -> Begun[Execution]:
+    ) -> AsyncKernel[Executor]:
         """Have a call's kernel run beside the program of a device; `noted` is told the result as soon as it is there."""
 
-        def ended(begun: Begun[Execution], result: Any, error: Exception | None) -> None:
+        def ended(begun: AsyncKernel[Executor], result: Any, error: Exception | None) -> None:
             with self._lock:
                 self._begun.pop(begun, None)
             if error is not None:
@@ -218,12 +218,12 @@ class TaskStep:
             elif noted is not None:
                 noted(result)
 
-        begun = Begun(
+        begun = AsyncKernel(
             f"{call.op} '{call.node}'",
             call.kernel,
             inputs,
-            aside=self._shell.aside,
-            resume=self._shell.resume,
+            offload=self._runtime.offload,
+            resume=self._runtime.resume,
             ended=ended,
         )
         with self._lock:
@@ -236,9 +236,9 @@ class TaskStep:
             begun.start()
         return begun
 
-    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
-        """Whether what was begun has ended; if not, the execution goes on when it has."""
-        return begun.awaited(execution)
+    def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool:
+        """Whether what was begun has ended; if not, the executor goes on when it has."""
+        return begun.awaited(executor)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -268,11 +268,11 @@ class TaskStep:
             self.is_over = True
             self._arrived.clear()
             self._waiting.clear()
-            # Step and executions refer to each other: without this, arrays would stay until Python's cycle collector comes by.
+            # Step and executors refer to each other: without this, arrays would stay until Python's cycle collector comes by.
             self._fetched = {}
-            for execution in self._executions:
-                execution.slots = []
-            self._executions = []  # nor has the collector anything to do for them then
+            for executor in self._executors:
+                executor.slots = []
+            self._executors = []  # nor has the collector anything to do for them then
             requests, begun = self._requests, self._begun
             if requests or begun:
                 self._requests, self._begun = {}, {}
@@ -280,10 +280,10 @@ class TaskStep:
             request.cancel()
         for beside in begun:
             beside.cancel()
-        self._shell.finish(self, outcome)
+        self._runtime.finish(self, outcome)
 
 
-def _source(execution: Execution) -> str:
-    now = execution.instructions[execution.counter]
+def _source(executor: Executor) -> str:
+    now = executor.instructions[executor.counter]
     assert isinstance(now, Recv)
     return now.source

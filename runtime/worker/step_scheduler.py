@@ -1,6 +1,6 @@
 """A registered program set, and what is known about how long its programs take.
 
-A *stretch* is what a program does without a pause; it is known by the device and by where it begins. A small one is run by the thread
+A *segment* is what a program does without a pause; it is known by the device and by where it begins. A small one is run by the thread
 that brought what it waited for, any other one by a thread of the pool.
 
 What each thread of a worker is doing: which programs it runs next, and what the one that it runs has put out.
@@ -16,7 +16,7 @@ as a small program itself.
 
 One part of a step that runs on this task: which thread runs its programs, and when what they put out leaves.
 
-A stretch of a program that is known to be short is run by the thread that made it ready; any other one by the client's own thread, if
+A segment of a program that is known to be short is run by the thread that made it ready; any other one by the client's own thread, if
 that has nothing to do (`colocated.py`), or by the pool.
 
 A message costs as much as some tens of KiB, mostly for waking the other side. So what a program makes for one task travels together,
@@ -42,27 +42,27 @@ from ...codegen.ir.program import Call, Program
 from ...graph.core.errors import OpError
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
-from .colocated import Host
-from .executor import Execution
+from .colocated import CallerThread
+from .executor import Executor
 from .registration import Trigger
 from .step import TaskStep
 
 __all__ = [
     "AWAY_S",
-    "Alone",
+    "InlineStep",
     "Around",
     "Finish",
     "HOSTED_S",
     "LARGE_BYTES",
-    "Loaded",
+    "RegisteredProgram",
     "MAX_TOGETHER",
     "MOST_SLOW",
-    "Running",
+    "StepRunner",
     "SMALL_S",
-    "Stretch",
-    "Turn",
-    "Turns",
-    "only_stretch",
+    "Segment",
+    "RunQueue",
+    "RunQueues",
+    "only_segment",
 ]
 
 SMALL_S = (
@@ -72,11 +72,11 @@ AWAY_S = 3e-3  # and one that waits so long by itself (a Python function may sle
 MOST_SLOW = 6  # how well slow runs are remembered
 
 
-class Stretch:
-    """What is known about one stretch.
+class Segment:
+    """What is known about one segment.
 
     A slow run may be slow because other processes had the cores. So what counts is the time that the thread was at work, unless it
-    was away for very long; it takes more than one slow run to make a stretch slow, and several quick ones to make it quick again.
+    was away for very long; it takes more than one slow run to make a segment slow, and several quick ones to make it quick again.
     To ask for the time at work is a call of the kernel: it is not asked for after a quick run, and the first slow one after
     quick ones says nothing yet.
 
@@ -107,47 +107,47 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Loaded:
+class RegisteredProgram:
     """This task's part of one run signature.
 
     Attributes:
-        held: channels whose tensors wait for a later one: see `lowering.py`.
+        coalesced: channels whose tensors wait for a later one: see `lowering.py`.
         handle: under which it is known.
-        carries: as in `Registration`.
+        triggers: as in `Registration`.
         reports: whether the client hears of the end (`lowering.py`).
         client: as in `Registration`.
-        alone: the only stretch of a part that meets nobody (`step_scheduler.py`); None: it may meet somebody.
-        stretches: by device and where they begin.
+        inline_segment: the only segment of a part that meets nobody (`step_scheduler.py`); None: it may meet somebody.
+        segments: by device and where they begin.
         gaps: channel -> how long the program then goes on before it sends or pauses, about.
     """
 
     session: str
     programs: tuple[Program, ...]
-    held: frozenset[int] = frozenset()
+    coalesced: frozenset[int] = frozenset()
     handle: str = ""
-    carries: frozenset[str] = frozenset()
+    triggers: frozenset[str] = frozenset()
     reports: bool = True
     client: str = ""
-    alone: Stretch | None = None
-    stretches: dict[tuple[str, int], Stretch] = field(default_factory=dict)
+    inline_segment: Segment | None = None
+    segments: dict[tuple[str, int], Segment] = field(default_factory=dict)
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
 
-    def stretch(self, execution: Execution) -> Stretch:
-        """The stretch that comes next."""
-        key = execution.program.device, execution.counter
-        return self.stretches.get(key) or self.stretches.setdefault(key, Stretch())
+    def segment(self, executor: Executor) -> Segment:
+        """The segment that comes next."""
+        key = executor.program.device, executor.counter
+        return self.segments.get(key) or self.segments.setdefault(key, Segment())
 
     def went_on(self, channel: ChannelKey, seconds: float) -> None:
         """After sending to a channel, the program went on for so long. One hiccup counts little."""
         known = self.gaps.get(channel, 0.0)
         self.gaps[channel] = min((known + seconds) / 2, 2 * known + SMALL_S / 4)
 
-    def carry(self, client: int, task: str) -> Trigger | None:
+    def trigger(self, client: int, task: str) -> Trigger | None:
         """What a client's tensors start on a task."""
-        return Trigger(self.handle, client) if client and task in self.carries else None
+        return Trigger(self.handle, client) if client and task in self.triggers else None
 
 
-class Turn:
+class RunQueue:
     """What one thread is doing.
 
     Attributes:
@@ -161,7 +161,7 @@ class Turn:
     __slots__ = ("last", "outbox", "ready", "sent", "sent_at", "since")
 
     def __init__(self) -> None:
-        self.ready: deque[tuple[Running, Execution, Stretch]] | None = None
+        self.ready: deque[tuple[StepRunner, Executor, Segment]] | None = None
         self.last: list[Callable[[], None]] = []
         self.outbox: dict[str, dict[ChannelKey, Any]] = {}
         self.since: dict[str, float] = {}
@@ -169,7 +169,7 @@ class Turn:
         self.sent_at = 0.0
 
     def take(self, first: Callable[..., None], *arguments: Any) -> None:
-        """Do `first(*arguments)`, then run whatever small stretches it made ready, in order, until none is left."""
+        """Do `first(*arguments)`, then run whatever small segments it made ready, in order, until none is left."""
         if self.ready is not None:  # already inside a turn of this thread
             first(*arguments)
             return
@@ -177,8 +177,8 @@ class Turn:
         try:
             first(*arguments)
             while ready:
-                running, execution, stretch = ready.popleft()
-                running.run(execution, stretch)
+                running, executor, segment = ready.popleft()
+                running.run(executor, segment)
         finally:
             self.ready = None
             if self.last:
@@ -199,25 +199,25 @@ class Turn:
             do()
 
 
-class Turns(threading.local):
+class RunQueues(threading.local):
     """The calling thread's turn."""
 
     def __init__(self) -> None:
-        self.mine = Turn()
+        self.current = RunQueue()
 
 
-def only_stretch(loaded: Loaded) -> Stretch | None:
-    """The stretch of programs that are one, which runs to its end whatever others do; None if they are not."""
-    if len(loaded.programs) != 1 or any(type(now) is not Call for now in loaded.programs[0].instructions):
+def only_segment(registered: RegisteredProgram) -> Segment | None:
+    """The segment of programs that are one, which runs to its end whatever others do; None if they are not."""
+    if len(registered.programs) != 1 or any(type(now) is not Call for now in registered.programs[0].instructions):
         return None
-    return loaded.stretches.setdefault((loaded.programs[0].device, 0), Stretch())
+    return registered.segments.setdefault((registered.programs[0].device, 0), Segment())
 
 
-class Alone(TaskStep):
+class InlineStep(TaskStep):
     """A step as its only program sees it.
 
     Args:
-        loaded: the program, which has an `only_stretch`.
+        registered: the program, which has an `only_segment`.
         feeds: name -> value.
 
     Attributes:
@@ -227,23 +227,23 @@ class Alone(TaskStep):
         InternalError: a feed is missing.
     """
 
-    __slots__ = ("_execution", "_stretch", "outcome")
+    __slots__ = ("_executor", "_segment", "outcome")
 
     outcome: Mapping[str, Any] | OpError
 
-    def __init__(self, number: int, loaded: Loaded, feeds: Mapping[str, Any]) -> None:
+    def __init__(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> None:
         self.is_over = False  # nor will it be before it has run
-        assert loaded.alone is not None
-        self._stretch = loaded.alone
-        self._execution = Execution(self, loaded.programs[0])
-        self._execution.feed(number, feeds)
+        assert registered.inline_segment is not None
+        self._segment = registered.inline_segment
+        self._executor = Executor(self, registered.programs[0])
+        self._executor.feed(number, feeds)
 
     def run(self) -> None:
         """Run the program to its end."""
         began = perf_counter()
-        self._execution.run()
-        self._stretch.measured(perf_counter() - began, None)
-        del self._execution  # which refers to this
+        self._executor.run()
+        self._segment.measured(perf_counter() - began, None)
+        del self._executor  # which refers to this
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
         """As `TaskStep.ended`."""
@@ -265,12 +265,12 @@ class Around(Protocol):
     """What a running part needs of its worker.
 
     Attributes:
-        turns: what its threads are doing.
+        run_queues: what its threads run.
         pool: the threads that run what is not small; None: everything runs in the caller's thread.
         away: what these do.
     """
 
-    turns: Turns
+    run_queues: RunQueues
     pool: ThreadPoolExecutor | None
     away: dict[object, None]
 
@@ -282,7 +282,7 @@ class Around(Protocol):
         """Whether large tensors cost no more than small ones on the way to a task."""
         ...
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Trigger | None = None) -> None:
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
         """Send tensors of a step to a task."""
         ...
 
@@ -295,121 +295,121 @@ class Around(Protocol):
         ...
 
 
-class Running:
+class StepRunner:
     """What a `TaskStep` calls, for one part of a step.
 
     Args:
         worker: whose part it is.
         number: the step's.
-        loaded: the programs.
+        registered: the programs.
         client: for whom its tensors start the parts of other tasks, or 0.
         finish: told of the end.
-        host: takes stretches that are neither small nor long, if it has time.
+        caller_thread: takes segments that are neither small nor long, if it has time.
         resume: has somebody do what resumes a program; None: this thread or the pool does.
     """
 
-    __slots__ = ("_client", "_finish", "_host", "_loaded", "_number", "_resume", "_worker")
+    __slots__ = ("_client", "_finish", "_caller_thread", "_registered", "_number", "_resume", "_worker")
 
     def __init__(
         self,
         worker: Around,
         number: int,
-        loaded: Loaded,
+        registered: RegisteredProgram,
         client: int,
         finish: Finish,
-        host: Host | None,
+        caller_thread: CallerThread | None,
         resume: Callable[[Callable[[], None]], None] | None,
     ) -> None:
         self._worker = worker
         self._number = number
-        self._loaded = loaded
+        self._registered = registered
         self._client = client
         self._finish = finish
-        self._host = host
+        self._caller_thread = caller_thread
         self._resume = resume
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
-    def schedule(self, execution: Execution) -> None:
-        """Run an execution in this thread's turn if it is small, by its host if that has time, in the pool otherwise."""
+    def schedule(self, executor: Executor) -> None:
+        """Run an executor in this thread's turn if it is small, by the client's thread if that is idle, in the pool otherwise."""
         worker = self._worker
-        stretch = self._loaded.stretch(execution)
-        turn = worker.turns.mine
-        if turn.ready is not None and (stretch.is_small or worker.pool is None):
-            turn.ready.append((self, execution, stretch))
+        segment = self._registered.segment(executor)
+        turn = worker.run_queues.current
+        if turn.ready is not None and (segment.is_small or worker.pool is None):
+            turn.ready.append((self, executor, segment))
             return
 
         def run() -> None:
             try:
-                worker.turns.mine.take(self.run, execution, stretch)
+                worker.run_queues.current.take(self.run, executor, segment)
             finally:
-                worker.away.pop(execution, None)
+                worker.away.pop(executor, None)
 
-        if self._host is not None and stretch.last <= HOSTED_S and self._host.take(run):
+        if self._caller_thread is not None and segment.last <= HOSTED_S and self._caller_thread.take(run):
             return
         if worker.pool is not None:
-            worker.away[execution] = None
+            worker.away[executor] = None
             worker.pool.submit(run)
         else:
             run()
 
-    def resume(self, execution: Execution) -> None:
-        """Have an execution go on whose request was settled, by whichever thread calls this."""
+    def resume(self, executor: Executor) -> None:
+        """Have an executor go on whose request was settled, by whichever thread calls this."""
         if self._resume is None:
-            self.schedule(execution)
+            self.schedule(executor)
         else:
-            turns, stretch = self._worker.turns, self._loaded.stretch(execution)
-            self._resume(lambda: turns.mine.take(self.run, execution, stretch))
+            run_queues, segment = self._worker.run_queues, self._registered.segment(executor)
+            self._resume(lambda: run_queues.current.take(self.run, executor, segment))
 
-    def aside(self, work: Callable[[], None]) -> None:
+    def offload(self, work: Callable[[], None]) -> None:
         """Do what may run beside a program: in the pool."""
-        pool, turns = self._worker.pool, self._worker.turns
+        pool, run_queues = self._worker.pool, self._worker.run_queues
         if pool is not None:
-            pool.submit(lambda: turns.mine.take(work))
+            pool.submit(lambda: run_queues.current.take(work))
         else:
             work()
 
-    def run(self, execution: Execution, stretch: Stretch) -> None:
-        """Run an execution until it pauses or ends, then send what it has put out."""
-        turn = self._worker.turns.mine
+    def run(self, executor: Executor, segment: Segment) -> None:
+        """Run an executor until it pauses or ends, then send what it has put out."""
+        turn = self._worker.run_queues.current
         if turn.sent is not None:  # inside another one, of which a kernel runs a session
             around = turn.sent, turn.sent_at, turn.outbox, turn.since
             turn.sent, turn.outbox, turn.since = None, {}, {}
             try:
-                self.run(execution, stretch)
+                self.run(executor, segment)
             finally:
                 turn.sent, turn.sent_at, turn.outbox, turn.since = around
             return
-        at_work = None if stretch.is_clear else time.thread_time()
+        at_work = None if segment.is_clear else time.thread_time()
         began = time.perf_counter()
-        execution.run()
+        executor.run()
         ended = time.perf_counter()
         if at_work is not None:
             at_work = time.thread_time() - at_work
-        stretch.measured(ended - began, at_work)
+        segment.measured(ended - began, at_work)
         if turn.sent is None:
             return  # it has put out nothing
-        loaded = self._loaded
-        loaded.went_on(turn.sent, ended - turn.sent_at)
+        registered = self._registered
+        registered.went_on(turn.sent, ended - turn.sent_at)
         outbox = turn.outbox
         turn.sent, turn.outbox, turn.since = None, {}, {}
         try:
             for task, values in outbox.items():
-                self._worker.send(task, self._number, values, loaded.carry(self._client, task))
+                self._worker.send(task, self._number, values, registered.trigger(self._client, task))
         except OpError as e:
-            execution.step.fail(e)
-        if not execution.step.is_over and not self._worker.away:  # nobody else of this process needs the interpreter
+            executor.step.fail(e)
+        if not executor.step.is_over and not self._worker.away:  # nobody else of this process needs the interpreter
             self._worker.expect()
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to another task, now or together with later ones."""
-        worker, loaded = self._worker, self._loaded
-        turn = worker.turns.mine
+        worker, registered = self._worker, self._registered
+        turn = worker.run_queues.current
         now = time.perf_counter()
         if turn.sent is not None:
-            loaded.went_on(turn.sent, now - turn.sent_at)
+            registered.went_on(turn.sent, now - turn.sent_at)
         turn.sent, turn.sent_at = channel, now
         task = task_of(destination)
         together = turn.outbox.get(task)
@@ -418,17 +418,17 @@ class Running:
         together[channel] = value
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
         if not large and len(together) < MAX_TOGETHER:
-            if channel in loaded.held:
+            if channel in registered.coalesced:
                 return
             since = turn.since.setdefault(task, now)
-            if now - since <= SMALL_S and loaded.gaps.get(channel, 0.0) <= SMALL_S:
+            if now - since <= SMALL_S and registered.gaps.get(channel, 0.0) <= SMALL_S:
                 return
         turn.since.pop(task, None)
-        worker.send(task, self._number, turn.outbox.pop(task), loaded.carry(self._client, task))
+        worker.send(task, self._number, turn.outbox.pop(task), registered.trigger(self._client, task))
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         """Ask for variables that could not be read."""
-        self._worker.want(self._number, self._loaded.session, receives)
+        self._worker.want(self._number, self._registered.session, receives)
 
     def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
         """The step has ended."""

@@ -18,12 +18,12 @@ from ..shared_memory.cuda_ipc import GpuLoans
 from ..shared_memory.remote_variables import Want
 from ..wire.compression import LEAST_BYTES
 from ..wire.messages import ChannelKey, Message, UnfitError
-from .handlers import ClientSteps
+from .handlers import StepHandlers
 from .registration import Trigger
 from .worker import Worker
 
 
-class BetweenTasks:
+class TensorExchange:
     """One task's side of it. `push` and `want` may be called from any thread; what begins with `on_` takes messages.
 
     Args:
@@ -38,7 +38,7 @@ class BetweenTasks:
     """
 
     worker: Worker
-    steps: ClientSteps
+    steps: StepHandlers
 
     def __init__(self, mail: Mail, calls: Calls, incarnation: int, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
@@ -54,7 +54,7 @@ class BetweenTasks:
         """Which GPUs of other tasks read this one's GPU memory; None: none."""
         return self.loans.lends if self._lends else None
 
-    def serve(self, worker: Worker, steps: ClientSteps) -> None:
+    def serve(self, worker: Worker, steps: StepHandlers) -> None:
         """From now on, what comes is for these."""
         self.worker, self.steps = worker, steps
 
@@ -63,7 +63,7 @@ class BetweenTasks:
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
-    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], carry: Trigger | None = None) -> None:
+    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
         """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
         channels, tensors, without, loans, size = [], [], [], [], 0
         for channel, value in values.items():
@@ -82,10 +82,10 @@ class BetweenTasks:
                 size += value.nbytes
         self.traffic.sent(task, size)
         fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
-        if carry is not None:
-            fields["program"], fields["client"] = carry
+        if trigger is not None:
+            fields["program"], fields["client"] = trigger
         compressed = size >= LEAST_BYTES and self.worker.compresses(step)
-        if channels or without or carry is not None:
+        if channels or without or trigger is not None:
             self._mail.send(task, Message("tensors", fields, tuple(tensors)), compressed)
         if loans:
             self._tell(task, "gpu_loans", {"step": step, "task": self._mail.task, "loans": loans})
@@ -104,7 +104,7 @@ class BetweenTasks:
             size += tensor.nbytes
         self.traffic.received(size)
         step, client = fields["step"], fields.get("client", 0)
-        if not client or not self.steps.carried(step, client, fields.get("program", ""), arrived):
+        if not client or not self.steps.trigger(step, client, fields.get("program", ""), arrived):
             self.worker.deliver(step, arrived)
 
     # --- tensors in GPUs' memory: see `cuda_ipc.py` -----------------------------------------------------------------
@@ -228,4 +228,4 @@ def _channels(said: Iterable[Any]) -> list[ChannelKey]:
     return [c for c in said if isinstance(c, int | str)]
 
 
-__all__ = ["BetweenTasks"]
+__all__ = ["TensorExchange"]

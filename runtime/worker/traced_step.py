@@ -9,32 +9,32 @@ from ...codegen.ir.program import Call, Program, Read
 from ...graph.resources.async_request import Request
 from ..observability.step_notes import Recorder, bytes_of, clock
 from ..wire.messages import ChannelKey
-from .async_kernel import Begun
-from .executor import ABSENT, Execution
-from .step import Shell, TaskStep
+from .async_kernel import AsyncKernel
+from .executor import ABSENT, Executor
+from .step import StepRuntime, TaskStep
 
 
 class TracedStep(TaskStep):
     """A `TaskStep` that takes notes."""
 
     def __init__(
-        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], shell: Shell,
+        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRuntime,
         arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:  # fmt: skip
         self._recorder = recorder
-        self._since: dict[ChannelKey | Execution, int] = {}  # what is waited for -> since when
-        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, shell, arrived)
+        self._since: dict[ChannelKey | Executor, int] = {}  # what is waited for -> since when
+        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, runtime, arrived)
 
-    def take(self, channel: ChannelKey, execution: Execution) -> Any:
+    def take(self, channel: ChannelKey, executor: Executor) -> Any:
         """As `TaskStep.take`."""
         # Noted before the program is left to others: whoever delivers may have it go on before this returns.
         paused = self._since.get(channel)
         began = self._since[channel] = clock() if paused is None else paused
-        value = super().take(channel, execution)
+        value = super().take(channel, executor)
         if value is not ABSENT:
             self._since.pop(channel, None)
             if paused is not None:
-                self._recorder.waited(execution.program.device, f"channel {channel}", began)
+                self._recorder.waited(executor.program.device, f"channel {channel}", began)
         return value
 
     def read(self, now: Read, slots: list[Any], device: str) -> None:
@@ -62,32 +62,32 @@ class TracedStep(TaskStep):
 
     def begin(
         self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
-    ) -> Begun[Execution]:
+    ) -> AsyncKernel[Executor]:
         """As `TaskStep.begin`."""
         began = clock()
         return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
 
-    def awaited(self, begun: Begun[Execution], execution: Execution) -> bool:
+    def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool:
         """As `TaskStep.awaited`."""
-        paused = self._since.get(execution)
+        paused = self._since.get(executor)
         if paused is None:
-            self._since[execution] = clock()
-        if not super().awaited(begun, execution):
+            self._since[executor] = clock()
+        if not super().awaited(begun, executor):
             return False
-        del self._since[execution]
+        del self._since[executor]
         if paused is not None:
-            self._recorder.waited(execution.program.device, begun.what, paused)
+            self._recorder.waited(executor.program.device, begun.what, paused)
         return True
 
-    def wait_for(self, request: Request, execution: Execution) -> bool:
+    def wait_for(self, request: Request, executor: Executor) -> bool:
         """As `TaskStep.wait_for`."""
-        self._since[execution] = clock()
-        return super().wait_for(request, execution)
+        self._since[executor] = clock()
+        return super().wait_for(request, executor)
 
-    def answered(self, execution: Execution) -> Request | None:
+    def answered(self, executor: Executor) -> Request | None:
         """As `TaskStep.answered`."""
-        request = super().answered(execution)
-        began = self._since.pop(execution, None)
+        request = super().answered(executor)
+        began = self._since.pop(executor, None)
         if request is not None and began is not None:
-            self._recorder.waited(execution.program.device, request.what, began)
+            self._recorder.waited(executor.program.device, request.what, began)
         return request

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ...codegen.cpu import backend as _numba  # noqa: F401  (what programs are made by is loaded with the worker, not in a first step)
+from ...codegen.cpu import backend as _numba  # noqa: F401  (the compiler is loaded with the worker, not in a first step)
 from ...codegen.ir.partition import RecvTensor, SendTensor
 from ...codegen.lower.hoist_handles import hoist_handles
 from ...codegen.lower.lower import lower
@@ -32,12 +32,12 @@ from ..rpc.loss_detection import Waiting
 from ..shared_memory.record_layout import Place
 from ..shared_memory.remote_variables import DirectReads, Want
 from ..wire.messages import ChannelKey
-from .colocated import Host
-from .executor import calm_thread
+from .colocated import CallerThread
+from .executor import ignore_numpy_warnings
 from .registration import Registration, Trigger
-from .slow_kernels import slowed
 from .step import TaskStep
-from .step_scheduler import Alone, Finish, Loaded, Running, Turns, only_stretch
+from .step_scheduler import Finish, InlineStep, RegisteredProgram, RunQueues, StepRunner, only_segment
+from .throttled_kernels import throttled
 from .traced_step import TracedStep
 
 MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
@@ -119,19 +119,19 @@ class Worker:
         self._lends = lends
         self.direct = DirectReads(task, default_container, opens=not self._gpus)
         self.pool = (
-            ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=calm_thread)
+            ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
             if threads
             else None
         )
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
-        self._loaded: dict[str, Loaded] = {}
+        self._registered: dict[str, RegisteredProgram] = {}
         self._steps: dict[int, TaskStep] = {}
         self.started = self.failed = 0  # steps, since the worker was made
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
-        self.turns = Turns()
+        self.run_queues = RunQueues()
         self.away: dict[object, None] = {}
 
     # --- sessions and programs -------------------------------------------------------------------------------------
@@ -162,33 +162,33 @@ class Worker:
                 tuple(t.dims for t in node.outputs),
             )
 
-        host = new.kernels.make_backend()  # emulated GPUs run the CPU's kernels, too
+        on_cpu = new.kernels.make_backend()  # emulated GPUs run the CPU's kernels, too
         programs = []
         held = frozenset(s.channel for unit in new.units for s in unit.steps if isinstance(s, SendTensor) and s.held)
         for unit in new.units:
-            gpu = gpu_backend(new.kernels, host, unit.device, self._gpus, self._lends)
-            backend = host if gpu is None else gpu
+            gpu = gpu_backend(new.kernels, on_cpu, unit.device, self._gpus, self._lends)
+            backend = on_cpu if gpu is None else gpu
             made = backend.finish(lower(unit, backend, context_of, self.direct.reader))
             programs.append(hoist_handles(use_send_buffers(made)))
-        loaded = Loaded(
-            new.session, tuple(map(slowed, programs)), held, new.program, frozenset(new.carries), new.reports, new.client,
+        registered = RegisteredProgram(
+            new.session, tuple(map(throttled, programs)), held, new.program, frozenset(new.triggers), new.reports, new.client,
         )  # fmt: skip
-        loaded.alone = only_stretch(loaded)
+        registered.inline_segment = only_segment(registered)
         with self._lock:
-            self._loaded[new.program] = loaded
+            self._registered[new.program] = registered
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""
         with self._lock:
             for handle in handles:
-                self._loaded.pop(handle, None)
+                self._registered.pop(handle, None)
 
     def close_session(self, handle: str, why: Callable[[], OpError] = closed) -> None:
         """Forget a session: its programs, and its running steps, which end with that error."""
         with self._lock:
             self._sessions.pop(handle, None)
-            for key in [k for k, v in self._loaded.items() if v.session == handle]:
-                del self._loaded[key]
+            for key in [k for k, v in self._registered.items() if v.session == handle]:
+                del self._registered[key]
             self.direct.close_session(handle)
             steps = [s for s in self._steps.values() if s.session == handle]
         for step in steps:
@@ -211,7 +211,7 @@ class Worker:
         finish: Finish,
         resume: Callable[[Callable[[], None]], None] | None = None,
         *,
-        host: Host | None = None,
+        caller_thread: CallerThread | None = None,
         recorder: Recorder | None = None,
         client: int = 0,
         arrived: dict[ChannelKey, Any] | None = None,
@@ -219,12 +219,12 @@ class Worker:
         """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it.
 
         What another step resumes is run by that step's thread or the pool; with `resume`, by whoever calls what that is given.
-        With `host`, a stretch that is neither small nor long is given to it, if it has time.
+        With `caller_thread`, a segment that is neither small nor long is given to it, if it has time.
         A `recorder` takes notes of the step. Its tensors start the parts of other tasks for `client`, if that is given. `arrived`
         are tensors that started this one; they are the step's from now on.
         """
-        loaded = self._loaded.get(handle)
-        if loaded is None:
+        registered = self._registered.get(handle)
+        if registered is None:
             finish(
                 AbortedError(
                     None, None,
@@ -233,12 +233,12 @@ class Worker:
                 )
             )  # fmt: skip
             return
-        running = Running(self, number, loaded, client, finish, host, resume)
+        running = StepRunner(self, number, registered, client, finish, caller_thread, resume)
         try:
             if recorder is None:
-                step = TaskStep(number, loaded.session, loaded.programs, feeds, running, arrived)
+                step = TaskStep(number, registered.session, registered.programs, feeds, running, arrived)
             else:
-                step = TracedStep(recorder, number, loaded.session, loaded.programs, feeds, running, arrived)
+                step = TracedStep(recorder, number, registered.session, registered.programs, feeds, running, arrived)
         except OpError as e:
             finish(e)
             return
@@ -258,18 +258,19 @@ class Worker:
                 return
             for values in early:
                 step.deliver_all(values)
-        self.turns.mine.take(step.start)
+        self.run_queues.current.take(step.start)
 
-    def alone(self, handle: str) -> Loaded | None:
-        """The programs, if they are one that meets nobody and is known to be quick; then `run_alone` may run it."""
-        loaded = self._loaded.get(handle)
-        return loaded if loaded is not None and loaded.alone is not None and loaded.alone.is_clear else None
+    def inline_program(self, handle: str) -> RegisteredProgram | None:
+        """The programs, if they are one that meets nobody and is known to be quick; then `run_inline` may run it."""
+        registered = self._registered.get(handle)
+        segment = registered.inline_segment if registered is not None else None
+        return registered if segment is not None and segment.is_clear else None
 
-    def run_alone(self, number: int, loaded: Loaded, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
+    def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
         """Run a step of which nobody can hear before it has ended: the fetched values, or the error."""
         try:
-            step = Alone(number, loaded, feeds)
-            self.turns.mine.take(step.run)
+            step = InlineStep(number, registered, feeds)
+            self.run_queues.current.take(step.run)
             outcome = step.outcome
         except OpError as e:
             outcome = e
@@ -286,17 +287,17 @@ class Worker:
 
     def knows(self, handle: str) -> bool:
         """Whether a program is registered."""
-        return handle in self._loaded
+        return handle in self._registered
 
     def reports(self, handle: str) -> bool:
         """Whether a client waits for the end of a program."""
-        loaded = self._loaded.get(handle)
-        return loaded is None or loaded.reports
+        registered = self._registered.get(handle)
+        return registered is None or registered.reports
 
     def client_of(self, handle: str) -> str:
         """The process whose program it is, as it calls itself; nothing if that is not known."""
-        loaded = self._loaded.get(handle)
-        return loaded.client if loaded is not None else ""
+        registered = self._registered.get(handle)
+        return registered.client if registered is not None else ""
 
     def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Tensors have come from another task."""
@@ -307,7 +308,7 @@ class Worker:
                 if step is None:
                     self._keep_early(number, values)
                     return
-        self.turns.mine.take(step.deliver_all, values)
+        self.run_queues.current.take(step.deliver_all, values)
 
     def _keep_early(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Keep tensors of a step that may be announced later. For holders of the lock."""
@@ -330,7 +331,7 @@ class Worker:
 
     def look(self) -> None:
         """Others may have added gradients that are waited for here: they have rung, or have been killed before they could."""
-        self.turns.mine.take(self.direct.posts.look)
+        self.run_queues.current.take(self.direct.posts.look)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
         """Ask for variables that could not be read. UnavailableError and others: nobody can be asked."""
@@ -350,9 +351,9 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], carry: Trigger | None = None) -> None:
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
         """Send tensors of a step, and remember that they were sent."""
-        self._out(task, number, values, carry)
+        self._out(task, number, values, trigger)
         sent = self._sent.get(number)
         if sent is None:
             with self._lock:
@@ -468,5 +469,5 @@ def _moment(channel: ChannelKey) -> tuple[int, ...]:
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 
-def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], carry: Trigger | None) -> None:
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None) -> None:
     raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")

@@ -14,7 +14,7 @@ from dovetail.codegen.lower.hoist_handles import CachedHandles, hoist_handles
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.source_location import UNKNOWN
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
-from dovetail.runtime.session.local_backend import InProcess
+from dovetail.runtime.session.local_backend import LocalBackend
 
 
 def handle(slot: int, name: str, resources: Resources, frees: tuple[int, ...] = ()) -> Call:
@@ -77,7 +77,7 @@ def test_a_session_finds_its_variables_anew_after_its_container_was_cleared() ->
         for _ in range(3):
             assert session.run(total).tolist() == [4.0, 6.0]
         target = session._target
-        assert isinstance(target, InProcess)
+        assert isinstance(target, LocalBackend)
         (resources,) = {s.resources for s in target._worker._sessions.values()}
         gone = weakref.ref(resources.find("localhost", "a"))
         target._worker.reset(["localhost"], [])

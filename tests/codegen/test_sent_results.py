@@ -18,7 +18,7 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.buffer_pool import buffers
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
-from dovetail.runtime.master.lowering import units_of
+from dovetail.runtime.master.lowering import lower_partitions
 from dovetail.runtime.shared_memory.pool import Pool
 from dovetail.runtime.shared_memory.segment import Borrower, is_available
 
@@ -48,7 +48,7 @@ def program_of(destination: str) -> Program:
         with tf.device(destination):
             y = tf.negative(sent)
     cut = partition(needed(graph, [y, kept], feeds=[x]), lambda n: n.device, fetches=[y, kept], feeds=[x])
-    unit = next(u for u in units_of(cut, graph) if u.device == A)
+    unit = next(u for u in lower_partitions(cut, graph) if u.device == A)
     backend = NumbaBackend(compile_first=True, threads=1)
     return lower(unit, backend, lambda node: pytest.fail("no op here has state"))
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import dovetail as tf
-from dovetail.runtime.server.monitor import TaskView
+from dovetail.runtime.server.monitor import TaskStatus
 from dovetail.tools.cli import app
 from dovetail.tools.cli.watch import picture
 
@@ -245,8 +245,8 @@ class TestWatching:
             "steps_started": 12345, "steps_running": 1, "steps_failed": 2, "steps_stalled": 0, "refused": 0, "links": [], "steps": [],
         }  # fmt: skip
         views = [
-            TaskView("/job:worker/replica:0/task:0", "localhost:45031", figures, 1.0),
-            TaskView("/job:b", "h:1", None, 1.0),
+            TaskStatus("/job:worker/replica:0/task:0", "localhost:45031", figures, 1.0),
+            TaskStatus("/job:b", "h:1", None, 1.0),
         ]
         shown = {}
         for width in (60, 80, 200):

@@ -16,7 +16,7 @@ from fake_driver import FakeDriver, fake_gpus
 import dovetail as dt
 from dovetail.codegen.gpu.toolchain import compile
 from dovetail.codegen.ir.program import Call, Instruction
-from dovetail.runtime.session.local_backend import InProcess
+from dovetail.runtime.session.local_backend import LocalBackend
 
 Build = Callable[[], tuple[Any, dict[Any, Any]]]
 """Makes the nodes of a program; gives fetches and feeds."""
@@ -43,7 +43,7 @@ def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
 def graph_variable(session: dt.Session, name: str) -> Any:
     """What a variable holds."""
     target = session._target
-    assert isinstance(target, InProcess)
+    assert isinstance(target, LocalBackend)
     for state in target._worker._sessions.values():
         for _, found, resource in state.resources:
             if found == name:
@@ -54,8 +54,8 @@ def graph_variable(session: dt.Session, name: str) -> Any:
 def instructions(session: dt.Session, kind: str = "GPU") -> list[Instruction]:
     """All instructions of the programs of a type of device."""
     target = session._target
-    assert isinstance(target, InProcess)
-    programs = [p for loaded in target._worker._loaded.values() for p in loaded.programs if f":{kind}:" in p.device]
+    assert isinstance(target, LocalBackend)
+    programs = [p for loaded in target._worker._registered.values() for p in loaded.programs if f":{kind}:" in p.device]
     return [i for p in programs for i in p.instructions]
 
 

@@ -206,7 +206,7 @@ class World:
 
     def start(self, parts: Mapping[str, TaskPart], client: str = CLIENT) -> Step:
         """Begin a step: say so to all tasks that take part."""
-        late = {task for task, part in parts.items() if part.carried and task in self.knows_client}
+        late = {task for task, part in parts.items() if part.data_triggered and task in self.knows_client}
         step = Step(next(self._numbers), dict(parts), set(parts), client, late)
         self.steps.append(step)
         self._clients[step.number] = step

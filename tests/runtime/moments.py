@@ -42,7 +42,7 @@ class Machine:
 
     def __init__(self, program: Program, recorder: Recorder | None = None) -> None:
         shell = Notebook()
-        self.ready, self.aside, self.outcomes = shell.ready, shell.put_aside, shell.outcomes
+        self.ready, self.offload, self.outcomes = shell.ready, shell.offloaded, shell.outcomes
         arguments = 1, "session", [program], {}, shell
         self.step = TaskStep(*arguments) if recorder is None else TracedStep(recorder, *arguments)
 
@@ -53,12 +53,12 @@ class Machine:
 
     def go_aside(self) -> None:
         """Do what was put aside for another thread."""
-        while self.aside:
-            self.aside.pop(0)()
+        while self.offload:
+            self.offload.pop(0)()
 
     def settle(self) -> None:
         """Both, until nothing is left."""
-        while self.ready or self.aside:
+        while self.ready or self.offload:
             self.go()
             self.go_aside()
 

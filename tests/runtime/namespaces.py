@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # run as a script in a c
 from fault_schedules import ERRORS, Call  # noqa: E402
 
 import dovetail as tf  # noqa: E402
-from dovetail.runtime.server.monitor import Observer  # noqa: E402
+from dovetail.runtime.server.monitor import ClusterMonitor  # noqa: E402
 from dovetail.tools.demo.data import load_digits  # noqa: E402
 from dovetail.tools.demo.replicas import InGraph  # noqa: E402
 from dovetail.tools.demo.reports import Failed, Finished  # noqa: E402
@@ -208,7 +208,7 @@ def strangers(machines: Machines, target: str) -> None:
         assert any("/job:worker/task:0" in line for line in refusals), log
         print(said.strip()[:100])
         if says not in log:  # it is told once in a while for each address; the figures count all
-            with Observer(target.removeprefix("zmq://")) as observer:
+            with ClusterMonitor(target.removeprefix("zmq://")) as observer:
                 assert max(v.figures["refused"] for v in observer.look() if v.figures) >= 2
     print(refusals[-1])
 
@@ -238,7 +238,7 @@ def faults(machines: Machines, target: str) -> None:
     with (
         tf.Session(target, graph=graph, config=config()) as session,
         tf.Session(target, graph=neighbours, config=config("/job:ps", "/job:worker/task:0")) as others,
-        Observer(target.removeprefix("zmq://")) as observer,
+        ClusterMonitor(target.removeprefix("zmq://")) as observer,
     ):
         assert session.run(visits, {rounds: 3}) == 9
         assert session.run(total) == 1 << 22

@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.codegen.ir.partition import RecvTensor
 from dovetail.graph.core.errors import OpError
 from dovetail.runtime.wire.messages import ChannelKey
-from dovetail.runtime.worker.executor import Execution
+from dovetail.runtime.worker.executor import Executor
 from dovetail.runtime.worker.step import TaskStep
 
 
@@ -18,27 +18,27 @@ class Notebook:
     Attributes:
         pushed: (destination, channel, value) of each tensor.
         ready: executions that can go on.
-        put_aside: what may run beside the programs.
+        offloaded: what may run beside the programs.
         outcomes: how the step ended.
     """
 
     def __init__(self) -> None:
         self.pushed: list[tuple[str, ChannelKey, Any]] = []
-        self.ready: list[Execution] = []
-        self.put_aside: list[Callable[[], None]] = []
+        self.ready: list[Executor] = []
+        self.offloaded: list[Callable[[], None]] = []
         self.outcomes: list[Mapping[str, Any] | OpError] = []
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
         self.pushed.append((destination, channel, value))
 
-    def schedule(self, execution: Execution) -> None:
+    def schedule(self, execution: Executor) -> None:
         self.ready.append(execution)
 
-    def resume(self, execution: Execution) -> None:
+    def resume(self, execution: Executor) -> None:
         self.ready.append(execution)
 
-    def aside(self, work: Callable[[], None]) -> None:
-        self.put_aside.append(work)
+    def offload(self, work: Callable[[], None]) -> None:
+        self.offloaded.append(work)
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         raise AssertionError(f"nobody can be asked for {receives}")

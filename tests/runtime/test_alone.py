@@ -14,12 +14,12 @@ from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.config import RunOptions
 from dovetail.runtime.rpc.dispatch import Mail
-from dovetail.runtime.session.local_backend import InProcess
+from dovetail.runtime.session.local_backend import LocalBackend
 from dovetail.runtime.session.session import Session
 from dovetail.runtime.wire.messages import Message
-from dovetail.runtime.worker.handlers import ClientSteps
+from dovetail.runtime.worker.handlers import StepHandlers
 from dovetail.runtime.worker.registration import Registration
-from dovetail.runtime.worker.step_scheduler import AWAY_S, Loaded
+from dovetail.runtime.worker.step_scheduler import AWAY_S, RegisteredProgram
 from dovetail.runtime.worker.worker import Worker
 
 TASK = "/job:a/replica:0/task:0"
@@ -50,13 +50,13 @@ def unit(sends: bool = False) -> PartitionGraph:
     )
 
 
-def made(*units: PartitionGraph) -> tuple[Worker, Loaded]:
+def made(*units: PartitionGraph) -> tuple[Worker, RegisteredProgram]:
     """A worker that knows program `p`, and how quick that is."""
     worker = Worker(TASK, local_devices(TASK), push=lambda *_: None)
     worker.register(Registration("p", "s", units, seed=1))
-    loaded = worker._loaded["p"]
-    while loaded.alone is not None and not loaded.alone.is_clear:
-        loaded.alone.measured(1e-6, 1e-6)
+    loaded = worker._registered["p"]
+    while loaded.inline_segment is not None and not loaded.inline_segment.is_clear:
+        loaded.inline_segment.measured(1e-6, 1e-6)
     return worker, loaded
 
 
@@ -67,9 +67,9 @@ def asked(number: int, size: int = 2, **others: bool) -> Message:
 
 def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
     worker, loaded = made(unit())
-    assert worker.alone("p") is loaded and worker.alone("q") is None
+    assert worker.inline_program("p") is loaded and worker.inline_program("q") is None
     letters = Letters()
-    steps = ClientSteps(worker, letters)
+    steps = StepHandlers(worker, letters)
     for number in range(1, 4):
         steps.on_run(b"me", asked(number))
         assert letters.kept[-1].kind == "done" and letters.kept[-1].fields["request"] == number
@@ -84,11 +84,11 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
 def test_its_errors_are_told() -> None:
     worker, loaded = made(unit())
     letters = Letters()
-    steps = ClientSteps(worker, letters)
+    steps = StepHandlers(worker, letters)
     steps.on_run(b"me", asked(1, 3, quiet=True))
     assert letters.kept[0].kind == "error" and letters.kept[0].fields["request"] == 1
     assert "node 'add'" in letters.kept[0].fields["message"] and HERE in letters.kept[0].fields["message"]
-    outcome = worker.run_alone(2, loaded, {})
+    outcome = worker.run_inline(2, loaded, {})
     assert isinstance(outcome, InternalError) and "'x:0' of step 2" in outcome.message
     assert worker.failed == 2 and not worker.is_new(2)
 
@@ -97,7 +97,7 @@ def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "1")
     worker, _ = made(unit())
     letters = Letters()
-    steps = ClientSteps(worker, letters)
+    steps = StepHandlers(worker, letters)
     steps.quota.take(b"me", 1, 0)
     steps.on_run(b"me", asked(1))
     steps.on_run(b"another", asked(2))
@@ -106,12 +106,12 @@ def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyP
 
 
 def test_others_are_not_run_so() -> None:
-    assert made(unit(sends=True))[1].alone is None
-    assert made(unit(), unit())[1].alone is None
+    assert made(unit(sends=True))[1].inline_segment is None
+    assert made(unit(), unit())[1].inline_segment is None
     worker, loaded = made(unit())
-    assert loaded.alone is not None
-    loaded.alone.measured(2 * AWAY_S, None)  # it is not quick any more
-    assert worker.alone("p") is None
+    assert loaded.inline_segment is not None
+    loaded.inline_segment.measured(2 * AWAY_S, None)  # it is not quick any more
+    assert worker.inline_program("p") is None
     outcomes: list[object] = []
     worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
     assert len(outcomes) == 1 and not isinstance(outcomes[0], OpError)
@@ -123,16 +123,16 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         z = Variable([1.0, 2.0], name="v").assign_add(x)
     with Session(graph=graph) as session:
         target = session._target
-        assert isinstance(target, InProcess)
+        assert isinstance(target, LocalBackend)
         with pytest.raises(FailedPreconditionError, match="uninitialized value v"):
             session.run(z, {x: np.ones(2)})
         session.run(graph.get_operation_by_name("v/Assign"))
-        (loaded,) = [p for p in target._worker._loaded.values() if p.programs[0].feeds]
-        assert loaded.alone is not None
-        loaded.alone._slow, loaded.alone.is_clear = 0, True
+        (loaded,) = [p for p in target._worker._registered.values() if p.programs[0].feeds]
+        assert loaded.inline_segment is not None
+        loaded.inline_segment._slow, loaded.inline_segment.is_clear = 0, True
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
         assert list(target._worker._ended)[-1:] == [target._worker.started] and not target._worker.running()
-        loaded.alone._slow, loaded.alone.is_clear = 0, True
+        loaded.inline_segment._slow, loaded.inline_segment.is_clear = 0, True
         with pytest.raises(OpError, match="made at"):
             session.run(z, {x: np.ones(3)})
         assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.placer.partition.partitioned_graph import Channel, Partition, Partitioned
-from dovetail.runtime.master.lowering import held, received_together
+from dovetail.runtime.master.lowering import coalesce_receives, coalesced_sends
 
 A, B = (f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(2))
 A2 = "/job:w/replica:0/task:0/device:GPU:0"
@@ -39,12 +39,12 @@ def cut(sends: str, takes: str, *, source: str = A, destination: str = B, loops:
     ],
 )
 def test_what_is_taken_later_waits(sends: str, takes: str, held_back: str) -> None:
-    assert held(cut(sends, takes)).keys() == {ord(x) for x in held_back}
+    assert coalesced_sends(cut(sends, takes)).keys() == {ord(x) for x in held_back}
 
 
 def test_what_stays_in_the_task_or_crosses_in_a_loop_never_waits() -> None:
-    assert held(cut("cba", "abc", destination=A2)) == {}
-    assert held(cut("cba", "abc", loops="abc")) == {}
+    assert coalesced_sends(cut("cba", "abc", destination=A2)) == {}
+    assert coalesced_sends(cut("cba", "abc", loops="abc")) == {}
 
 
 def _used_at_once(takes: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -63,7 +63,7 @@ def _used_at_once(takes: Iterable[str]) -> Iterator[tuple[str, Any]]:
     ],
 )
 def test_what_comes_together_is_received_together(sends: str, takes: str, order: str) -> None:
-    steps = received_together(_used_at_once(takes), held(cut(sends, takes)))
+    steps = coalesce_receives(_used_at_once(takes), coalesced_sends(cut(sends, takes)))
     said = [chr(what.id) if kind == "recv" else str(what).upper() for kind, what in steps]
     assert " ".join(said) == order
 
@@ -74,13 +74,13 @@ def test_the_receiver_never_waits_for_what_was_put_out(seed: int) -> None:
     rng = random.Random(seed)
     letters = [chr(97 + i) for i in range(rng.randint(1, 12))]
     sends, takes = rng.sample(letters, len(letters)), rng.sample(letters, len(letters))
-    waiting = held(cut("".join(sends), "".join(takes)))
+    waiting = coalesced_sends(cut("".join(sends), "".join(takes)))
 
     def reach(arrived: set[str]) -> int:
         return next((i for i, x in enumerate(takes) if x not in arrived), len(takes))
 
     here = [*_used_at_once(takes)]
-    moved = received_together(here, waiting)
+    moved = coalesce_receives(here, waiting)
     assert sorted(map(str, moved)) == sorted(map(str, here))
 
     def done(steps: list[Any]) -> int:

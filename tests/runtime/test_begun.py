@@ -78,7 +78,7 @@ def test_the_program_goes_on_meanwhile_and_takes_the_result_where_it_needs_it() 
     assert beside.step.waits_for() == [f"{DEVICE} waits for 1 element of FIFOQueue 'q'"]
     put(q)
     assert (
-        beside.ready and len(beside.aside) == 1
+        beside.ready and len(beside.offload) == 1
     )  # the program itself goes on with it; the thread that was asked finds nothing
     beside.settle()
     assert beside.ended() == {"y:0": 8}
@@ -87,9 +87,9 @@ def test_the_program_goes_on_meanwhile_and_takes_the_result_where_it_needs_it() 
 def test_a_settled_request_is_gone_on_with_before_the_program_waits() -> None:
     q = queue()
     beside = Beside(lambda x: q.dequeue())
-    beside.step.begin(beside.step._executions[0].program.instructions[1].call, [None], DEVICE)
+    beside.step.begin(beside.step._executors[0].program.instructions[1].call, [None], DEVICE)
     beside.go_aside()
-    assert not beside.aside and not beside.step.may_go_on
+    assert not beside.offload and not beside.step.may_go_on
     put(q)
     beside.go_aside()
     assert len(q) == 0 and not beside.step._begun
@@ -103,7 +103,7 @@ def test_an_error_fails_the_step_at_once_and_names_the_node() -> None:
     beside = Beside(refuse)
     beside.step.start()
     beside.ready.clear()  # the program is elsewhere
-    beside.step.begin(beside.step._executions[0].program.instructions[1].call, [None], DEVICE)
+    beside.step.begin(beside.step._executors[0].program.instructions[1].call, [None], DEVICE)
     beside.go_aside()
     outcome = beside.ended()
     assert isinstance(outcome, OutOfRangeError)
@@ -136,7 +136,7 @@ def test_inputs_are_let_go_of_when_the_kernel_has_taken_them() -> None:
 
     q = queue()
     beside = Beside(lambda x: q.dequeue())
-    begun = beside.step.begin(beside.step._executions[0].program.instructions[1].call, [Given()], DEVICE)
+    begun = beside.step.begin(beside.step._executors[0].program.instructions[1].call, [Given()], DEVICE)
     assert Given.alive == 1
     begun.run()
     assert Given.alive == 0

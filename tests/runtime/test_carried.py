@@ -16,7 +16,7 @@ from dovetail.placer.partition.one_sided_reads import direct_reads, read_directl
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Channel, task_of
 from dovetail.placer.partition.prune import needed
-from dovetail.runtime.master.lowering import carried, carried_by
+from dovetail.runtime.master.lowering import data_triggered, triggered_by
 from dovetail.runtime.rpc.liveness import FORGET_S, IDLE_S, Callers
 from dovetail.runtime.rpc.pending_call import Wait
 from dovetail.runtime.transport.client_set import Connections
@@ -92,7 +92,7 @@ def test_who_can_do_nothing_before_something_comes_is_started_by_it(
 ) -> None:
     fetches = program()
     cut = partition(needed(tf.get_default_graph(), fetches), lambda n: n.device, fetches=fetches)
-    assert set(carried(cut)) == started
+    assert set(data_triggered(cut)) == started
 
 
 def test_who_is_fed_is_told_by_the_client() -> None:
@@ -102,7 +102,7 @@ def test_who_is_fed_is_told_by_the_client() -> None:
         z = tf.placeholder(tf.float32, [])
         y = x + z
     nodes = needed(tf.get_default_graph(), [y], feeds=[z])
-    assert carried(partition(nodes, lambda n: n.device, fetches=[y], feeds=[z])) == ()
+    assert data_triggered(partition(nodes, lambda n: n.device, fetches=[y], feeds=[z])) == ()
 
 
 def test_who_reads_variables_first_is_started_by_what_comes_all_the_same() -> None:
@@ -117,13 +117,13 @@ def test_who_reads_variables_first_is_started_by_what_comes_all_the_same() -> No
     cut = partition(nodes, lambda n: n.device, fetches=[y, z])
     reads = direct_reads(cut, nodes, (), 1024)
     assert {task_of(r.channel.destination) for r in reads} == {B, C}
-    assert carried(read_directly(cut, reads, (), {})) == (B,)
+    assert data_triggered(read_directly(cut, reads, (), {})) == (B,)
 
 
 def test_those_who_send_something_start_it() -> None:
     fetches = there_and_back()
     cut = partition(needed(tf.get_default_graph(), fetches), lambda n: n.device, fetches=fetches)
-    assert [carried_by(cut, task, carried(cut)) for task in (A, B, C)] == [(B,), (C,), ()]
+    assert [triggered_by(cut, task, data_triggered(cut)) for task in (A, B, C)] == [(B,), (C,), ()]
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,7 +132,7 @@ def test_what_tensors_start_is_started_in_any_graph(asked: Any) -> None:
     graph, fetches, targets, feeds = asked
     cut = partition(needed(graph, fetches, targets, feeds), lambda n: n.device, fetches=fetches, feeds=feeds)
     steps = {device: [s for s in p.steps if isinstance(s[1], Channel)] for device, p in cut.partitions.items()}
-    running = {task_of(device) for device in steps} - set(carried(cut))
+    running = {task_of(device) for device in steps} - set(data_triggered(cut))
     sent: set[int] = set()
     at = dict.fromkeys(steps, 0)
     moved = True
@@ -147,7 +147,7 @@ def test_what_tensors_start_is_started_in_any_graph(asked: Any) -> None:
                 if kind == "send":
                     sent.add(channel.id)
                     other = task_of(channel.destination)
-                    if other in carried_by(cut, task_of(device), carried(cut)):
+                    if other in triggered_by(cut, task_of(device), data_triggered(cut)):
                         running.add(other)
                 at[device] += 1
                 moved = True

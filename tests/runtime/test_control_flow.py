@@ -32,7 +32,7 @@ from dovetail.placer.partition.partitioned_graph import Partitioned, task_of
 from dovetail.placer.partition.prune import needed
 from dovetail.placer.rules.place import place
 from dovetail.placer.schedule.pacing import schedule_receives
-from dovetail.runtime.master.lowering import units_of
+from dovetail.runtime.master.lowering import lower_partitions
 from dovetail.runtime.worker.registration import pack_units, unpack_units
 from dovetail.runtime.worker.step import TaskStep
 
@@ -73,7 +73,7 @@ class Joined:
     ) -> list[Any]:
         feeds = feeds or {}
         cut = self.cut(fetches, list(feeds), targets)
-        units = unpack_units(pack_units(units_of(cut, self.graph)))
+        units = unpack_units(pack_units(lower_partitions(cut, self.graph)))
         shell = Notebook()
         ready = shell.ready
         outcomes: dict[str, Any] = {}

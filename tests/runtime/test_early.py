@@ -16,7 +16,7 @@ from dovetail.graph.ops.state import collectives
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Partitioned
 from dovetail.placer.partition.prune import needed
-from dovetail.runtime.master.lowering import LEAST_BYTES, LEAST_WORK, units_of, with_early_collectives
+from dovetail.runtime.master.lowering import LEAST_BYTES, LEAST_WORK, lower_partitions, overlap_collectives
 from dovetail.runtime.worker.registration import pack_units, unpack_units
 
 CPU = "/job:worker/replica:0/task:0/device:CPU:0"
@@ -46,7 +46,7 @@ def cut_of(targets: Iterable[tf.Tensor | Node]) -> Partitioned:
 def steps(*targets: tf.Tensor | Node) -> list[str]:
     """The steps but for constants, and what makes random numbers' shapes."""
     cut = cut_of(targets)
-    found = with_early_collectives(cut.partitions[CPU], cut)
+    found = overlap_collectives(cut.partitions[CPU], cut)
     return [
         f"await {what.name}" if kind == "await" else what.name if isinstance(what, Node) else kind
         for kind, what in found
@@ -93,7 +93,7 @@ def test_fed_values_are_there_from_the_start() -> None:
     r, a = reduced(x, "r"), made("a")
     nodes = needed(tf.get_default_graph(), targets=[r.op, a.op], feeds=[x])
     cut = partition(nodes, lambda n: CPU, feeds=[x])
-    found = with_early_collectives(cut.partitions[CPU], cut)
+    found = overlap_collectives(cut.partitions[CPU], cut)
     assert found[0] == ("node", r.op) and found[-1] == ("await", r.op)
 
 
@@ -111,7 +111,7 @@ def test_in_loops_and_branches_they_stay() -> None:
     branch = tf.cond(x[0] > 0.5, lambda: reduced(x, "ry") + 0.0, lambda: x + 0.0)
     after = reduced(looped, "after")
     found = cut_of([looped, branch, after, made("late")])
-    told = with_early_collectives(found.partitions[CPU], found)
+    told = overlap_collectives(found.partitions[CPU], found)
     assert [what.name for kind, what in told if kind == "await" and isinstance(what, Node)] == ["after"]
     kinds = [kind for kind, _ in told]
     begins = next(i for i, (kind, what) in enumerate(told) if isinstance(what, Node) and what is after.op)
@@ -121,7 +121,7 @@ def test_in_loops_and_branches_they_stay() -> None:
 def test_units_travel() -> None:
     b, a = made("b"), made("a")
     rb = reduced(b, "rb")
-    (unit,) = unpack_units(pack_units(units_of(cut_of([rb, a]), tf.get_default_graph())))
+    (unit,) = unpack_units(pack_units(lower_partitions(cut_of([rb, a]), tf.get_default_graph())))
     (awaited,) = [i for i, s in enumerate(unit.steps) if isinstance(s, AwaitNode)]
     (begun,) = [i for i, s in enumerate(unit.steps) if isinstance(s, Node) and s.name == "rb"]
     assert begun < awaited and unit.steps[awaited].node is unit.steps[begun]  # type: ignore[union-attr]
@@ -129,7 +129,7 @@ def test_units_travel() -> None:
 
 def test_a_message_cannot_await_what_does_not_run_beside() -> None:
     b, a = made("b"), made("a")
-    (unit,) = units_of(cut_of([reduced(b, "rb"), a]), tf.get_default_graph())
+    (unit,) = lower_partitions(cut_of([reduced(b, "rb"), a]), tf.get_default_graph())
     wait = next(s for s in unit.steps if isinstance(s, AwaitNode))
     at = unit.steps.index(wait)
     too_late = [*unit.steps[:at], SendTensor(0, wait.node.outputs[0], MEMBERS[1]), wait]
@@ -159,7 +159,7 @@ def test_each_replica_s_gradients_leave_during_its_own_backward_pass() -> None:
             reduction.BUCKET_BYTES = before
     cut = partition(needed(tf.get_default_graph(), targets=[train]), lambda n: n.device or gpus[0])
     for device in gpus:
-        found = with_early_collectives(cut.partitions[device], cut)
+        found = overlap_collectives(cut.partitions[device], cut)
         order = [what for kind, what in found if kind == "node" and isinstance(what, Node)]
         begins = [i for i, node in enumerate(order) if node.type == "CollectiveReduce"]
         made = [i for i, node in enumerate(order) if node.type == "MatMul" and "grad" in node.name]

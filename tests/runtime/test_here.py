@@ -12,9 +12,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.worker.colocated import Host
+from dovetail.runtime.worker.colocated import CallerThread
 from dovetail.runtime.worker.step import ChannelKey
-from dovetail.runtime.worker.step_scheduler import HOSTED_S, SMALL_S, Loaded, Running, Stretch
+from dovetail.runtime.worker.step_scheduler import HOSTED_S, SMALL_S, RegisteredProgram, Segment, StepRunner
 from dovetail.runtime.worker.worker import Worker
 
 
@@ -83,30 +83,30 @@ def test_a_step_that_takes_too_long_names_what_servers_of_this_process_wait_for(
 def test_a_host_does_one_thing_at_a_time() -> None:
     woken: list[int] = []
     done: list[str] = []
-    host = Host(lambda: woken.append(1))
-    assert not host.work()
-    assert host.take(lambda: done.append("own"))
-    assert not host.take(lambda: done.append("too much"))
+    caller_thread = CallerThread(lambda: woken.append(1))
+    assert not caller_thread.work()
+    assert caller_thread.take(lambda: done.append("own"))
+    assert not caller_thread.take(lambda: done.append("too much"))
     assert not woken  # it is this thread
-    assert host.work() and done == ["own"]
+    assert caller_thread.work() and done == ["own"]
     taken: list[bool] = []
-    thread = threading.Thread(target=lambda: taken.append(host.take(lambda: done.append("given"))))
+    thread = threading.Thread(target=lambda: taken.append(caller_thread.take(lambda: done.append("given"))))
     thread.start()
     thread.join()
     assert taken == [True] and woken == [1]
-    assert host.work() and not host.work() and done == ["own", "given"]
+    assert caller_thread.work() and not caller_thread.work() and done == ["own", "given"]
 
 
 def test_a_host_that_fails_at_its_work_can_take_more() -> None:
-    host = Host(lambda: None)
-    assert host.take(lambda: 1 / 0)
+    caller_thread = CallerThread(lambda: None)
+    assert caller_thread.take(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        host.work()
-    assert host.take(lambda: None)
+        caller_thread.work()
+    assert caller_thread.take(lambda: None)
 
 
 def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
-    first, second = Stretch(), Stretch()
+    first, second = Segment(), Segment()
     assert not first.is_small and not first.is_clear and first.last > HOSTED_S  # not known yet
     first.measured(SMALL_S / 2, SMALL_S / 2)
     second.measured(SMALL_S * 50, SMALL_S * 50)
@@ -126,7 +126,7 @@ def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
 
 
 def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
-    loaded = Loaded("session", ())
+    loaded = RegisteredProgram("session", ())
     loaded.went_on(3, 1.0)
     assert loaded.gaps[3] < SMALL_S
     for _ in range(5):
@@ -169,12 +169,12 @@ class Putting:
     def __init__(self, worker: Worker, number: int, inner: Putting | None = None) -> None:
         self.number, self.inner = number, inner
         self.step = SimpleNamespace(is_over=True)
-        loaded = Loaded("session", (), frozenset({1, 2}))  # both wait for the end
-        self.running = Running(worker, number, loaded, 0, lambda outcome: None, None, None)
+        loaded = RegisteredProgram("session", (), frozenset({1, 2}))  # both wait for the end
+        self.running = StepRunner(worker, number, loaded, 0, lambda outcome: None, None, None)
 
     def go(self) -> None:
         """Have it run."""
-        self.running.run(self, Stretch())  # type: ignore[arg-type]
+        self.running.run(self, Segment())  # type: ignore[arg-type]
 
     def run(self) -> None:
         """Put two tensors out, and have the other one run between them."""

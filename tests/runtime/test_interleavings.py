@@ -106,7 +106,7 @@ def test_every_order_gives_the_same(program: Callable[[], tf.Tensor], carries: b
         step = world.start(world.prepare(names(fetch)))
         world.drain(choices)
         assert right(step), step
-        assert world.carried == len([p for p in step.parts.values() if p.carried and carries])
+        assert world.carried == len([p for p in step.parts.values() if p.data_triggered and carries])
         world.check_nothing_is_left()
 
     assert explore(play) >= (1 if carries else 3)
@@ -152,7 +152,7 @@ def test_collectives_that_run_beside_their_programs() -> None:
         world = World("ab", graph)
         parts = world.prepare(names(*fetches))
         for worker in world.workers.values():
-            (loaded,) = worker._loaded.values()
+            (loaded,) = worker._registered.values()
             assert {Begin, Await} <= {type(i) for i in loaded.programs[0].instructions}
         step = world.start(parts)
         world.drain(choices)

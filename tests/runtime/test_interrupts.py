@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.server.monitor import Observer
-from dovetail.runtime.session.local_backend import InProcess
+from dovetail.runtime.server.monitor import ClusterMonitor
+from dovetail.runtime.session.local_backend import LocalBackend
 
 WAIT_S = 60.0
 pytestmark = pytest.mark.skipif(
@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[tf.Session, Callable
         if request.param == "in this process":
             session = stack.enter_context(tf.Session())
             target = session._target
-            assert isinstance(target, InProcess)
+            assert isinstance(target, LocalBackend)
             yield session, lambda: len(target._worker.running())
             return
         if request.param == "own server":
@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[tf.Session, Callable
             yield stack.enter_context(tf.Session(server.target)), lambda: len(server._worker.running())
             return
         cluster = request.getfixturevalue("cluster")
-        observer = stack.enter_context(Observer(cluster.target("worker", 0).removeprefix("zmq://")))
+        observer = stack.enter_context(ClusterMonitor(cluster.target("worker", 0).removeprefix("zmq://")))
 
         def running() -> int:
             return sum(view.figures["steps_running"] for view in observer.look() if view.figures)

@@ -13,7 +13,7 @@ from dovetail.codegen.cpu import jit
 from dovetail.codegen.cpu.backend import CpuFusedKernel
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
-from dovetail.runtime.session.local_backend import InProcess
+from dovetail.runtime.session.local_backend import LocalBackend
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def fused_kernels(session: dt.Session) -> list[CpuFusedKernel]:
     """The fused kernels of all programs of an in-process session."""
     target = session._target
-    assert isinstance(target, InProcess)
-    calls = [i for p in target._worker._loaded.values() for program in p.programs for i in program.instructions]
+    assert isinstance(target, LocalBackend)
+    calls = [i for p in target._worker._registered.values() for program in p.programs for i in program.instructions]
     return [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, CpuFusedKernel)]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.runtime.worker import handlers
-from dovetail.runtime.worker.step_scheduler import Running
+from dovetail.runtime.worker.step_scheduler import StepRunner
 
 
 class Waiting:
@@ -239,9 +239,9 @@ def test_an_answer_that_came_too_late_goes_back(monkeypatch: pytest.MonkeyPatch)
         worker = session._target._worker
         until(lambda: waiting_at_worker(worker) == 1)
         (step,) = worker._steps.values()
-        (execution,) = step._executions
+        (execution,) = step._executors
         # Whoever resumes it comes too late.
-        monkeypatch.setattr(Running, "resume", lambda self, execution: step.abort("ended meanwhile"))
+        monkeypatch.setattr(StepRunner, "resume", lambda self, execution: step.abort("ended meanwhile"))
         session.run(put)
         assert isinstance(waits.ended(), tf.errors.CancelledError)
         assert session.run(size) == 1

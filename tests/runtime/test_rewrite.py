@@ -192,7 +192,7 @@ def test_recognised_functions_are_fused_like_their_parts() -> None:
         # kernel_check compares each kernel with the references
         with dt.Session(config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as s:
             mine = s.run(y, feeds)
-            (program,) = next(iter(s._target._worker._loaded.values())).programs
+            (program,) = next(iter(s._target._worker._registered.values())).programs
         with session(graph_rewrite=0) as s:
             np.testing.assert_allclose(mine, s.run(y, feeds), rtol=2e-5, atol=2e-5)
     assert [i.op for i in program.instructions] == ["Fused"]

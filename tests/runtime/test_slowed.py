@@ -11,8 +11,8 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.ir.program import Call, Loop, Predicated, Program
 from dovetail.runtime.transport.fault_injection import link_faults
-from dovetail.runtime.worker import slow_kernels as module
-from dovetail.runtime.worker.slow_kernels import slowed
+from dovetail.runtime.worker import throttled_kernels as module
+from dovetail.runtime.worker.throttled_kernels import throttled
 
 
 class Clock:
@@ -55,25 +55,25 @@ def run(made: Program) -> None:
 
 
 def test_a_kernel_takes_its_time_so_often(clock: Clock) -> None:
-    run(slowed(program(clock.kernel(2.0))))
+    run(throttled(program(clock.kernel(2.0))))
     assert clock.now == pytest.approx(6.0) and clock.slept == pytest.approx(4.0)
 
 
 def test_what_others_held_up_counts_as_part_of_it(clock: Clock) -> None:
-    run(slowed(program(clock.kernel(2.0, held_up=3.0))))
+    run(throttled(program(clock.kernel(2.0, held_up=3.0))))
     assert clock.now == pytest.approx(6.0) and clock.slept == pytest.approx(1.0)
 
 
 def test_a_sleep_that_lasted_too_long_is_made_up_for(clock: Clock) -> None:
     clock.late = 1e-3
-    run(slowed(program(clock.kernel(2e-3), clock.kernel(2e-3))))
+    run(throttled(program(clock.kernel(2e-3), clock.kernel(2e-3))))
     assert clock.now == pytest.approx(12e-3 + 1e-3)
 
 
 def test_short_kernels_owe_until_a_sleep_is_worth_it(clock: Clock) -> None:
-    run(slowed(program(*[clock.kernel(1e-5)] * 4)))
+    run(throttled(program(*[clock.kernel(1e-5)] * 4)))
     assert clock.slept == 0.0
-    run(slowed(program(*[clock.kernel(1e-5)] * 60)))
+    run(throttled(program(*[clock.kernel(1e-5)] * 60)))
     assert clock.slept == pytest.approx(60 * 2e-5, rel=0.1)
 
 
@@ -82,15 +82,15 @@ def test_kernels_of_branches_and_loops_are_slowed_too(clock: Clock) -> None:
     assert isinstance(call, Call)
     guarded = Predicated(call, (), -1)
     loop = Loop("while", (), (), (call,), 0, (guarded,), (), (), ())
-    made = slowed(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ())).instructions[0]
-    assert isinstance(made, Loop) and isinstance(made.body[0], Predicated)
+    made = throttled(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ())).instructions[0]
+    assert isinstance(made, Loop) and isinstance(made.body[0], Guarded)
     assert made.head[0] is not call and made.body[0].call is not call
 
 
 def test_without_the_fault_a_program_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOVETAIL_FAULTS", raising=False)
     made = program(lambda: None)
-    assert slowed(made) is made
+    assert throttled(made) is made
 
 
 def test_it_says_nothing_about_links(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_it_says_nothing_about_links(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_factor_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, factor: str) -> None:
     monkeypatch.setenv("DOVETAIL_FAULTS", f"slow:{factor}")
     with pytest.raises(ValueError, match=factor):
-        slowed(program(lambda: None))
+        throttled(program(lambda: None))
 
 
 def test_a_slowed_session_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

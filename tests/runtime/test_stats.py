@@ -19,7 +19,7 @@ import dovetail as tf
 from dovetail.graph.core.errors import InternalError
 from dovetail.runtime.logs import JsonLines, set_up_log
 from dovetail.runtime.observability.metrics import MOST_STEPS, MetricsServer, Traffic, Watchdog
-from dovetail.runtime.server.monitor import Observer, TaskView, _checked, rates
+from dovetail.runtime.server.monitor import ClusterMonitor, TaskStatus, _checked, rates
 from dovetail.runtime.wire.messages import Message
 
 WAIT_S = 20.0
@@ -144,15 +144,15 @@ class TestLogs:
 
 class TestObserver:
     def test_rates(self) -> None:
-        def view(at: float, steps: int, sent: int, incarnation: int = 1) -> TaskView:
+        def view(at: float, steps: int, sent: int, incarnation: int = 1) -> TaskStatus:
             said = {"incarnation": incarnation, "steps_started": steps, "links": [{"to": "b", "bytes": sent}]}
-            return TaskView("a", "h:1", said, at)
+            return TaskStatus("a", "h:1", said, at)
 
         found = rates(view(1.0, 10, 100), view(3.0, 30, 500))
         assert found is not None and (found.steps, found.bytes_to) == (10.0, {"b": 200.0})
         assert rates(view(1.0, 10, 100), view(3.0, 30, 500, incarnation=2)) is None  # restarted
         assert rates(None, view(3.0, 30, 500)) is None
-        assert rates(TaskView("a", "h:1", None, 0.0), view(3.0, 30, 500)) is None
+        assert rates(TaskStatus("a", "h:1", None, 0.0), view(3.0, 30, 500)) is None
 
     def test_what_another_release_says_is_checked(self) -> None:
         with pytest.raises(InternalError, match="says nothing about task, cluster"):
@@ -170,7 +170,7 @@ class TestObserver:
         with (
             tf.LocalCluster({"ps": 1, "worker": 2}, environment=quick) as cluster,
             tf.Session(cluster.target("worker")) as session,
-            Observer(cluster.target("ps").removeprefix("zmq://")) as observer,
+            ClusterMonitor(cluster.target("ps").removeprefix("zmq://")) as observer,
         ):
             session.run(v.initializer)
             for _ in range(5):
@@ -183,7 +183,7 @@ class TestObserver:
             waiter = threading.Thread(target=wait)
             waiter.start()
 
-            def ps() -> TaskView:
+            def ps() -> TaskStatus:
                 return {view.task: view for view in observer.look()}["/job:ps/replica:0/task:0"]
 
             def is_stalled() -> bool:

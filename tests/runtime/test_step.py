@@ -15,7 +15,7 @@ from shells import Notebook
 
 from dovetail.codegen.ir.program import Call, Program, Recv, Send
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
-from dovetail.runtime.worker.executor import Execution
+from dovetail.runtime.worker.executor import Executor
 from dovetail.runtime.worker.step import TaskStep
 
 A, B, FAR = (
@@ -160,7 +160,7 @@ def test_what_a_step_waits_for_is_said() -> None:
 
 def test_freed_slots_let_go_of_their_tensors() -> None:
     seen: list[Any] = []
-    execution: list[Execution] = []
+    execution: list[Executor] = []
     steps = (
         call(lambda: np.ones(4), (), (0,)),
         call(lambda x: x.sum(), (0,), (1,), (0,)),

@@ -92,11 +92,11 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
     from rich.live import Live
 
     from ...graph.core.errors import OpError
-    from ...runtime.server.monitor import Observer, TaskView
+    from ...runtime.server.monitor import ClusterMonitor, TaskStatus
     from .watch import picture
 
     console = Console()
-    before: dict[str, TaskView] = {}
+    before: dict[str, TaskStatus] = {}
     with Live(console=console, auto_refresh=False) as live:
         while True:
             if keeper.look():
@@ -107,7 +107,7 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
             if console.is_terminal:
                 for target in targets.values():  # the first that answers knows the others
                     try:
-                        with Observer(target.removeprefix("zmq://")) as observer:
+                        with ClusterMonitor(target.removeprefix("zmq://")) as observer:
                             views = observer.look()
                     except OpError:
                         continue

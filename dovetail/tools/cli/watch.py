@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.table import Table
 
-    from ...runtime.server.monitor import TaskView
+    from ...runtime.server.monitor import TaskStatus
 
 PIPE_WIDTH = 200
 MOST_WAITING = 20  # waiting steps that are shown
@@ -34,10 +34,10 @@ def status(target: _Target) -> None:
     Exit status 1 when a task does not answer.
     """
     with errors_explained():
-        from ...runtime.server.monitor import Observer
+        from ...runtime.server.monitor import ClusterMonitor
         from ...runtime.session.prepared_steps import address_of
 
-        with Observer(address_of(target)) as observer:
+        with ClusterMonitor(address_of(target)) as observer:
             views = observer.look()
         console = _console()
         console.print(picture(views, {}, console.width))
@@ -54,12 +54,12 @@ def top(
     with errors_explained():
         from rich.live import Live
 
-        from ...runtime.server.monitor import Observer
+        from ...runtime.server.monitor import ClusterMonitor
         from ...runtime.session.prepared_steps import address_of
 
         console = _console()
-        with Observer(address_of(target)) as observer:
-            before: dict[str, TaskView] = {}
+        with ClusterMonitor(address_of(target)) as observer:
+            before: dict[str, TaskStatus] = {}
             with Live(console=console, auto_refresh=False, screen=console.is_terminal and not looks) as live:
                 try:
                     seen = 0
@@ -82,7 +82,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
-def picture(views: Sequence[TaskView], before: Mapping[str, TaskView], width: int) -> Group:
+def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width: int) -> Group:
     """The tables of one look, for a screen so wide; rates where there was a look before."""
     from rich.console import Group
     from rich.table import Table

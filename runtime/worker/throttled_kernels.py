@@ -55,7 +55,7 @@ class _Pace:
         return now
 
 
-def slowed(program: Program) -> Program:
+def throttled(program: Program) -> Program:
     """The program at the pace that `slow` of DOVETAIL_FAULTS asks for; itself, as everywhere but in tests: nothing asks.
 
     Raises:
