@@ -83,7 +83,7 @@ def test_kernels_of_branches_and_loops_are_slowed_too(clock: Clock) -> None:
     guarded = Predicated(call, (), -1)
     loop = Loop("while", (), (), (call,), 0, (guarded,), (), (), ())
     made = throttled(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ())).instructions[0]
-    assert isinstance(made, Loop) and isinstance(made.body[0], Guarded)
+    assert isinstance(made, Loop) and isinstance(made.body[0], Predicated)
     assert made.head[0] is not call and made.body[0].call is not call
 
 
