@@ -14,6 +14,7 @@ from .cpu.fusion_passes import fuse_for_cpu
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.inplace import as_run
+from .fusion.optimizer_loops import writes_in_place
 from .gpu.fusion_passes import fuse_for_gpu, gpu_rewrites
 from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
@@ -237,12 +238,12 @@ class DeviceKernels:
         """Lifetimes and the predicted peak of memory."""
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
         if self.on_gpu:
-            return plan_memory(self.fusion.steps, feeds, fetches)
+            return plan_memory(self.fusion.steps, feeds, fetches, writes_in_place=writes_in_place)
         from .cpu.predicted_kernels import joined_steps
 
         steps, unmade = joined_steps(self.fusion.steps, fetches)
         arenas = [arena for _, arena in self._stretches if arena is not None]
-        return plan_memory(steps, feeds, fetches, unmade).with_arenas(arenas)
+        return plan_memory(steps, feeds, fetches, unmade, writes_in_place=writes_in_place).with_arenas(arenas)
 
     @property
     def peak_bytes(self) -> int:

@@ -28,14 +28,16 @@ from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
 from ..check import agree, difference, scale_of
 from ..fusion.grouping import has_only_small
-from ..fusion.inplace import as_run, is_held_once, order_of
+from ..fusion.inplace import as_run, order_of
 from ..fusion.optimizer_loops import ACCUMULATES
 from ..fusion.to_loops import kernel_of
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_cost import nanoseconds
 from ..ir.loop_nest import READS, LoopNest
 from ..ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
+from ..memory.donation import is_held_once
 from ..reference import NumpyBackend, one_by_one
+from ..target import cores
 from .dispatch import kernel_for
 from .emit.nest import PART, PARTS, ROWS, as_passed
 from .fusion_passes import fuse_for_cpu
@@ -48,7 +50,7 @@ from .kernels.segment import ranges_of_rows
 from .native.planner import NotPlannableError, Planner, Value
 from .native.regions import with_native_stretches
 from .region_only_kernels import LoneKernel, may_be_lone, without_lone
-from .thread_pool import PARALLEL_NS, TOGETHER_NS, cores, ranges_of, share
+from .thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of, share
 from .tiering import WarmingKernel
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from ..fusion.fuse import Fusion, fuse
 from ..fusion.inplace import reuse_inputs_in_place
-from ..ir.loop_cost import OPERATIONS_PER_BYTE
 from ..ir.partition import PartitionGraph
 from ..passes.attention_fusion import fuse_attention
 from ..passes.rewrite import Fired, Rewrites
+from ..target import OPERATIONS_PER_BYTE
 from .kernels.attention import TYPES
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
-from ..fusion.legality import SUPPORTED
 from ..fusion.optimizer_loops import update_of
 from ..ir.fused_kernel import FusedKernel, inputs_of
+from ..ir.legality import SUPPORTED
 from ..ir.partition import AwaitNode, BeginLoop, EndLoop, LeaveUnless, PartitionStep, RecvTensor, node_of
 from .dispatch import own_kernel
 from .gemm_epilogue import SMALLEST as SMALLEST_PRODUCT

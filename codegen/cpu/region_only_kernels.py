@@ -11,8 +11,8 @@ from typing import Any
 
 from ...graph.core.graph import Node
 from ..fusion.fuse import fuse
-from ..fusion.legality import NotFusibleError
 from ..fusion.op_rules import rule_of
+from ..ir.legality import NotFusibleError
 from ..ir.partition import PartitionGraph
 from ..ir.program import Call, Instruction, Kernel, Loop, Predicated
 from .native.planner import NotPlannableError, Planner, Value

@@ -23,6 +23,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ..target import cores
+
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
 TOGETHER_NS = 40_000.0  # the same where threads stay together (`crew`), which costs some 3,000 ns
 LINE = 8  # counters of units in a line of the cache; each has one
@@ -30,12 +32,6 @@ FINISHED = 0  # the place of the counter of units that are done; behind it each 
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
-
-
-@cache
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1, worth_help: float = PARALLEL_NS) -> Ranges:

@@ -15,10 +15,10 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import size
 from ..ir.fused_kernel import FusedKernel
 from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS
+from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.partition import PartitionGraph, PartitionStep, node_of
 from ..passes.rng import functionalize_random
 from .grouping import BATCH, SMALL, Walk
-from .legality import SUPPORTED, NotFusibleError
 from .merge import FusionGroup
 from .rematerialize import Rematerialized, rematerialize
 from .to_loops import write_kernel

@@ -32,12 +32,11 @@ from functools import cached_property
 from ...graph.core.dtypes import DType, resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims, element_count
-from ..ir.index_maps import EXTREMES, LOOKUPS, IndexMaps, index_maps_of
+from ..ir.index_maps import EXTREMES, LOOKUPS, RANDOM_OPS, IndexMaps, index_maps_of
+from ..ir.legality import SUPPORTED, NotFusibleError, check_types
 from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of
 from ..ir.predicates import Predicate, Predicates, asked_for
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
-from ..passes.rng import DRAWN
-from .legality import SUPPORTED, NotFusibleError, check_types
 from .merge import Axes, Axis, FusionGroup, Join, merged
 from .op_rules import rule_of
 from .to_loops import write_alone
@@ -140,7 +139,7 @@ class Walk:
             for group in self.reading:
                 self.open.pop(group, None)
             self.reading.clear()
-        if not self.small and node.type not in DRAWN and self.is_small(node):
+        if not self.small and node.type not in RANDOM_OPS and self.is_small(node):
             self.passed.append(node)
             if self.open:
                 self.taken(node.inputs)

@@ -1,28 +1,21 @@
-"""Kernels that write where an input was, which nobody needs any more.
+"""In-place reuse: a kernel writes its output into the memory of an input that dies with it.
 
-A result that takes the place of an input needs no memory of its own, and no cache lines beside those that the input is in. What a
-unit's steps tell beforehand is which inputs die with a kernel (`reuse_inputs_in_place`); whether an array is really held by nobody else
-(a user who fetched it, a message on its way, a variable, a list of a loop, a view) shows when the kernel runs (`is_held_once`).
+Such an output needs no memory of its own, and no cache lines beside the input's. The steps of a partition tell which inputs die with a
+kernel. Whether somebody else holds the array shows only at run time (`memory/donation.py`).
 
-An input is overwritten by an output when
+An output may reuse an input where
 
-    the kernel is pointwise: what reduces reads its inputs more than once
+    the kernel is pointwise: a reduction reads its inputs more than once
     both have the same axes and element type
-    a kernel made the input, in the same part of a loop, and only kernels take it, this one as the last
+    a kernel made the input, in the same part of a loop, and only kernels take it, this one last
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
-
-import numpy as np
 
 from ...graph.core.graph import Node, Tensor
-from ...graph.resources.buffer_pool import LARGE, buffers
 from ..ir.fused_kernel import FusedKernel, inputs_of
 from ..ir.loop_nest import READS, LoopNest
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RunPredicated
@@ -37,7 +30,7 @@ _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Conv2D", "Conv2DBackpropInput
 def reuse_inputs_in_place(
     unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]
 ) -> tuple[PartitionStep | FusedKernel, ...]:
-    """A unit's steps with the kernels told which of their inputs they may overwrite."""
+    """The steps with the `overwrites` of each kernel: the inputs whose memory its outputs may reuse."""
     kept = {t for _, t in (*unit.feeds, *unit.fetches)}
     made: dict[Tensor, int] = {}  # by kernels -> the part of a loop that it was made in
     last: dict[Tensor, int] = {}
@@ -119,42 +112,3 @@ def as_run(group: FusedKernel) -> tuple[LoopNest, int, bool]:
         return group.loops, 0, has_short_rows(group.loops, group.joined_sizes())
     order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
     return reordered(group.loops, order), len(group.overwrites), False
-
-
-# --- who holds an array ----------------------------------------------------------------------------------------------
-
-
-def is_held_once(inputs: tuple[Any, ...], i: int) -> bool:
-    """Whether nobody holds an argument of a kernel, or its memory, but the program that calls the kernel.
-
-    To be called with the tuple of all arguments, by the kernel itself: references are counted.
-    """
-    x = inputs[i]
-    references = sys.getrefcount(x)
-    alone, piece_alone = _counts()
-    if references != alone or type(x) is not np.ndarray or not x.flags.carray:
-        return False
-    return x.base is None or buffers.is_own(x.base) and sys.getrefcount(x.base) == piece_alone
-
-
-class _Probe:
-    """Stands for a kernel: counts references as `is_held_once` does."""
-
-    def __call__(self, *inputs: Any) -> tuple[int, int]:
-        return self.count(inputs, 0)
-
-    def count(self, inputs: tuple[Any, ...], i: int) -> tuple[int, int]:
-        x = inputs[i]
-        references = sys.getrefcount(x)
-        return references, sys.getrefcount(x.base)
-
-
-@cache
-def _counts() -> tuple[int, int]:
-    """How many references there are to an array, and to the piece of memory that it lies in, which only a program holds.
-
-    Counted once, in a call as `runtime.step` makes it: versions of Python differ in what holds a reference during a call.
-    """
-    kernel, which = _Probe(), (0,)
-    slots: list[Any] = [buffers.empty((LARGE,), np.dtype(np.uint8))]
-    return kernel(*[slots[i] for i in which])

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...graph.core.dtypes import bfloat16, bool_, float16, float32, int64
 from ...graph.core.graph import Node, Tensor
+from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import LoopNestBuilder, Scan
-from .legality import NotFusibleError
 from .tracer import Symbol, SymbolicMath, literal, python_number
 
 Rule = Callable[[LoopNestBuilder, Node, Sequence[int]], Sequence[int]]

@@ -16,8 +16,8 @@ import numpy as np
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES, UpdateRule
+from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.loop_nest import LoopNest, LoopNestBuilder
-from .legality import NotFusibleError
 from .table_loops import owned_row
 from .tracer import Symbol, SymbolicMath
 
@@ -152,3 +152,14 @@ def update_of(node: Node) -> tuple[LoopNest, int, int] | None:
         return update(rule.name, node.inputs[gradient].dtype.base, flags), places, gradient
     except NotFusibleError:
         return None
+
+
+def writes_in_place(node: Node) -> bool:
+    """Whether an update of a variable writes in place when nothing else holds its value: scatters, sparse and compiled dense updates."""
+    kind = node.type.removeprefix("Resource")
+    if kind.startswith("Scatter"):
+        return True
+    if kind.startswith("SparseApply"):
+        return not RULES[kind.removeprefix("SparseApply")].decays
+    found = update_of(node)
+    return found is not None and node.inputs[found[2]].dtype.base in SUPPORTED

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from ...graph.core.dtypes import float32, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.fused_kernel import Assumption, FusedKernel
-from ..ir.index_maps import AxisMap, IndexMaps, ShapeAssumption, index_maps_of
+from ..ir.index_maps import RANDOM_OPS, AxisMap, IndexMaps, ShapeAssumption, index_maps_of
+from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import ADD, LoopNestBuilder
-from ..passes.rng import DRAWN
-from .legality import NotFusibleError
 from .op_rules import constant_of, rule_of
 
 
@@ -235,4 +234,4 @@ def _drawn_number(builder: LoopNestBuilder, node: Node, stream: Sequence[int], l
         raise NotFusibleError("its axes are in another order")
     dtype = node.outputs[0].dtype
     key, draw = stream
-    return builder.random(DRAWN[node.type][0], dtype if dtype.size >= 4 else float32, key, draw, axes)
+    return builder.random(RANDOM_OPS[node.type][0], dtype if dtype.size >= 4 else float32, key, draw, axes)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
+from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, LoopNestBuilder
-from .legality import SUPPORTED, NotFusibleError
 
 _MOST_POWERS = 4  # x ** n is written as a product up to here: within 2 units in the last place of the power
 _NAMES = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}

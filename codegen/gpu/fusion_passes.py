@@ -12,19 +12,12 @@ from dataclasses import replace
 from ...graph.core.dtypes import FLOAT8
 from ..fusion.epilogue import fuse_epilogues
 from ..fusion.fuse import Fusion, fuse
-from ..fusion.legality import SUPPORTED
 from ..ir.fused_kernel import FusedKernel
+from ..ir.legality import SUPPORTED
 from ..ir.partition import PartitionGraph
 from ..passes.attention_fusion import fuse_attention
 from ..passes.rewrite import Fired, Rewrites
-
-LONGEST = (
-    16384  # elements of a running sum, or of a place sought, that a block has at once; templates are for longer ones
-)
-
-OPERATIONS_PER_BYTE = 10.0
-"""How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
-3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
+from ..target import GPU_LONGEST_SCAN, GPU_OPERATIONS_PER_BYTE
 
 
 def gpu_rewrites(wanted: Rewrites) -> Rewrites:
@@ -51,8 +44,8 @@ def fuse_for_gpu(
         small=True,
         lone=True,
         types=SUPPORTED + FLOAT8 * float8,
-        again=OPERATIONS_PER_BYTE,
-        longest=LONGEST,
+        again=GPU_OPERATIONS_PER_BYTE,
+        longest=GPU_LONGEST_SCAN,
     )
     steps = fuse_epilogues(unit, fused.steps)
     inside = {n.name for s in steps if isinstance(s, FusedKernel) for n in s.nodes}

@@ -23,9 +23,9 @@ from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import VariableState
 from ..backend import ContextOf
 from ..check import agree, difference
-from ..fusion.legality import NotFusibleError
 from ..fusion.to_loops import kernel_of
 from ..ir.fused_kernel import FusedKernel
+from ..ir.legality import NotFusibleError
 from ..ir.program import Kernel
 from ..reference import NumpyBackend, one_by_one
 from .autotune import fastest

@@ -13,8 +13,8 @@ from typing import Any
 from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context
 from ..fusion.epilogue import EpilogueKernel, operands_of
-from ..fusion.legality import SUPPORTED
 from ..fusion.optimizer_loops import update_of
+from ..ir.legality import SUPPORTED
 from ..ir.program import Kernel
 from .bind.attention import ATTENTION_MAKERS
 from .bind.conv import IMAGE_MAKERS, convolution_with_edge

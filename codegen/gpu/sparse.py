@@ -17,7 +17,6 @@ from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES
 from ...graph.resources.resource_manager import VariableState
-from ..fusion.legality import SUPPORTED, NotFusibleError
 from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
 from ..fusion.table_loops import kept_in
 from .bind.scatter import MOST_UPDATES, fits, slices_of

@@ -22,11 +22,10 @@ from typing import TypeAlias
 import numpy as np
 
 from ...graph.core.constant_value import static_dims, static_value
-from ...graph.core.dtypes import float32, float64, int32, int64
+from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
-from ..fusion.legality import NotFusibleError
-from ..passes.rng import DRAWN
+from .legality import NotFusibleError
 from .symbolic_shape import Size, SymbolicShapes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
@@ -40,6 +39,12 @@ LOOKUPS = frozenset(("GatherV2", "ResourceGather"))
 """Rows of a table, the first input, at the places that the second one holds."""
 ADDED = (float32, float64, int32, int64)
 """Element types of rows that are added in memory: narrow ones would be rounded at each sum."""
+RANDOM_OPS: dict[str, tuple[str, tuple[DType, ...]]] = {
+    "UniformOfStream": ("uniform", (float32, float64, float16, bfloat16)),
+    "NormalOfStream": ("normal", (float32,)),
+}
+"""Counter-based random op -> the kind of `random` that it is in a loop nest, and the element types that kernels compute. The references
+of other types round in another way."""
 _VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
 
 AxisMap: TypeAlias = "tuple[int | None, ...]"
@@ -145,7 +150,7 @@ def index_maps_of(node: Node) -> IndexMaps:
         return _scanned_pattern(node)
     if node.type in SCATTERS:
         return _scattered_pattern(node)
-    if node.type in DRAWN:
+    if node.type in RANDOM_OPS:
         return _drawn_pattern(node)
     if (
         node.type in REDUCTIONS

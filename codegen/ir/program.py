@@ -20,16 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from ...graph.core.graph import Tensor
 from ...graph.core.source_location import Origin, SourceLine, locate
-
-if TYPE_CHECKING:
-    from ...graph.core.graph import Tensor
-    from ..memory.plan import MemoryPlan
-    from .partition import RecvTensor
+from .partition import RecvTensor
 
 Kernel: TypeAlias = Callable[..., Any]
+
+
+class PooledKernel:
+    """Base of kernels that take the memory of their results from the buffer pool, and so can be given send buffers instead."""
+
+
+class MemoryNeeds(Protocol):
+    """What a program tells of its memory plan (`codegen/memory/plan.py`)."""
+
+    @property
+    def peak_bytes(self) -> int: ...
+
 
 # Instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million of
 # them. Nobody changes them after lowering.
@@ -193,7 +202,7 @@ class Program:
     slots: tuple[Any, ...]
     feeds: tuple[tuple[str, int], ...]
     fetches: tuple[tuple[str, int], ...]
-    memory: Callable[[], MemoryPlan] | None = field(default=None, compare=False, repr=False)
+    memory: Callable[[], MemoryNeeds] | None = field(default=None, compare=False, repr=False)
     sent: frozenset[int] = frozenset()
     tensors: Mapping[int, Tensor] | None = field(default=None, compare=False, repr=False)
 

@@ -24,6 +24,7 @@ from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.accumulator import ReachedAccumulator
 from ...graph.resources.resource_manager import Context, VariableState
 from ..backend import Backend
+from ..fusion.optimizer_loops import writes_in_place
 from ..ir.fused_kernel import FusedKernel
 from ..ir.partition import (
     AwaitNode,
@@ -84,7 +85,7 @@ def lower(
     fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
     return Program(
         unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
-        (lambda: plan_memory(steps, fed, taken)) if len(steps) <= PLANNED else None,
+        (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if len(steps) <= PLANNED else None,
         frozenset(_sent(lowering.instructions, unit.device)),
         {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
     )  # fmt: skip

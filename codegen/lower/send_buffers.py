@@ -1,9 +1,9 @@
-"""Results that are sent to another task, written at once where that can read them.
+"""Zero-copy sends: a kernel whose result goes to another task writes it into a shared-memory send buffer.
 
-A kernel takes memory for its result from `buffers`. If the result is sent to a process of this machine, it would then be copied into
-memory that both can read. So a call whose result a program sends runs with `buffers` asking for such memory first.
+Without this pass a kernel takes the memory of its result from the buffer pool, and sending copies it into memory that both processes
+can read. Here such a kernel runs with the pool's `sending` set, so that it gets memory of the second kind at once.
 
-What was written there is read-only from then on: a receiver may keep it, and whoever fetches it, too, gets a copy of his own.
+A result in a send buffer is read-only: the receiver may keep it. A client that fetches it gets a copy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy as np
 
 from ...graph.resources.buffer_pool import sending
 from ...graph.resources.shared_storage import is_shared
-from ..cpu.tiering import WarmingKernel
-from ..ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
+from ..ir.program import Call, Instruction, Kernel, Loop, PooledKernel, Predicated, Program
 
 
 def use_send_buffers(program: Program) -> Program:
-    """The program with kernels that write what is sent where others can read it."""
+    """The program in which kernels write their results into send buffers where these are sent."""
     if not program.sent:
         return program
     return replace(program, instructions=tuple(_placed(program.instructions, program.sent)))
@@ -40,13 +39,13 @@ def _placed(instructions: Iterable[Instruction], sent: Collection[int]) -> Itera
 
 
 def _call(call: Call, sent: Collection[int]) -> Call:
-    if not isinstance(call.kernel, WarmingKernel) or not any(i in sent for i in call.outputs):
+    if not isinstance(call.kernel, PooledKernel) or not any(i in sent for i in call.outputs):
         return call
     return replace(call, kernel=SendBufferKernel(call.kernel))
 
 
 class SendBufferKernel:
-    """A kernel whose results are sent."""
+    """Runs a kernel with `sending` set, and makes those of its results read-only that lie in send buffers."""
 
     __slots__ = ("kernel",)
 

@@ -19,16 +19,13 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import nbytes
-from ...graph.ops.state.training import RULES
-from ..fusion.legality import SUPPORTED
-from ..fusion.optimizer_loops import update_of
 from ..ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from ..ir.partition import PartitionStep, node_of
 
@@ -155,8 +152,16 @@ def plan_memory(
     feeds: Iterable[Tensor] = (),
     fetches: Iterable[Tensor] = (),
     unmade: Container[Tensor] = (),
+    *,
+    writes_in_place: Callable[[Node], bool],
 ) -> MemoryPlan:
-    """The memory plan of a unit's steps, as lowering gets them. `unmade`: tensors that never are in memory as a whole.
+    """The memory plan of a partition's steps after fusion.
+
+    Args:
+        steps: in order.
+        feeds, fetches: tensors that the client gives, and gets.
+        unmade: tensors that are never in memory as a whole.
+        writes_in_place: whether an update of a variable writes where the value is, unless somebody still needs that.
 
     Steps inside a loop are counted once: each iteration uses the memory of the one before.
     """
@@ -203,7 +208,8 @@ def plan_memory(
     for i, step in enumerate(steps):
         node = node_of(step)
         if node is not None and node.opdef.is_stateful:
-            beside[i] = _updated(node, {v for v, times in holds.items() if any(a <= i < b for a, b in times)})
+            needed_still = {v for v, times in holds.items() if any(a <= i < b for a, b in times)}
+            beside[i] = _updated(node, needed_still, writes_in_place(node))
     lives = tuple(Lifetime(t, nbytes(t), first[t], last[t]) for t in first)
     peak, at = _peak(lives, beside)
     offsets, size = places(lives)
@@ -229,21 +235,9 @@ def _variable(place: Tensor) -> Node:
     return place.op
 
 
-def _writes_in_place(node: Node) -> bool:
-    """Whether an update writes where the value is, unless somebody needs that: scatters, sparse updates, compiled dense ones."""
-    kind = node.type.removeprefix("Resource")
-    if kind.startswith("Scatter"):
-        return True
-    if kind.startswith("SparseApply"):
-        return not RULES[kind.removeprefix("SparseApply")].decays
-    found = update_of(node)
-    return found is not None and node.inputs[found[2]].dtype.base in SUPPORTED
-
-
-def _updated(node: Node, held: Container[Node]) -> int:
+def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
     """Bytes of the new values that a node with state makes for the variables whose places it takes; `held`: those still needed."""
     total = 0
-    in_place = _writes_in_place(node)
     for i, t in enumerate(node.inputs):
         if in_place and _variable(t) not in held:
             continue

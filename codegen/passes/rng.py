@@ -13,18 +13,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...graph.core.graph import Node
 from ...graph.ops.random import philox_stream as _streams  # noqa: F401  the ops that this makes
+from ..ir.index_maps import RANDOM_OPS
 from ..ir.nodes import inferred_node
 from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of
 from ..ir.predicates import asked_for
-
-DRAWN: dict[str, tuple[str, tuple[DType, ...]]] = {
-    "UniformOfStream": ("uniform", (float32, float64, float16, bfloat16)),
-    "NormalOfStream": ("normal", (float32,)),
-}
-"""Op -> the kind of `random` that it is in loop IR, and the element types that kernels make. Others round otherwise."""
 
 _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
             "StatelessRandomUniform": "UniformOfStream", "StatelessRandomNormal": "NormalOfStream"}  # fmt: skip
@@ -62,7 +56,7 @@ def _drawing_node(step: PartitionStep) -> Node | None:
 def _is_made(node: Node) -> bool:
     """Whether kernels make such numbers."""
     out = node.outputs[0]
-    return out.dtype in DRAWN[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
+    return out.dtype in RANDOM_OPS[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
 
 
 def _taken_apart(node: Node, may_be_dead: bool) -> tuple[Node, Node]:

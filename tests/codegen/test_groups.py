@@ -11,9 +11,9 @@ from dovetail.codegen.cpu.jit import source_of
 from dovetail.codegen.fusion.fuse import Fusion, fuse
 from dovetail.codegen.fusion.grouping import has_only_small
 from dovetail.codegen.ir.fused_kernel import FusedKernel
-from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, RecvTensor
 from dovetail.codegen.passes.rewrite import Rewrites, rewrite
+from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.graph import Node
 from dovetail.graph.interpreter import execution_order
 

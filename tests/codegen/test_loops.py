@@ -11,9 +11,9 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import numba_source
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
 from dovetail.graph.interpreter import execution_order
 

@@ -11,6 +11,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.fusion.optimizer_loops import writes_in_place
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.memory.plan import MemoryPlan, plan_memory
 from dovetail.graph.interpreter import execution_order
@@ -22,7 +23,9 @@ def plan_of(fetches: Any, feeds: Any, *, fused: bool = False) -> MemoryPlan:
     unit = PartitionGraph(
         "/device:CPU:0", steps, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
-    return plan_memory(fuse(unit, small=True).steps if fused else unit.steps, feeds, fetches)
+    return plan_memory(
+        fuse(unit, small=True).steps if fused else unit.steps, feeds, fetches, writes_in_place=writes_in_place
+    )
 
 
 def test_a_chain_holds_two_of_its_tensors_at_once() -> None:

@@ -21,11 +21,11 @@ from dovetail.codegen.cpu.native.regions import NativeStretch, with_native_stret
 from dovetail.codegen.cpu.native.update_regions import NativeUpdates
 from dovetail.codegen.cpu.region_only_kernels import LoneKernel
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import Call, Loop, Program, Send
 from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.lower.region import region_of
+from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.build import make
 from dovetail.graph.core.source_location import caller
 from dovetail.graph.interpreter import execution_order

@@ -10,11 +10,12 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.cpu import backend as backend
 from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend
-from dovetail.codegen.fusion import inplace
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.inplace import reuse_inputs_in_place
+from dovetail.codegen.fusion.optimizer_loops import writes_in_place
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.lower.lower import lower
+from dovetail.codegen.memory import donation
 from dovetail.codegen.memory.plan import plan_memory
 from dovetail.graph.interpreter import execution_order
 from dovetail.graph.resources.buffer_pool import LARGE, buffers
@@ -120,7 +121,7 @@ def test_an_array_that_somebody_holds_is_copied(seen: list[bool], monkeypatch: p
 def test_references_are_counted(size: int) -> None:
     class Kernel:
         def __call__(self, *inputs: Any) -> bool:
-            return inplace.is_held_once(inputs, 0)
+            return donation.is_held_once(inputs, 0)
 
     kernel, which = Kernel(), (0,)
 
@@ -174,8 +175,8 @@ def test_the_predicted_peak_counts_one_piece_of_memory_for_both() -> None:
         nodes = tuple(n for n in order if n.type != "Placeholder")
         unit = PartitionGraph("/device:CPU:0", nodes, (("x", x), ("w", w)), (("y", y),))
         steps = fuse(unit, small=True).steps
-        fresh = plan_memory(steps, [x, w], [y])
-        reused = plan_memory(reuse_inputs_in_place(unit, steps), [x, w], [y])
+        fresh = plan_memory(steps, [x, w], [y], writes_in_place=writes_in_place)
+        reused = plan_memory(reuse_inputs_in_place(unit, steps), [x, w], [y], writes_in_place=writes_in_place)
         program = lower(unit, NumbaBackend(), lambda node: pytest.fail("no node has state"))
     hidden, ends, weights = 4 * 1024 * 256, 4 * 1024 * 8, 4 * 8 * 256
     assert fresh.peak_bytes == 2 * hidden + weights  # x has gone, and y is not there yet

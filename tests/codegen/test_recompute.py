@@ -9,8 +9,8 @@ import dovetail as dt
 from dovetail.codegen.fusion import fuse as fusing
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
-from dovetail.codegen.ir.loop_cost import OPERATIONS_PER_BYTE
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.graph import Tensor
 
 SHAPE = (200, 100)

@@ -10,6 +10,7 @@ import pytest
 
 from dovetail.codegen.cpu import thread_pool
 from dovetail.codegen.cpu.thread_pool import PARALLEL_NS, ranges_of, share
+from dovetail.codegen.target import cores
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 1000])
@@ -58,7 +59,7 @@ def test_helpers_who_come_late_hold_nothing() -> None:
         def help(self) -> None:
             busy.wait(60)
 
-    for _ in range(thread_pool.cores()):
+    for _ in range(cores()):
         todo.put(Elsewhere())  # type: ignore[arg-type]
     array = np.zeros(3)
     gone = weakref.ref(array)

@@ -64,7 +64,7 @@ def of_the_activation(kernels: DeviceKernels) -> tuple[KernelInfo, KernelInfo]:
 def without(monkeypatch: pytest.MonkeyPatch, **how: Any) -> DeviceKernels:
     """The same with all of it read."""
     with monkeypatch.context() as patch:
-        patch.setattr(fusion_passes, "OPERATIONS_PER_BYTE", 0.0)
+        patch.setattr(fusion_passes, "GPU_OPERATIONS_PER_BYTE", 0.0)
         return kernels_of(**how)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from ...ir.loop_nest import Scan, Value
+from ...target import CACHE_LINE_BYTES
 from .expr import ValueWriter, combine
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
@@ -21,7 +22,6 @@ FETCHED = (
     128,
     8192,
 )  # lengths of rows for which that is done: others come by themselves, or would not stay in the first cache
-_LINE = 64  # bytes of a line of the cache
 
 
 class StretchWriter(ValueWriter):
@@ -72,7 +72,7 @@ class StretchWriter(ValueWriter):
         def strip() -> None:
             self.line(f"stop = min(part + {STRIP}, n{axis})")
             for v in self.fetched:
-                lines = f"for i{axis} in range(part, min(stop, ahead), {_LINE // v.dtype.size}):"
+                lines = f"for i{axis} in range(part, min(stop, ahead), {CACHE_LINE_BYTES // v.dtype.size}):"
                 fetch = f"m.fetch(in{v.data}, {self.index(v.axes)} + {length})"
                 self.nest([lines], partial(self.line, fetch))
             self.nest([f"for i{axis} in range(part, stop):"], body)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import cache
 
 from ...ir.loop_nest import LoopNest
+from ...target import L2_BYTES
 from ..kernels.gemm import FUNCTIONS
 from .instantiate import source_of
 from .nest import HEADER, numba_source
 
-PIECE = 1 << 19  # bytes of a gradient that are made at a time: a quarter of a second cache
+PIECE = L2_BYTES // 4  # bytes of a gradient that are computed at a time
 
 
 @cache

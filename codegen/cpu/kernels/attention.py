@@ -17,6 +17,7 @@ import numpy as np
 
 from ....graph.core.dtypes import float32
 from ....graph.core.graph import Node
+from ...target import L2_BYTES
 from ..emit.instantiate import source_of
 from ..native.recorder import AT_ONCE, Doer
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS, as_vector, is_vector
@@ -26,7 +27,7 @@ Call: TypeAlias = "Callable[..., tuple[Array, ...] | None]"
 
 OPS = frozenset(("AttentionWithSums", "AttentionGrad"))
 TYPES = (float32,)
-_SCORES = 1 << 18  # numbers of a block's scores: 1 MiB, half of a second cache
+_SCORES = L2_BYTES // 8  # float32 elements of a block's scores: half of the second cache
 _TALLEST, _LEAST = 128, 32  # queries of a block
 _PARTS = 8  # that a gradient is cut into where there are few matrices
 

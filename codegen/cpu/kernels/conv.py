@@ -19,6 +19,7 @@ import numpy as np
 
 from ....graph.ops.nn.conv_geometry import Window
 from ....graph.resources.buffer_pool import LARGE
+from ...target import L2_BYTES
 from ..jit import Function
 from ..native.recorder import Doer
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS
@@ -26,7 +27,7 @@ from .layout import padded
 
 Array: TypeAlias = np.ndarray[Any, Any]
 FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3, 6, 2))}
-_SEEN = 1 << 20  # bytes that a box should see of the image: they stay in the second cache
+_SEEN = L2_BYTES // 2  # bytes of the image that a box should read
 _MOST = 2048  # pixels of a box
 _ENOUGH = 512  # pixels of a box that are worth laying the taps out for
 _TWICE = 2  # from where on copying what each box sees takes longer than padding the image: taps far apart
@@ -139,9 +140,9 @@ def convolve(
 
 FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
 _PIXELS = 256  # of a box at most: a panel of so many stays in the first cache
-_FILTERS_SEEN = 1 << 19  # bytes that a box should see of the image: they stay in the second cache
+_FILTERS_SEEN = L2_BYTES // 4  # bytes of the image that a box should read
 _FEWEST = 128  # pixels of a box that sees more: where taps lie far apart, laying out what it sees takes longer than leaving the cache
-_KINDS, _PIECE = 1024, 1 << 19  # rows and bytes of a piece of the filter at most: it stays in the second cache, too
+_KINDS, _PIECE = 1024, L2_BYTES // 4  # rows and bytes of a piece of the filter at most
 _COLUMNS = 512  # of a piece at most: so do a box's panels
 _FILTER_UNITS = 16  # so many there should be
 _CHUNK = 2048  # pixels of a chunk at least: to write and add its part takes a few hundredths of the time of making it

@@ -20,6 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
+from ...target import L2_BYTES
 from ..emit.instantiate import source_of
 from ..native.planner import NotPlannableError, Planner, Value
 from ..native.vm import flat
@@ -36,7 +37,7 @@ _ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matr
 _NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
 _UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
-_KEPT = 1 << 20  # bytes of a factor that stay laid out for the next units, in the second cache
+_KEPT = L2_BYTES // 2  # bytes of a factor that stay packed for the next units of work
 WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
 _SHAPES_KEPT = 64  # per product: more means that hardly any comes twice

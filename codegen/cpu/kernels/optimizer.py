@@ -31,9 +31,9 @@ from ....graph.ops.state.training import RULES
 from ....graph.resources.buffer_pool import buffers
 from ....graph.resources.resource_manager import VariableState, changing
 from ...check import agree, difference
-from ...fusion.legality import SUPPORTED, NotFusibleError
 from ...fusion.optimizer_loops import sparse_update, update, update_of
 from ...fusion.table_loops import added
+from ...ir.legality import SUPPORTED, NotFusibleError
 from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import LoopNest
 from ...ir.program import Kernel

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
-from ...fusion.legality import SUPPORTED
+from ...ir.legality import SUPPORTED
 from ...ir.loop_nest import LoopNestBuilder
 from ..driver.device import Device
 from ..emit.schedules import routines, size_names, specialise

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
+from ...target import H100_MULTIPROCESSORS
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .epilogue import Edge, EdgeWriter, Place, plain, type_text
 from .gemm import added
@@ -45,7 +46,6 @@ _FLOAT = (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(128, 32, 16, 4, 
 _DOUBLE = (Tile(64, 32, 16, 4, 2), Tile(32, 32, 16, 4, 2))
 _TILES_OF = {float32: _FLOAT, float64: _DOUBLE}
 _FEW_CHANNELS = 16  # below that, a tap's channels do not fill a step
-_PROCESSORS = 132  # of an H100
 
 
 def convolution(
@@ -127,7 +127,7 @@ def _filter_tiles(dtype: DType, target: Target, window: Window, known: Mapping[s
     out = []
     for t in _tiles(dtype, target, known, "filters"):
         count = -(-high // t.m) * -(-known.get("filters", 64) // t.n)
-        splits = max(1, min(2 * _PROCESSORS // count, positions // (4 * t.k), 64))
+        splits = max(1, min(2 * H100_MULTIPROCESSORS // count, positions // (4 * t.k), 64))
         out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
     return list(dict.fromkeys(out))
 

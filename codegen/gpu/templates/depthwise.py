@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.ops.nn.conv_geometry import Window
+from ...target import H100_MULTIPROCESSORS
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from .conv import add_parts
 from .epilogue import Edge, EdgeWriter, Place, plain, type_text
@@ -23,7 +24,7 @@ from .windows import IMAGE, WINDOW, Layout, for_taps, size_parameters, window_co
 
 _BLOCK = 512  # numbers that a program of the forward kernels makes
 _CHANNELS, _POSITIONS = 64, 32  # the block of the filter's gradient
-_PROGRAMS = 4 * 132  # enough for an H100
+_PROGRAMS = 4 * H100_MULTIPROCESSORS
 _IMAGE_SIZES, _RESULT_SIZES = ("height", "width", "channels"), ("rows", "columns", "filters")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType
+from ...target import H100_MULTIPROCESSORS, MULTIPROCESSORS
 from ..ir import Target
 
 _SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
@@ -14,8 +15,8 @@ _SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _FEWEST_EXACT = 4  # the same for products without matrix instructions, whose steps take longer
 _FEW_ROWS = 256  # of the result: with fewer, turning the second operand takes long beside the product
-_PROCESSORS = 132  # of an H100; an A100 has 108, a B200 148, an MI300X 304
-_PERSISTENT: dict[int | str, int] = {90: 132, 100: 148}  # programs that share all tiles: as many as processors
+# Programs of the persistent form: as many as multiprocessors.
+_PERSISTENT: dict[int | str, int] = {arch: MULTIPROCESSORS[arch] for arch in (90, 100)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def tiles(
     for t in found:
         count = -(-m // t.m) * -(-n // t.n) * known.get("batch", 1)
         fewest = t.k * (_FEWEST_EXACT if exact else _FEWEST_STEPS)
-        splits = min(_PROCESSORS // count, k // fewest, 16) if count else 1
+        splits = min(H100_MULTIPROCESSORS // count, k // fewest, 16) if count else 1
         if splits > 1:
             out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
         elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
@@ -140,6 +141,6 @@ def can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], kn
 def _waste(t: Tile, m: int, n: int) -> float:
     """How much more work whole tiles, on whole waves of processors, are than the product."""
     high, wide = -(-m // t.m), -(-n // t.n)
-    waves = -(-high * wide // _PROCESSORS)
+    waves = -(-high * wide // H100_MULTIPROCESSORS)
     per_load = t.m * t.n / (t.m + t.n)  # products for each number that is loaded
-    return waves * _PROCESSORS * t.m * t.n * (1 + 64 / per_load)
+    return waves * H100_MULTIPROCESSORS * t.m * t.n * (1 + 64 / per_load)

@@ -26,7 +26,7 @@ from typing import Any
 
 from ....graph.core.errors import FailedPreconditionError, InternalError
 from ... import artifact_cache
-from ...cpu.thread_pool import cores
+from ...target import cores
 from ..ir import Binary, Target, TritonKernel
 from .elf import facts_of
 from .workers import Places

@@ -1,0 +1,48 @@
+"""The machines that code is generated for: cores, caches, costs of one core, and limits of GPUs.
+
+These numbers decide tile sizes, what is fused, and what is shared between threads. They are rough on purpose: a kernel that is cut for a
+cache of 2 MiB runs well on one of 1 or 4 MiB. Numbers that tune a single kernel stay with it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+# --- CPUs ------------------------------------------------------------------------------------------------------------
+
+CACHE_LINE_BYTES = 64
+"""What memory moves in, and what two threads must not both write to."""
+
+L2_BYTES = 1 << 21
+"""The second cache of one core. The working set of one unit of work is a half or a quarter of it."""
+
+# Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
+NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
+NS_PER_RANDOM = {"uniform": 0.8, "normal": 5.0}
+NS_PER_SCAN_STEP = 1.2  # of a running sum: each step waits for the one before
+
+OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
+"""How many operations take as long as one byte of memory."""
+
+
+@cache
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+GPU_OPERATIONS_PER_BYTE = 10.0
+"""How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
+3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
+
+GPU_LONGEST_SCAN = 16384
+"""Elements of a running sum, or of an arg-extreme, that one block has at once. Templates serve longer ones."""
+
+MULTIPROCESSORS = {80: 108, 90: 132, 100: 148}
+"""Multiprocessors by architecture: A100, H100, B200. An MI300X has 304."""
+
+H100_MULTIPROCESSORS = MULTIPROCESSORS[90]
+"""What templates assume where the kernel text is chosen before the GPU is known."""
