@@ -19,6 +19,7 @@ from ...graph.ops.state.training import RULES
 from ...graph.resources.resource_manager import VariableState
 from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
 from ..fusion.table_loops import kept_in
+from ..ir.legality import SUPPORTED, NotFusibleError
 from .bind.scatter import MOST_UPDATES, fits, slices_of
 from .bind.template import Choice
 from .context import GpuContext

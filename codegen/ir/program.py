@@ -38,6 +38,7 @@ class MemoryNeeds(Protocol):
 
     @property
     def peak_bytes(self) -> int: ...
+    def with_arenas(self, arenas: Iterable[Any]) -> MemoryNeeds: ...
 
 
 # Instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million of

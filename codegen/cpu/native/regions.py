@@ -27,9 +27,8 @@ import numpy as np
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
-from ...ir.program import Call, Instruction, Loop, Program, Send
+from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send
 from ...lower.region import Region, constants_of, region_of
-from ...memory.plan import MemoryPlan
 from . import vm
 from .plan import Plan
 from .planner import Planner, Value
@@ -86,8 +85,8 @@ def with_native_stretches(program: Program, at_once: bool = False) -> Program:
 
 
 def _with_arenas(
-    memory: Callable[[], MemoryPlan] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
-) -> Callable[[], MemoryPlan] | None:
+    memory: Callable[[], MemoryNeeds] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
+) -> Callable[[], MemoryNeeds] | None:
     """What tells the memory of a program, with its stretches."""
     if memory is None or tensors is None:
         return memory
