@@ -23,10 +23,10 @@ from typing import Any
 
 from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
-from ..gpu.templates.epilogue import Edge
 from ..ir.fused_kernel import FusedKernel, inputs_of
 from ..ir.loop_nest import COSTLY, LoopNest, Store, Value
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RecvTensor
+from ..ir.tile_loops import TileLoops
 
 ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DBackpropInput": (4, 0)}
 """Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""
@@ -57,7 +57,7 @@ class EpilogueKernel(FusedKernel):
     before: tuple[FusedKernel | None, ...] = ()
     reshape: Node | None = None
     behind: FusedKernel | None = None
-    edges: tuple[Edge | None, ...] = ()
+    edges: tuple[TileLoops | None, ...] = ()
 
     @property
     def kernels(self) -> list[FusedKernel]:
@@ -129,7 +129,7 @@ class _Joining:
 
     # --- behind ----------------------------------------------------------------------------------------------------
 
-    def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedKernel, Edge] | None, Node | None, int]:
+    def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedKernel, TileLoops] | None, Node | None, int]:
         """The kernel that takes the result, the reshape on the way, and where the kernel stands."""
         none = None, None, at
         tile, reshape = anchor.outputs[0], None
@@ -160,7 +160,7 @@ class _Joining:
 
     # --- before ----------------------------------------------------------------------------------------------------
 
-    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedKernel, Edge] | None:
+    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedKernel, TileLoops] | None:
         """Where a kernel stands that makes an operand, and the kernel."""
         operand = anchor.inputs[which]
         place = self.maker.get(operand)
@@ -184,7 +184,7 @@ def _same_columns(before: Tensor, after: Tensor) -> bool:
 # --- kernels as edges ------------------------------------------------------------------------------------------------
 
 
-def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
+def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> TileLoops | None:
     """A kernel as work on a template's result, which lies over `rank` axes; None when it cannot be that.
 
     All axes of the tile are in the space, and nothing else is; of the axes that are one to the template (those of a stack, or
@@ -200,7 +200,7 @@ def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
     return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
 
 
-def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[FusedKernel, Edge] | None:
+def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[FusedKernel, TileLoops] | None:
     """A kernel as work on an operand, and the kernel with its tile as the first input; None when it is not worth it, or not one.
 
     One input has all axes, and no more bytes than twice what comes out of it; nothing costly is computed. Other inputs have an
@@ -227,7 +227,7 @@ def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[Fu
     return None if edge is None else (kernel, edge)
 
 
-def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> Edge | None:
+def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> TileLoops | None:
     """The loops with the input in this position as the tile; `to`: the template's axis of each axis of the space."""
     axes = []
     for part in kernel.parts:
@@ -243,12 +243,12 @@ def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> Edge | None:
 
     loops = LoopNest(kernel.loops.reduced, tuple(number(v) for v in kernel.loops.values), kernel.loops.stores)
     try:
-        return Edge(loops, tuple(axes))
+        return TileLoops(loops, tuple(axes))
     except ValueError:
         return None
 
 
-def _with_tile(kernel: FusedKernel, edge: Edge, tile: Tensor) -> tuple[FusedKernel, Edge]:
+def _with_tile(kernel: FusedKernel, edge: TileLoops, tile: Tensor) -> tuple[FusedKernel, TileLoops]:
     """With the tile itself as one more output, for others."""
     number = next(i for i, v in enumerate(edge.loops.values) if v.op == "load" and v.data == 0)
     store = Store(number, tuple(range(len(edge.loops.reduced))))
@@ -259,17 +259,17 @@ def _with_tile(kernel: FusedKernel, edge: Edge, tile: Tensor) -> tuple[FusedKern
         output_axes=(*kernel.output_axes, everything),
         loops=replace(kernel.loops, stores=(*kernel.loops.stores, store)),
     )
-    return kernel, Edge(replace(edge.loops, stores=(*edge.loops.stores, store)), edge.axes)
+    return kernel, TileLoops(replace(edge.loops, stores=(*edge.loops.stores, store)), edge.axes)
 
 
-def tile_of(kernel: FusedKernel, edge: Edge) -> int:
+def tile_of(kernel: FusedKernel, edge: TileLoops) -> int:
     """The position of the input that is the tile."""
     own = [v for v in kernel.loops.values if v.op == "load"]
     renamed = [v for v in edge.loops.values if v.op == "load"]
     return next(int(a.data) for a, b in zip(own, renamed, strict=True) if b.data == 0)
 
 
-def _beside(kernel: FusedKernel, edge: Edge) -> list[Tensor]:
+def _beside(kernel: FusedKernel, edge: TileLoops) -> list[Tensor]:
     """What a kernel reads beside its tile."""
     tile = tile_of(kernel, edge)
     return [t for i, t in enumerate(kernel.inputs) if i != tile]
@@ -279,7 +279,7 @@ def _joined(
     anchor: Node,
     before: Sequence[Sequence[Any] | None],
     reshape: Node | None,
-    behind: tuple[FusedKernel, Edge] | None,
+    behind: tuple[FusedKernel, TileLoops] | None,
 ) -> EpilogueKernel:
     """Everything as one step."""
     loaded, looked = operands_of(anchor)
@@ -326,7 +326,7 @@ def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     return anchor.inputs, ()
 
 
-def given_to(kernel: FusedKernel, edge: Edge, tile: Any, beside: Sequence[Any]) -> list[Any]:
+def given_to(kernel: FusedKernel, edge: TileLoops, tile: Any, beside: Sequence[Any]) -> list[Any]:
     """A kernel's inputs in its own order, from those of the template."""
     rest = list(beside)
     rest.insert(tile_of(kernel, edge), tile)

@@ -17,12 +17,12 @@ from ..backend import Backend, NodeError
 from ..fusion.epilogue import EpilogueKernel, given_to, operands_of
 from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel
+from ..ir.tile_loops import TileLoops
 from .bind.gemm import PRODUCTS, library_product
 from .bind.template import Choice, Template
 from .context import GpuContext
 from .kernels import OnDevice
 from .library_gemm import Wanted, around_library
-from .templates.epilogue import Edge
 
 Shape = tuple[int, ...]
 
@@ -37,7 +37,7 @@ class _Parts:
         pairs = zip(
             (*group.before, *([None] * (2 - len(group.before))), group.behind), _three(group.edges), strict=True
         )
-        self.parts: list[tuple[FusedKernel, Edge] | None] = [
+        self.parts: list[tuple[FusedKernel, TileLoops] | None] = [
             None if k is None or e is None else (k, e) for k, e in pairs
         ]
 
@@ -53,7 +53,7 @@ class _Parts:
         return shapes[: self.looked], wanted, rest
 
 
-def _three(edges: Sequence[Edge | None]) -> Sequence[Edge | None]:
+def _three(edges: Sequence[TileLoops | None]) -> Sequence[TileLoops | None]:
     return (*edges[:-1], *([None] * (3 - len(edges))), edges[-1])
 
 
@@ -115,7 +115,7 @@ class EdgedOnDevice(OnDevice):
 
 
 def _sizes(
-    part: tuple[FusedKernel, Edge], tile: Shape, beside: Sequence[Shape], told: Sequence[Any]
+    part: tuple[FusedKernel, TileLoops], tile: Shape, beside: Sequence[Shape], told: Sequence[Any]
 ) -> list[int] | None:
     """Sizes of a kernel's axes; None when they are not as fusion assumed."""
     kernel, edge = part

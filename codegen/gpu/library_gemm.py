@@ -18,13 +18,13 @@ from ...graph.core.dtypes import FLOAT8, DType, float32
 from ..fusion.epilogue import EpilogueKernel, tile_of
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import Value
+from ..ir.tile_loops import TileLoops
 from .context import GpuContext
 from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
 from .driver.launch import RoutineOnDevice
 from .ir import Routine
 from .kernels import FusedOnDevice, hash_of, loaded_kernel
-from .templates.epilogue import Edge
 
 Shape = tuple[int, ...]
 ALGORITHMS = 2  # of the library's, that are measured with kernels around them
@@ -182,7 +182,7 @@ def _around(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
 def _piece(
     gpu: GpuContext,
     kernel: FusedKernel,
-    edge: Edge,
+    edge: TileLoops,
     tile: Shape,
     beside: Sequence[Shape],
     told: Sequence[Sequence[int]],
@@ -191,7 +191,7 @@ def _piece(
     return Piece(gpu, kernel, at, [*beside[:at], tile, *beside[at:]], told)
 
 
-def _stored_narrow(edge: Edge | None) -> DType | None:
+def _stored_narrow(edge: TileLoops | None) -> DType | None:
     """The type of float8 that an operand is, when all that is done before it is to make it wider."""
     if edge is None or [v.op for v in edge.loops.values] != ["load", "cast"]:
         return None
@@ -199,7 +199,7 @@ def _stored_narrow(edge: Edge | None) -> DType | None:
     return dtype if dtype in FLOAT8 else None
 
 
-def _is_bias(kernel: FusedKernel, edge: Edge, dtype: DType) -> bool:
+def _is_bias(kernel: FusedKernel, edge: TileLoops, dtype: DType) -> bool:
     """Whether all that is done behind a product is to add a vector to its rows, in the product's type."""
     if [v.op for v in edge.loops.values] not in (["load", "load", "add"],) or len(edge.loops.stores) != 1:
         return False

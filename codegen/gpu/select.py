@@ -16,6 +16,7 @@ from ..fusion.epilogue import EpilogueKernel, operands_of
 from ..fusion.optimizer_loops import update_of
 from ..ir.legality import SUPPORTED
 from ..ir.program import Kernel
+from ..ir.tile_loops import TileLoops
 from .bind.attention import ATTENTION_MAKERS
 from .bind.conv import IMAGE_MAKERS, convolution_with_edge
 from .bind.copy import COPY_MAKERS
@@ -30,7 +31,6 @@ from .optimizer import Update
 from .random import DRAWS, RandomOnDevice, StreamOnDevice
 from .residency import OnHost
 from .sparse import rows_kernel
-from .templates.epilogue import Edge
 from .variables import Assign
 
 _MULTIPLYING = (
@@ -52,7 +52,9 @@ _MAKERS: dict[str, Callable[..., Template]] = {
 }
 
 
-def template_of(node: Node, target: Target, edges: Sequence[Edge | None] = (), tf32: bool = False) -> Template | None:
+def template_of(
+    node: Node, target: Target, edges: Sequence[TileLoops | None] = (), tf32: bool = False
+) -> Template | None:
     """The template for a node; None when there is none.
 
     `edges`: elementwise work on the operands, if any, and on the result (`codegen/fusion/epilogue.py`). What it reads beside the tiles

@@ -9,10 +9,10 @@ from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.gpu.ir import GFX942, SM90, Target
 from dovetail.codegen.gpu.templates.conv import convolution, filter_gradient, input_gradient
-from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.templates.windows import image_sizes
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -125,7 +125,7 @@ def test_epilogue(data_format: str) -> None:
     kept = build.apply("add", biased, build.load(2, float32, range(4)))
     build.store(build.apply("maximum", kept, build.constant(0.0, float32)), range(4))
     build.store(kept, range(4))
-    edge = Edge(*build.finish())
+    edge = TileLoops(*build.finish())
     rng = np.random.default_rng(6)
     window = Window((3, 3), (1, 1), padding="SAME")
     x, w = rng.standard_normal((2, 4, 5, 3)), rng.standard_normal((3, 3, 3, 7))

@@ -12,11 +12,11 @@ import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, SM100, Target
-from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.gemm import matmul, product_sizes
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile, tiles
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopNestBuilder
+from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,
@@ -155,7 +155,7 @@ def test_many_tiles_in_groups() -> None:
     check(out, product(a, b, False, False), 2e-6)
 
 
-def dense_layer(dtype: DType, batched: bool) -> Edge:
+def dense_layer(dtype: DType, batched: bool) -> TileLoops:
     """Bias, residual, tanh; the value before tanh is an output, too."""
     rank = 3 if batched else 2
     build = LoopNestBuilder([False] * rank)
@@ -164,7 +164,7 @@ def dense_layer(dtype: DType, batched: bool) -> Edge:
     active = build.apply("mul", build.apply("tanh", kept), build.constant(0.5, float32))
     for value in (active, kept):
         build.store(build.apply("cast", value, dtype=dtype), range(rank))
-    return Edge(*build.finish())
+    return TileLoops(*build.finish())
 
 
 @pytest.mark.parametrize("splits", [1, 2])
@@ -192,7 +192,7 @@ def test_epilogue_by_rows_and_numbers() -> None:
     build.store(build.apply("gt", shifted, build.constant(0.0, float32)), [0, 1])
     build.store(build.apply("select", build.apply("isnan", shifted), build.constant(1.0, float32), shifted), [0, 1])
     a, b, by_row, number = values(float32, 9, 8), values(float32, 8, 40), values(float32, 9), values(float32, 1)
-    (routine,) = matmul(float32, float32, target=SM90, epilogue=Edge(*build.finish()), at=[SMALL])
+    (routine,) = matmul(float32, float32, target=SM90, epilogue=TileLoops(*build.finish()), at=[SMALL])
     positive, out = np.zeros((9, 40), np.bool_), np.full((9, 40), np.nan, np.float32)
     arrays = {"in0": a, "in1": b, "in2": by_row, "in3": number, "out0": positive, "out1": out}
     run(routine, arrays, product_sizes(a.shape, b.shape))
@@ -209,11 +209,11 @@ def test_prologues(flips: tuple[bool, bool], batched: bool) -> None:
     build = LoopNestBuilder([False] * len(axes))
     scaled = build.apply("mul", build.apply("exp", build.load(0, float32, axes)), build.load(1, float32, [axes[-2]]))
     build.store(build.apply("cast", scaled, dtype=float16), axes)
-    of_a = Edge(*build.finish())
+    of_a = TileLoops(*build.finish())
     build = LoopNestBuilder([False] * len(axes))
     wide = build.apply("mul", build.load(0, float32, axes), build.load(1, float32, [axes[-1]]))
     build.store(build.apply("cast", wide, dtype=float16), axes)
-    of_b = Edge(*build.finish())
+    of_b = TileLoops(*build.finish())
     stack = (2,) if batched else ()
     m, n, k = 18, 33, 21
     a, b = (
@@ -298,7 +298,7 @@ def test_the_copy_engine_and_wide_products_are_used_on_hopper() -> None:
     assert binary.spills == 0
 
 
-def dropout(dtype: DType) -> Edge:
+def dropout(dtype: DType) -> TileLoops:
     """Half of a product's elements."""
     build = LoopNestBuilder([False, False])
     tile = build.load(0, float32, [0, 1])
@@ -306,7 +306,7 @@ def dropout(dtype: DType) -> Edge:
     kept = build.apply("lt", build.random("uniform", float32, *stream, [0, 1]), build.constant(0.5, float32))
     chosen = build.apply("select", kept, tile, build.constant(0.0, float32))
     build.store(build.apply("cast", chosen, dtype=dtype), [0, 1])
-    return Edge(*build.finish())
+    return TileLoops(*build.finish())
 
 
 @pytest.mark.slow
@@ -367,7 +367,7 @@ def at_edge(op: str, operands: list[Any], dtype: DType) -> Any:
     args = [result] if wide else [build.load(1, dtype, [0, 1])]
     args += [build.load(1 + (not wide) + i, dtype, [0, 1]) for i in range(len(operands) - 1)]
     build.store(build.apply(op, *args), [0, 1])
-    edge = Edge(*build.finish())
+    edge = TileLoops(*build.finish())
     (routine,) = matmul(float32, float32, target=SM90, epilogue=edge, at=[Tile(16, 32, 16, 4, 3)])
     out = np.zeros((16, 32), edge.outputs[0].np)
     first = operands[0] if wide else np.zeros((16, 32), np.float32)
@@ -427,4 +427,4 @@ def test_edges_have_no_reductions() -> None:
     build = LoopNestBuilder([False, True])
     build.store(build.reduce("sum", build.load(0, float32, [0, 1])), [0])
     with pytest.raises(ValueError, match="cannot contain reductions"):
-        Edge(*build.finish())
+        TileLoops(*build.finish())

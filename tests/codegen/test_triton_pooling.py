@@ -9,7 +9,6 @@ from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.gpu.ir import Routine, Target
 from dovetail.codegen.gpu.templates.depthwise import depthwise, depthwise_filter_gradient, depthwise_input_gradient
-from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.pooling import (
     avg_pool,
     avg_pool_gradient,
@@ -19,6 +18,7 @@ from dovetail.codegen.gpu.templates.pooling import (
 )
 from dovetail.codegen.gpu.templates.windows import image_sizes
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -196,7 +196,7 @@ def test_depthwise_epilogue() -> None:
     build.store(build.apply("minimum", low, build.constant(6.0, float32)), range(4))
     x, w = np.full((1, 4, 4, 3), 2, np.float32), np.ones((2, 2, 3, 1), np.float32)
     bias, out = np.array([-9, 1, -7], np.float32), np.zeros((1, 3, 3, 3), np.float32)
-    (routine,) = depthwise(float32, Window((2, 2), (1, 1)), 1, epilogue=Edge(*build.finish()))
+    (routine,) = depthwise(float32, Window((2, 2), (1, 1)), 1, epilogue=TileLoops(*build.finish()))
     sizes = image_sizes(Window((2, 2), (1, 1)), x.shape, 3, depthwise=True)
     run(routine, {"in0": x, "in1": w, "in2": bias, "out0": out}, sizes)
     np.testing.assert_array_equal(out, np.broadcast_to(np.array([0, 6, 1], np.float32), out.shape))

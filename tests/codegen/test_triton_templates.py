@@ -8,11 +8,11 @@ import pytest
 from dovetail.codegen.gpu.ir import SM90, Routine
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import input_gradient
-from dovetail.codegen.gpu.templates.epilogue import Edge
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.templates.pooling import max_pool_gradient
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -25,7 +25,7 @@ def dense_layer() -> Routine:
     biased = build.apply("add", build.load(0, float32, [0, 1]), build.load(1, float32, [1]))
     active = build.apply("maximum", biased, build.constant(0.0, float32))
     build.store(build.apply("cast", active, dtype=bfloat16), [0, 1])
-    edge = Edge(*build.finish())
+    edge = TileLoops(*build.finish())
     return matmul(
         bfloat16,
         bfloat16,

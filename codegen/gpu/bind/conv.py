@@ -12,11 +12,11 @@ from typing import Any
 from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
+from ...ir.tile_loops import TileLoops
 from ..driver.device import Device
 from ..ir import Routine, Target
 from ..templates.conv import convolution, filter_gradient, input_gradient
 from ..templates.depthwise import depthwise, depthwise_filter_gradient, depthwise_input_gradient
-from ..templates.epilogue import Edge
 from ..templates.pooling import avg_pool, avg_pool_gradient, max_pool, max_pool_gradient, max_pool_gradient_gradient
 from ..templates.windows import image_sizes
 from .template import Choice, Template
@@ -90,7 +90,7 @@ def _told(shapes: Sequence[Shape], others: Sequence[Any]) -> Shape:
 
 
 def _family(
-    target: Target, is_depthwise: bool, edge: Edge | None, tf32: bool
+    target: Target, is_depthwise: bool, edge: TileLoops | None, tf32: bool
 ) -> list[Callable[..., Sequence[Routine]]]:
     """Forward, and the gradients for image and filter."""
     if is_depthwise:
@@ -110,12 +110,12 @@ def _family(
     ]
 
 
-def convolution_with_edge(node: Node, target: Target, edge: Edge | None, tf32: bool = False) -> Template:
+def convolution_with_edge(node: Node, target: Target, edge: TileLoops | None, tf32: bool = False) -> Template:
     """The template of a convolution, or of its gradient for the image, with work on the result."""
     return _convolutions(False, {"Conv2D": 0, "Conv2DBackpropInput": 1}[node.type], edge)(node, target, tf32=tf32)
 
 
-def _convolutions(is_depthwise: bool, which: int, edge: Edge | None = None) -> Callable[..., Template]:
+def _convolutions(is_depthwise: bool, which: int, edge: TileLoops | None = None) -> Callable[..., Template]:
     order, image, filters, result = (
         ((0, 1), _first, _second, "result"),
         ((1, 2, 0), _told, _first, "image"),

@@ -12,10 +12,10 @@ import numpy as np
 from ....graph.core.dtypes import FLOAT8, DType
 from ....graph.core.graph import Node
 from ....graph.core.settings import setting
+from ...ir.tile_loops import TileLoops, plain
 from ..driver.cublaslt import Product, library_products
 from ..driver.device import Device
 from ..ir import Routine, Target
-from ..templates.epilogue import Edge, plain
 from ..templates.gemm import added, matmul, product_sizes
 from .template import Choice, Template
 
@@ -31,7 +31,7 @@ class _Product:
     transpose_a: bool
     transpose_b: bool
     batched: bool
-    edges: Sequence[Edge | None] = (None, None, None)
+    edges: Sequence[TileLoops | None] = (None, None, None)
     tf32: bool = False
     found: dict[Any, Sequence[Routine]] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class _Product:
         return [t.dtype.base if e is None else e.loops.loads[0].dtype for t, e in given]
 
     @property
-    def rounding(self) -> Edge:
+    def rounding(self) -> TileLoops:
         """The result in the node's type."""
         dtype = self.node.outputs[0].dtype.base
         return plain(dtype, 3 if self.batched else 2, computed=added(dtype))
@@ -98,7 +98,7 @@ def library_product(node: Node, sizes: Mapping[str, int], tf32: bool) -> Product
     return Product((dtype, dtype), dtype, (m, n, k, batch), _transposed(node), (sizes["a_step"], sizes["b_step"]), tf32)
 
 
-def narrowed(edge: Edge | None) -> tuple[Edge | None] | None:
+def narrowed(edge: TileLoops | None) -> tuple[TileLoops | None] | None:
     """The work before an operand that ends with a float8 made wider, without that last step; None in it: there is no other step.
 
     None: it does not end so.
@@ -111,14 +111,14 @@ def narrowed(edge: Edge | None) -> tuple[Edge | None] | None:
         return None
     if edge.loops.values[last.args[0]].op == "load":
         return (None,)
-    return (Edge(replace(edge.loops, stores=(replace(store, value=last.args[0]),)), edge.axes),)
+    return (TileLoops(replace(edge.loops, stores=(replace(store, value=last.args[0]),)), edge.axes),)
 
 
 PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
 
 
 def product_template(
-    node: Node, target: Target, edges: Sequence[Edge | None] = (None, None, None), *, tf32: bool = False
+    node: Node, target: Target, edges: Sequence[TileLoops | None] = (None, None, None), *, tf32: bool = False
 ) -> Template:
     a, b = node.inputs
     if a.dtype.base is not b.dtype.base or node.outputs[0].dtype.base is not a.dtype.base:

@@ -26,9 +26,10 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
+from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import Edge, EdgeWriter, Place, plain, type_text
+from .epilogue import EdgeWriter, Place, type_text
 from .gemm import added
 from .gemm_tiles import Tile
 from .text import Constants, inside, lines, make_kernel
@@ -54,7 +55,7 @@ def convolution(
     *,
     target: Target,
     data_format: str = "NHWC",
-    epilogue: Edge | None = None,
+    epilogue: TileLoops | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
     at: Sequence[Tile] | None = None,
@@ -84,7 +85,7 @@ def input_gradient(
     *,
     target: Target,
     data_format: str = "NHWC",
-    epilogue: Edge | None = None,
+    epilogue: TileLoops | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
     at: Sequence[Tile] | None = None,
@@ -139,7 +140,7 @@ class _Convolution:
     dtype: DType
     window: Window
     layout: Layout
-    epilogue: Edge
+    epilogue: TileLoops
     tf32: bool
     known: Mapping[str, int]
 

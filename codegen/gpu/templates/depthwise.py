@@ -15,10 +15,11 @@ from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.ops.nn.conv_geometry import Window
+from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from .conv import add_parts
-from .epilogue import Edge, EdgeWriter, Place, plain, type_text
+from .epilogue import EdgeWriter, Place, type_text
 from .text import inside, lines, make_kernel
 from .windows import IMAGE, WINDOW, Layout, for_taps, size_parameters, window_constants
 
@@ -34,7 +35,7 @@ def depthwise(
     multiplier: int,
     *,
     data_format: str = "NHWC",
-    epilogue: Edge | None = None,
+    epilogue: TileLoops | None = None,
     known: Mapping[str, int] | None = None,
 ) -> list[Routine]:
     """Ways to compute a depthwise convolution.

@@ -1,16 +1,4 @@
-"""Elementwise work at the edge of a template: what a matrix product does to its operands and to its result.
-
-An `Edge` is loop IR without reductions. Its input 0 is the tile that the template has in registers, its other inputs are
-arrays, broadcast over the axes that they lack; its stores are what the template goes on with, or writes. So a product with bias,
-GELU and the value before the GELU kept for the gradient is one kernel with two outputs:
-
-    loops over d0, d1
-      v0: float32[d0, d1] = load in0        the product
-      v1: float32[d1] = load in1            the bias
-      v2: float32[d0, d1] = add v0 v1
-      ...
-      store out0[d0, d1] = v9
-      store out1[d0, d1] = v2
+"""Writes the Triton text of elementwise work on a template's tiles (`ir/tile_loops.py`): its expressions, loads and stores.
 
 Half-precision values are computed in float32 and rounded where they are stored, or cast.
 """
@@ -22,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bool_, float32
-from ...ir.loop_nest import COSTLY, LoopNest, LoopNestBuilder, Value
+from ...ir.loop_nest import COSTLY, Value
+from ...ir.tile_loops import TileLoops
 from ..ir import Parameter, triton_type
 
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -51,55 +40,6 @@ _MATH = {
     **{name: f"{name}32" for name in COSTLY}, "round": "rint32", "trunc": "trunc", "minimum": "minimum", "maximum": "maximum",
 }  # fmt: skip
 """Functions of `device_math`: the same polynomials as on CPUs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """Elementwise work on a tile.
-
-    Attributes:
-        loops: without reductions; input 0 is the tile.
-        axes: for each axis of `loops`, the axes of the template that it is made of, as `LoopNestBuilder.finish` gives them.
-    """
-
-    loops: LoopNest
-    axes: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        if any(self.loops.reduced) or any(v.op in ("reduce", "count") for v in self.loops.values):
-            raise ValueError("the work at the edge of a template cannot contain reductions")
-        if any(s.row is not None for s in self.loops.stores):
-            raise ValueError("what a template makes does not go into rows of a table")
-        known = {"load", "constant", "cast", "div", "random", *_OPERATORS, *_FUNCTIONS, *_MATH}
-        for v in self.loops.values:
-            if v.op not in known:
-                raise ValueError(f"no template can compute {v.op}")
-        if any(v.dtype.size == 8 and v.dtype.is_floating and (v.op != "load" or v.data) for v in self.loops.values):
-            raise ValueError("templates compute in float32; float64 only passes through")
-
-    @property
-    def extra(self) -> list[Value]:
-        """The inputs after the tile."""
-        return [v for v in self.loops.loads if v.data > 0]
-
-    @property
-    def outputs(self) -> list[DType]:
-        """Types of what is stored."""
-        return [self.loops.values[s.value].dtype for s in self.loops.stores]
-
-    def original(self, axes: Sequence[int]) -> tuple[int, ...]:
-        """Axes of the loops as axes of the template."""
-        return tuple(a for group in axes for a in self.axes[group])
-
-
-def plain(dtype: DType, rank: int, computed: DType = float32) -> Edge:
-    """The edge that does nothing but round to `dtype`."""
-    builder = LoopNestBuilder([False] * rank)
-    value = builder.load(0, computed, range(rank))
-    if dtype is not computed:
-        value = builder.apply("cast", value, dtype=dtype)
-    builder.store(value, range(rank))
-    return Edge(*builder.finish())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +78,7 @@ class Place:
 class EdgeWriter:
     """The lines of an edge in a kernel, and the parameters that they bring."""
 
-    def __init__(self, edge: Edge, first_input: int, aligned: bool = True) -> None:
+    def __init__(self, edge: TileLoops, first_input: int, aligned: bool = True) -> None:
         self.edge = edge
         self.first_input = first_input
         self.functions: set[str] = set()  # of triton_math, that the lines call

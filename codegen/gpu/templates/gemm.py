@@ -27,8 +27,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
+from ...ir.tile_loops import TileLoops, plain
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import Edge, EdgeWriter, Place, plain, type_text
+from .epilogue import EdgeWriter, Place, type_text
 from .gemm_tiles import Tile, can_describe, tiles
 from .text import Constants, inside, lines, make_kernel
 
@@ -71,9 +72,9 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
     batched: bool = False,
-    epilogue: Edge | None = None,
-    prologue_a: Edge | None = None,
-    prologue_b: Edge | None = None,
+    epilogue: TileLoops | None = None,
+    prologue_a: TileLoops | None = None,
+    prologue_b: TileLoops | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
     at: Sequence[Tile] | None = None,
@@ -131,8 +132,8 @@ class _Product:
     multiplied: tuple[DType, DType]
     transposed: tuple[bool, bool]
     batched: bool
-    epilogue: Edge
-    prologues: tuple[Edge | None, Edge | None]
+    epilogue: TileLoops
+    prologues: tuple[TileLoops | None, TileLoops | None]
     tf32: bool
     known: Mapping[str, int]
     second: str = "in1"  # where the second operand is

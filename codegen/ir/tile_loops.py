@@ -1,0 +1,73 @@
+"""Tile loops: elementwise work that a template does on a tile while it has the tile in registers.
+
+A matrix product or a convolution does such work on its operands as it loads them (a prologue), and on its result before it writes that
+(an epilogue). It is a loop nest without reductions. Input 0 is the tile. The other inputs are arrays, broadcast over the axes that they
+lack. The stores are what the template goes on with, or writes. So a product with a bias and a GELU, which keeps the value before the GELU
+for the gradient, is one kernel with two outputs:
+
+    loops over d0, d1
+      v0: float32[d0, d1] = load in0        the product
+      v1: float32[d1] = load in1            the bias
+      v2: float32[d0, d1] = add v0 v1
+      ...
+      store out0[d0, d1] = v9
+      store out1[d0, d1] = v2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...graph.core.dtypes import DType, float32
+from .loop_nest import BINARY, UNARY, LoopNest, LoopNestBuilder, Value
+
+_KNOWN = UNARY | BINARY | {"load", "constant", "random", "select"}
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoops:
+    """Elementwise work on one tile of an operand, or of the result, of a template.
+
+    Attributes:
+        loops: without reductions; input 0 is the tile.
+        axes: for each axis of `loops`, the axes of the template that it is made of, as `LoopNestBuilder.finish` gives them.
+    """
+
+    loops: LoopNest
+    axes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if any(self.loops.reduced) or any(v.op in ("reduce", "count") for v in self.loops.values):
+            raise ValueError("the elementwise work of a template cannot contain reductions")
+        if any(s.row is not None for s in self.loops.stores):
+            raise ValueError("what a template makes does not go into rows of a table")
+        for v in self.loops.values:
+            if v.op not in _KNOWN:
+                raise ValueError(f"no template can compute {v.op}")
+        if any(v.dtype.size == 8 and v.dtype.is_floating and (v.op != "load" or v.data) for v in self.loops.values):
+            raise ValueError("templates compute in float32; float64 only passes through")
+
+    @property
+    def extra(self) -> list[Value]:
+        """The inputs after the tile."""
+        return [v for v in self.loops.loads if v.data > 0]
+
+    @property
+    def outputs(self) -> list[DType]:
+        """Types of what is stored."""
+        return [self.loops.values[s.value].dtype for s in self.loops.stores]
+
+    def original(self, axes: Sequence[int]) -> tuple[int, ...]:
+        """Axes of the loops as axes of the template."""
+        return tuple(a for group in axes for a in self.axes[group])
+
+
+def plain(dtype: DType, rank: int, computed: DType = float32) -> TileLoops:
+    """The work that does nothing but round to `dtype`."""
+    builder = LoopNestBuilder([False] * rank)
+    value = builder.load(0, computed, range(rank))
+    if dtype is not computed:
+        value = builder.apply("cast", value, dtype=dtype)
+    builder.store(value, range(rank))
+    return TileLoops(*builder.finish())
