@@ -13,7 +13,7 @@ from ...placer.cluster.spec import ClusterSpec
 from ...placer.serialize.write import plan_lines
 from ..config import ConfigProto
 from ..rpc import liveness
-from ..rpc.dispatch import NAME_CHARS, Calls, Mail
+from ..rpc.dispatch import NAME_CHARS, RequestExecutor, Responder
 from ..rpc.liveness import SILENT_S, Leases
 from ..wire.messages import Message
 from ..worker.registration import device_fields
@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 class MasterHandlers:
     """The calls of one master, and the leases of its sessions."""
 
-    def __init__(self, master: Master, calls: Calls, mail: Mail, cluster: ClusterSpec, defaults: ConfigProto) -> None:
+    def __init__(
+        self, master: Master, calls: RequestExecutor, mail: Responder, cluster: ClusterSpec, defaults: ConfigProto
+    ) -> None:
         self._defaults = defaults  # of sessions
         self._master = master
         self._calls = calls

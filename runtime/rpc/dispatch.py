@@ -25,7 +25,7 @@ from ...graph.core.settings import setting
 from ..transport.endpoint import Endpoint
 from ..wire.messages import Message, WireError
 
-__all__ = ["Calls", "Mail"]
+__all__ = ["RequestExecutor", "Responder"]
 
 
 class AddressBook(Protocol):
@@ -35,7 +35,7 @@ class AddressBook(Protocol):
     def knows(self, task: str, /) -> bool: ...
 
 
-class Mail:
+class Responder:
     """A server's endpoint, as its parts use it. Any thread may.
 
     Attributes:
@@ -218,7 +218,7 @@ class Quota:
 logger = logging.getLogger(__name__)
 
 
-class Calls:
+class RequestExecutor:
     """The calls that a server is answering.
 
     There are two pools, because a master waits for workers, also of other servers, and must never take the last thread from the
@@ -229,7 +229,7 @@ class Calls:
         worker: the one for the work of a worker that is no step: compiling.
     """
 
-    def __init__(self, mail: Mail) -> None:
+    def __init__(self, mail: Responder) -> None:
         self.master = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self.worker = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
         self._mail = mail

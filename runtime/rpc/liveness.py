@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-__all__ = ["Caller", "Callers", "FORGET_S", "IDLE_S", "SILENT_S"]
+__all__ = ["RegisteredClient", "ClientRegistry", "FORGET_S", "RECHECK_S", "SILENT_S"]
 
 LEASE_S: Final = 300.0
 TOUCH_S: Final = 60.0  # a client that runs steps mentions its session so often: well below the lease
@@ -57,13 +57,13 @@ class Leases:
         return ended
 
 
-IDLE_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
+RECHECK_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
 FORGET_S: Final = 60.0  # how often it is looked whether those of whom nothing is heard are there
 SILENT_S: Final = 30.0
 """What a client waits for ends when it has given no sign of life for so long: clients ask for ours twice a second."""
 
 
-class Caller:
+class RegisteredClient:
     """One connection of a client whose steps run here.
 
     Attributes:
@@ -83,7 +83,7 @@ class Caller:
         self.heard = self.there = now
 
 
-class Callers:
+class ClientRegistry:
     """The callers of one task.
 
     Args:
@@ -100,14 +100,14 @@ class Callers:
     def __init__(self, is_gone: Callable[[bytes], bool], owner: Callable[[bytes], str] = lambda peer: "") -> None:
         self._is_gone = is_gone
         self._owner = owner
-        self._at: dict[bytes, Caller] = {}
-        self._named: dict[int, Caller] = {}
+        self._at: dict[bytes, RegisteredClient] = {}
+        self._named: dict[int, RegisteredClient] = {}
 
-    def heard(self, peer: bytes, name: int, now: float) -> Caller:
+    def heard(self, peer: bytes, name: int, now: float) -> RegisteredClient:
         """A client has asked for something on a connection, and said its name if that is not 0."""
         caller = self._at.get(peer)
         if caller is None:
-            caller = self._at[peer] = Caller(peer, self._owner(peer), now)
+            caller = self._at[peer] = RegisteredClient(peer, self._owner(peer), now)
         caller.heard = caller.there = now
         if name and name != caller.name:
             self._forget_name(caller)
@@ -121,17 +121,17 @@ class Callers:
         if caller is not None:
             caller.heard = now
 
-    def find(self, name: int, now: float) -> Caller | None:
+    def find(self, name: int, now: float) -> RegisteredClient | None:
         """The client of this name, if it is known and there."""
         caller = self._named.get(name)
-        if caller is not None and now - caller.there >= IDLE_S:
+        if caller is not None and now - caller.there >= RECHECK_S:
             if self._is_gone(caller.peer):
                 self._forget(caller)
                 return None
             caller.there = now
         return caller
 
-    def tidy(self, now: float, busy: Collection[Caller]) -> None:
+    def tidy(self, now: float, busy: Collection[RegisteredClient]) -> None:
         """Forget those that are gone; not those whose steps run."""
         for caller in list(self._at.values()):
             if now - caller.there >= FORGET_S and caller not in busy:
@@ -140,10 +140,10 @@ class Callers:
                 else:
                     caller.there = now
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: RegisteredClient) -> None:
         self._at.pop(caller.peer, None)
         self._forget_name(caller)
 
-    def _forget_name(self, caller: Caller) -> None:
+    def _forget_name(self, caller: RegisteredClient) -> None:
         if self._named.get(caller.name) is caller:
             del self._named[caller.name]

@@ -12,13 +12,14 @@ the session's peer timeout where that is less.
   waited for when that is said for the second time, its tensor is lost, and so is the step.
 - The way of the tensors may be cut though the way of `coming` is not: a firewall lets connections through in one direction. Then
   `accounted` does not come either. So `coming`, too, says which channels have been sent, and how many bytes have left the producer
-  for the asker so far. If one that was sent does not come, and no byte leaves, for as long as the session's peer timeout (or `STILL_S`,
-  where that is more), the way is cut, and the step ends. A large tensor on a slow way is none of that: its bytes leave.
+  for the asker so far. If one that was sent does not come, and no byte leaves, for as long as the session's peer timeout (or
+  `STUCK_LINK_S`, where that is more), the way is cut, and the step ends. A large tensor on a slow way is none of that: its bytes
+  leave.
 
 Twice, because a tensor counts as sent a moment before it is handed to the connection's owner. A cut has to be found twice, too: who has
 been stopped for a while reads old answers first, and tensors that came meanwhile a moment later.
 
-`Overdue` knows neither sockets nor clocks: it is told the time, and says what to ask and which steps fail.
+`LossDetector` knows neither sockets nor clocks: it is told the time, and says what to ask and which steps fail.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from typing import Final, NamedTuple
 from ..wire.messages import ChannelKey
 
 ASK_S: Final = 1.0
-APART_S: Final = 0.2
+CONFIRM_S: Final = 0.2
 """Between the first and the second time: a task that could not answer for a while says it several times at once."""
-STILL_S: Final = 5.0
+STUCK_LINK_S: Final = 5.0
 """Seconds in which nothing may seem to leave though the way is open: nobody tells how much of a piece (`chunking.py`) has left. ZeroMQ
 gives up a connection on which none comes for 4 s (`zmq_sockets.py`)."""
 
 
-class Waiting(NamedTuple):
+class AwaitedTensors(NamedTuple):
     """What one step waits for on this task, from others."""
 
     peer_timeout_s: float
@@ -67,7 +68,7 @@ CUT: Final = "has sent it, and it does not come, though the task answers: nothin
 
 
 @dataclass(slots=True)
-class _Case:
+class _Wait:
     """One step's wait for one task."""
 
     since: float
@@ -81,14 +82,17 @@ class _Case:
     is_still: bool = False  # whether the way seemed cut at the last answer
 
 
-class Overdue:
+class LossDetector:
     """The waits of one task's steps for tensors of other tasks."""
 
     def __init__(self) -> None:
-        self._cases: dict[tuple[int, str], _Case] = {}
+        self._cases: dict[tuple[int, str], _Wait] = {}
 
     def look(
-        self, now: float, steps: Mapping[int, Waiting], lives: Callable[[str, float], bool] = lambda task, since: False
+        self,
+        now: float,
+        steps: Mapping[int, AwaitedTensors],
+        lives: Callable[[str, float], bool] = lambda task, since: False,
     ) -> tuple[list[Ask], list[Lost]]:
         """What is to be done at this time, in seconds.
 
@@ -97,10 +101,10 @@ class Overdue:
             lives: whether a task's process has run since a moment, though it does not answer.
         """
         asks, lost = [], []
-        cases: dict[tuple[int, str], _Case] = {}
+        cases: dict[tuple[int, str], _Wait] = {}
         for step, waiting in steps.items():
             for task, channels in waiting.channels.items():
-                case = cases[step, task] = self._cases.get((step, task)) or _Case(now, now)
+                case = cases[step, task] = self._cases.get((step, task)) or _Wait(now, now)
                 is_silent = case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s
                 if is_silent and (case.is_unknown or not lives(task, case.heard)):
                     lost.append(Lost(step, task, now - case.since, SILENT))
@@ -118,7 +122,7 @@ class Overdue:
         known: bool,
         sent: Iterable[ChannelKey],
         left: int,
-        waiting: Waiting | None,
+        waiting: AwaitedTensors | None,
     ) -> Lost | None:
         """A task has answered: it knows the step or not, has sent these tensors, and so many bytes have left it for this task so far.
 
@@ -135,12 +139,12 @@ class Overdue:
         case.under_way = {channel: case.under_way.get(channel, now) for channel in missed}
         if left != case.left:
             case.left, case.left_at = left, now
-        was_still, patience_s = case.is_still, max(waiting.peer_timeout_s, STILL_S)
+        was_still, patience_s = case.is_still, max(waiting.peer_timeout_s, STUCK_LINK_S)
         case.is_still = any(now - max(since, case.left_at) > patience_s for since in case.under_way.values())
         return Lost(step, task, now - case.since, CUT) if was_still and case.is_still else None
 
     def accounted(
-        self, now: float, step: int, task: str, sent: Iterable[ChannelKey], waiting: Waiting | None
+        self, now: float, step: int, task: str, sent: Iterable[ChannelKey], waiting: AwaitedTensors | None
     ) -> Lost | None:
         """A task says that it has sent these; `waiting` is what the step waits for now."""
         case = self._cases.get((step, task))
@@ -148,6 +152,6 @@ class Overdue:
             return None
         missed = set(sent).intersection(waiting.channels.get(task, ()))
         case.said_sent = {channel: case.said_sent.get(channel, now) for channel in missed}
-        if any(now - first >= APART_S for first in case.said_sent.values()):
+        if any(now - first >= CONFIRM_S for first in case.said_sent.values()):
             return Lost(step, task, now - case.since, BROKEN)
         return None

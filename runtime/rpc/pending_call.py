@@ -29,8 +29,8 @@ from ..wire.messages import Message, WireError
 from ..wire.reassembly import TooLargeError
 
 PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
-LOOK_S = 0.1  # so often it is seen whether the process of a task that does not answer still runs
-WHY_S = 0.5  # so long a step whose time is over waits for the tasks to say what they wait for
+PROCESS_CHECK_S = 0.1  # so often it is seen whether the process of a task that does not answer still runs
+REASONS_TIMEOUT_S = 0.5  # so long a step whose time is over waits for the tasks to say what they wait for
 
 
 class ConnectionPool:
@@ -94,7 +94,7 @@ def call(
         UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what the other side reports.
     """
     request = message.fields["request"]
-    wait = Wait({address: name}, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
+    wait = PendingReplies({address: name}, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
     wait.send(connections, address, message)
     while True:
         for _, reply in wait.messages(connections):
@@ -108,7 +108,7 @@ def call(
                 told(reply)
 
 
-class Wait:
+class PendingReplies:
     """Waiting for answers from tasks, with signs of life: who owes one, and when each was last heard.
 
     `messages` gives what came; it raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
@@ -175,7 +175,7 @@ class Wait:
                 heard = self._heard[address]
         patience = heard + self._peer_timeout_s - now
         if patience <= 0:  # it does not answer, and its process runs
-            patience = LOOK_S
+            patience = PROCESS_CHECK_S
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
         limit = PING_S if patience > PING_S else max(0.0, patience)
@@ -266,7 +266,7 @@ class Wait:
                     address, Message("ping", {"seq": self._request or 0, "request": self._request, "waits": True})
                 )
         said: dict[str, tuple[bool, list[str]]] = {}
-        until = time.monotonic() + WHY_S
+        until = time.monotonic() + REASONS_TIMEOUT_S
         while silent and (left := until - time.monotonic()) > 0:
             try:
                 arrived = connections.poll(left, next(iter(silent)) if len(silent) == 1 else None)

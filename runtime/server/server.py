@@ -49,11 +49,11 @@ from ..master.master import Master
 from ..master.worker_clients import ClusterWorkers
 from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
 from ..observability.step_notes import Recorder, clock
-from ..rpc.dispatch import Calls, Mail
+from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.collective_memory import CollectiveMemory
-from ..shared_memory.doorbell import Bell
+from ..shared_memory.doorbell import Doorbell
 from ..shared_memory.pool import borrowed, share_variables
-from ..shared_memory.shared_variable import can_open
+from ..shared_memory.shared_variable import can_share
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_sockets import AddressInUse
@@ -174,11 +174,11 @@ class Server:
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
         )
         self.incarnation = self.devices[0].incarnation
-        self._mail = Mail(self.task)
+        self._mail = Responder(self.task)
         self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
-        self._bell: Bell | None = None
+        self._bell: Doorbell | None = None
         self._next_look = 0.0
         self._stalled = 0  # steps that were reported to make no progress
         if start:
@@ -206,7 +206,7 @@ class Server:
             self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, memory, mail.lives
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
-        self._calls = Calls(mail)
+        self._calls = RequestExecutor(mail)
         self._between = TensorExchange(mail, self._calls, self.incarnation, gpus)
         self._worker = Worker(
             self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
@@ -232,8 +232,8 @@ class Server:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = mail.endpoint.address
         mail.endpoint.call_soon(ignore_numpy_warnings)
-        if can_open():
-            self._bell = self._worker.direct.posts.bell = Bell()
+        if can_share():
+            self._bell = self._worker.direct.posts.bell = Doorbell()
             mail.endpoint.attend(self._bell.fd, self._on_bell)
         if self._keys is not None:
             serve_with(self._keys)

@@ -33,11 +33,11 @@ from ..observability.step_notes import Gathered, Notes, Recorder
 from ..observability.trace import offsets
 from ..rpc.dispatch import this_client
 from ..rpc.liveness import TOUCH_S
-from ..rpc.pending_call import ConnectionPool, Wait, call, error_of, from_task
+from ..rpc.pending_call import ConnectionPool, PendingReplies, call, error_of, from_task
 from ..shared_memory.segment import make_own
 from ..transport.client_set import Connections
 from ..transport.keys import client_keys
-from ..wire.codec import Form
+from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message
 from ..worker.colocated import CallerThread, ColocatedServer, find_colocated
 from ..worker.registration import device_from_fields
@@ -175,7 +175,11 @@ class ClusterBackend:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def run(
-        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+        self,
+        parts: Sequence[TaskPart],
+        feeds: Mapping[str, Any],
+        timeout_s: float | None,
+        gathered: Gathered | None = None,
     ) -> dict[str, Any]:
         """As `Target.run`."""
         if len(parts) == 1 and gathered is None and parts[0].reports:
@@ -211,7 +215,7 @@ class ClusterBackend:
             if gathered is not None:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in owing.items()}))
                 gathered.begin()
-            wait = Wait(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet, waits_of)
+            wait = PendingReplies(names, self._config.peer_timeout_s, limit, "step", incarnations, number, quiet, waits_of)
             self._touch(connections)
             try:
                 started = {}  # those that tensors start: messages for them if those do not come
@@ -285,7 +289,7 @@ class ClusterBackend:
         number = next(self._numbers)
         connections = self._connections.take()
         try:
-            wait = Wait(
+            wait = PendingReplies(
                 {address: part.task}, self._config.peer_timeout_s, limit, "step", {address: part.incarnation}, number,
                 here=tuple,
             )  # fmt: skip
@@ -324,7 +328,7 @@ class ClusterBackend:
         try:
             names = {address: p.task for address, p in at.items()}
             incarnations = {address: p.incarnation for address, p in at.items()}
-            wait = Wait(names, self._config.peer_timeout_s, None, "step", incarnations, number)
+            wait = PendingReplies(names, self._config.peer_timeout_s, None, "step", incarnations, number)
             try:
                 for address, part in at.items():
                     fields = {"request": number, "step": number, "program": part.program, "feeds": (), "again": True}
@@ -382,7 +386,7 @@ def _run_message(
             fields["quiet"] = True
         if len(connections.forms) >= MOST_FORMS:
             connections.forms.clear()
-        form = connections.forms[key] = Form("run", fields)
+        form = connections.forms[key] = HeaderTemplate("run", fields)
     return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), form)
 
 

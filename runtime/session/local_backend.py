@@ -136,7 +136,11 @@ class LocalBackend:
         return False
 
     def run(
-        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+        self,
+        parts: Sequence[TaskPart],
+        feeds: Mapping[str, Any],
+        timeout_s: float | None,
+        gathered: Gathered | None = None,
     ) -> dict[str, Any]:
         """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
         values: dict[str, Any] = {}

@@ -87,7 +87,11 @@ class Backend(Protocol):
         ...
 
     def run(
-        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None, gathered: Gathered | None = None
+        self,
+        parts: Sequence[TaskPart],
+        feeds: Mapping[str, Any],
+        timeout_s: float | None,
+        gathered: Gathered | None = None,
     ) -> dict[str, Any]:
         """Run one step; the values of all fetches by name. With `gathered`, the step is traced, and all notes go there."""
         ...

@@ -1,6 +1,6 @@
 """GPU memory that one process lends another of its machine: who may read what, and when it comes back.
 
-Theory of operation. It is done as with shared memory (`pool.py`), and by its means. A process has a `Ledger`: a segment
+Theory of operation. It is done as with shared memory (`pool.py`), and by its means. A process has a `ExportTable`: a segment
 whose words stand for loans, and whose bytes tell of blocks. A tensor for a GPU of another task goes as a `cuda_ipc` message: the
 handle of its block of GPU memory (`codegen/gpu/driver/ipc.py`), where in it the tensor lies, and the loan's word. The receiver opens the
 handle, once for each block, copies the tensor from GPU to GPU, and writes a zero into the word when that is over. A block that is
@@ -32,7 +32,7 @@ from ...codegen.gpu.driver.ipc import Incoming, Outgoing, closed, handle_of, ope
 from ...graph.core import dtypes
 from ...graph.core.settings import setting
 from ..wire.messages import ChannelKey
-from .segment import Borrower, Reference, is_alive, is_available, new_segment
+from .segment import Mapper, Reference, is_alive, is_available, new_segment
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class _Export:
     readers: dict[tuple[int, str, int], int] = field(default_factory=dict)
 
 
-class Ledger:
+class ExportTable:
     """What this process lends of its GPUs' memory. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -158,28 +158,28 @@ def _open(export: _Export) -> int:
     return -1 - export.number
 
 
-class _Use:
+class _Import:
     """A loan that is being read: while it lives, its block stays open; its end gives the tensor back."""
 
     __slots__ = ("__weakref__", "block", "word")
 
-    def __init__(self, block: _Opened, word: Any) -> None:
+    def __init__(self, block: _ImportedBlock, word: Any) -> None:
         self.block, self.word = block, word
         block.uses.add(self)
 
 
 @dataclass(slots=True, eq=False)
-class _Opened:
+class _ImportedBlock:
     """Another process's block that is open here. `flag`: its byte in the ledger; the end of that says that it was closed."""
 
     device: Any
     pointer: int
     owner: int
     flag: np.ndarray[Any, Any]
-    uses: weakref.WeakSet[_Use] = field(default_factory=weakref.WeakSet)
+    uses: weakref.WeakSet[_Import] = field(default_factory=weakref.WeakSet)
 
 
-class GpuLoans:
+class CudaIpc:
     """The GPU memory that a server lends and borrows.
 
     Args:
@@ -199,8 +199,8 @@ class GpuLoans:
         self._send, self._otherwise = send, otherwise
         self._readers: dict[str, int] = {}  # task -> its process; 0: it cannot read, or was not heard of yet
         self._refused: set[tuple[str, int]] = set()
-        self._opened: dict[tuple[int, int, int, int], _Opened] = {}  # process, ledger, block, GPU
-        self._borrower = Borrower()
+        self._opened: dict[tuple[int, int, int, int], _ImportedBlock] = {}  # process, ledger, block, GPU
+        self._borrower = Mapper()
         self._lock = threading.Lock()
 
     # --- lending ---------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class GpuLoans:
         reader = self._readers.get(task)
         if reader is None:
             self._readers[task] = 0
-            ledger = ledger_of_process()
+            ledger = exports_of_process()
             if ledger is not None:
                 self._send(task, "gpu_hello", {"task": self.task, "page": ledger.place()})
             return False
@@ -225,7 +225,7 @@ class GpuLoans:
     def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
         """What tells the other task of a tensor that is lent; None: it has to go otherwise."""
         task, _, gpu = tensor.destination.partition("/device:GPU:")
-        reader, ledger, array = self._readers.get(task, 0), ledger_of_process(), tensor.array
+        reader, ledger, array = self._readers.get(task, 0), exports_of_process(), tensor.array
         if not reader or ledger is None:
             return None
         try:
@@ -247,7 +247,7 @@ class GpuLoans:
 
     def on_refused(self, fields: Mapping[str, Any]) -> None:
         """A task could not open what it was lent: it gets that by the host's memory, and lends are over."""
-        task, ledger = fields["task"], ledger_of_process()
+        task, ledger = fields["task"], exports_of_process()
         tensors: dict[ChannelKey, Outgoing] = {}
         for entry in fields["loans"]:
             if type(entry) is not list or len(entry) != 3 or type(entry[1]) is not int or type(entry[2]) is not int:
@@ -311,13 +311,13 @@ class GpuLoans:
             block = self._opened.get(key)
         if block is None:
             flag = self._borrower.borrow(Reference.from_fields(of_block), 1)
-            made = _Opened(device(gpu), opened(device(gpu), handle, size), reference.pid, flag)
+            made = _ImportedBlock(device(gpu), opened(device(gpu), handle, size), reference.pid, flag)
             with self._lock:
                 block = self._opened.setdefault(key, made)
             if block is not made:
                 _keep_word(flag)  # it stays open: the other one says when not
                 closed(made.device, made.pointer)
-        use = _Use(
+        use = _Import(
             block, self._borrower.borrow(reference, 1)
         )  # only now: what is refused must not be given back by that
         return Incoming(block.device, tuple(shape), dtype, block.pointer + offset, use)
@@ -341,7 +341,7 @@ class GpuLoans:
                 self._close(key, block)
         self._borrower.let_go()
 
-    def _close(self, key: tuple[int, int, int, int], block: _Opened) -> None:
+    def _close(self, key: tuple[int, int, int, int], block: _ImportedBlock) -> None:
         with self._lock:
             if block.uses or self._opened.pop(key, None) is None:
                 return
@@ -365,18 +365,18 @@ def _named(loan: Any) -> tuple[ChannelKey, int, int]:
     return loan[0], loan[1], loan[8][3]
 
 
-_ledgers: dict[int, Ledger] = {}  # by process: after a fork the child has its own
+_ledgers: dict[int, ExportTable] = {}  # by process: after a fork the child has its own
 _making = threading.Lock()
 
 
-def ledger_of_process() -> Ledger | None:
+def exports_of_process() -> ExportTable | None:
     """What this process lends from; None where memory cannot be shared, or is not to be."""
     if not setting("DOVETAIL_CUDA_IPC") or int(setting("DOVETAIL_SHARED_MEMORY_MB")) <= 0 or not is_available():
         return None
     with _making:
         pid = os.getpid()
         if pid not in _ledgers:
-            _ledgers[pid] = Ledger()
+            _ledgers[pid] = ExportTable()
         return _ledgers[pid]
 
 

@@ -13,10 +13,10 @@ import stat
 import weakref
 from pathlib import Path
 
-from .segment import Unreadable
+from .segment import MappingError
 
 
-class Bell:
+class Doorbell:
     """A task's own.
 
     Attributes:
@@ -43,7 +43,7 @@ class Bell:
     __del__ = close
 
 
-class Rope:
+class Ringer:
     """What rings another process's bell.
 
     Raises:
@@ -56,10 +56,10 @@ class Rope:
         try:
             found = Path(path).stat()
             if not stat.S_ISFIFO(found.st_mode) or found.st_ino != number:
-                raise Unreadable(f"{path} is not the bell that was meant")
+                raise MappingError(f"{path} is not the bell that was meant")
             self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as e:
-            raise Unreadable(f"{path}: {e.strerror}") from None
+            raise MappingError(f"{path}: {e.strerror}") from None
 
     def ring(self) -> None:
         """Ring."""
@@ -71,16 +71,16 @@ class Rope:
             os.close(self._fd)
 
 
-_ropes: weakref.WeakValueDictionary[tuple[int, int, int], Rope] = weakref.WeakValueDictionary()
+_ropes: weakref.WeakValueDictionary[tuple[int, int, int], Ringer] = weakref.WeakValueDictionary()
 
 
-def rope(pid: int, fd: int, number: int) -> Rope:
-    """What rings a bell: the same for the whole process. Unreadable: as `Rope`."""
+def ringer(pid: int, fd: int, number: int) -> Ringer:
+    """What rings a bell: the same for the whole process. Unreadable: as `Ringer`."""
     key = pid, fd, number
     found = _ropes.get(key)
     if found is None:
-        found = _ropes[key] = Rope(*key)
+        found = _ropes[key] = Ringer(*key)
     return found
 
 
-__all__ = ["Bell", "Rope", "rope"]
+__all__ = ["Doorbell", "Ringer", "ringer"]

@@ -32,7 +32,7 @@ from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.resources import shared_storage
 from ..wire.tensors import SHARE_BYTES
-from .segment import PAGE, RETIRED, Block, Borrower, Reference, Segment, is_available, new_segment
+from .segment import PAGE, RETIRED, Block, Mapper, Reference, Segment, is_available, new_segment
 
 _SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
 _IDLE_S = 30.0  # a segment that nobody has used for so long goes
@@ -220,7 +220,7 @@ class Pool:
         self.bytes -= segment.size
 
 
-def where(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
+def address_of(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
     """Where others find a contiguous array of this process: descriptor and number of its segment, and the offset in it.
 
     None: it does not lie in a pool, or that of another process. It holds until the array is let go of.
@@ -250,7 +250,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 _pools: dict[int, Pool] = {}
-_borrower = Borrower()
+_borrower = Mapper()
 
 
 def pool_of_process() -> Pool | None:
@@ -267,7 +267,7 @@ def pool_of_process() -> Pool | None:
     return pool
 
 
-def borrower() -> Borrower:
+def mapper() -> Mapper:
     """What reads other processes' memory."""
     return _borrower
 
@@ -294,4 +294,4 @@ def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return _borrower.borrow(place, size)
 
 
-__all__ = ["Pool", "block_of", "borrow", "borrowed", "borrower", "pool_of_process", "share_variables", "where"]
+__all__ = ["Pool", "block_of", "borrow", "borrowed", "mapper", "pool_of_process", "share_variables", "address_of"]

@@ -40,12 +40,12 @@ _ORDERED: Final = frozenset(("x86_64", "AMD64", "i686", "i386"))
 """Machines whose processors keep the order of stores, and that of loads."""
 
 
-def can_post() -> bool:
+def can_publish() -> bool:
     """Whether this machine and system have what records need."""
     return platform.machine() in _ORDERED and hasattr(os, "pidfd_open")
 
 
-class Place(NamedTuple):
+class RecordAddress(NamedTuple):
     """Where a post is: its record, as a reference to shared memory names it, and its number."""
 
     pid: int
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     number: int
 
     @classmethod
-    def from_fields(cls, fields: Any) -> Place:
+    def from_fields(cls, fields: Any) -> RecordAddress:
         """From a message's plain data. ValueError: it is malformed."""
         if (
             type(fields) not in (list, tuple)
@@ -73,5 +73,5 @@ def words_of(memory: mmap.mmap, offset: int) -> memoryview:
 
 __all__ = [
     "CODES", "HOLDER", "MOST_BYTES", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "SEQUENCE", "SPARE", "TURN", "TYPES",
-    "VERSION", "WANTED", "WHERE", "Place", "can_post", "words_of",
+    "VERSION", "WANTED", "WHERE", "RecordAddress", "can_publish", "words_of",
 ]  # fmt: skip

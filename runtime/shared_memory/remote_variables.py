@@ -26,12 +26,12 @@ from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...graph.resources.accumulator import AccumulatorKind
 from ...graph.resources.resource_manager import Resources, VariableState
 from ...placer.partition.partitioned_graph import task_of
-from ..shared_memory.pool import borrower, pool_of_process
-from .record_layout import Place, can_post
+from ..shared_memory.pool import mapper, pool_of_process
+from .record_layout import RecordAddress, can_publish
 from .segment import Reference
-from .shared_variable import Reached
-from .variable_publisher import Posts
-from .variable_reader import Lookouts, Owner, lookout
+from .shared_variable import RemoteVariable
+from .variable_publisher import VariablePublisher
+from .variable_reader import ProcessHandle, VariableReaders, reader_of
 
 _GONE = (
     "The accumulator '{name}' of {task} is not any more where this step found it: its container was cleared, or its session was closed "
@@ -48,7 +48,7 @@ class _Session(Protocol):
     resources: Resources
 
 
-class DirectReads:
+class RemoteVariables:
     """Those of one task. Safe to use from several threads.
 
     Args:
@@ -57,7 +57,7 @@ class DirectReads:
     """
 
     def __init__(self, task: str, default_container: str, opens: bool = True) -> None:
-        self.posts = Posts()
+        self.posts = VariablePublisher()
         self._task = task
         self._default_container = default_container
         self._opens = opens
@@ -69,14 +69,14 @@ class DirectReads:
     def page(self) -> list[int] | None:
         """A page of this process's memory for others to try; None: nothing of it can be read directly."""
         pool = pool_of_process()
-        return pool.page().to_fields() if pool is not None and can_post() else None
+        return pool.page().to_fields() if pool is not None and can_publish() else None
 
-    def post(self, handle: str, session: _Session, names: Iterable[Sequence[str]]) -> list[Place | None]:
+    def post(self, handle: str, session: _Session, names: Iterable[Sequence[str]]) -> list[RecordAddress | None]:
         """Post a session's variables, each named by container and name; None: that one cannot be."""
         post, container = self.posts.post, self._default_container
         return [post(handle, session.resources, c or container, name) for c, name in names]
 
-    def open(self, handle: str, session: _Session, names: Sequence[Sequence[str]]) -> list[Place | None]:
+    def open(self, handle: str, session: _Session, names: Sequence[Sequence[str]]) -> list[RecordAddress | None]:
         """Let others change a session's variables, each named by container and name; None, for all: not all of them can be opened.
 
         An accumulator, which is made if there is none, is named by `accumulator_name`, and opened or not by itself.
@@ -87,7 +87,7 @@ class DirectReads:
         by_container: dict[str, list[str]] = {}
         for c, name in names:
             by_container.setdefault(c or self._default_container, []).append(name)
-        found: dict[tuple[str, str], Place] = {}
+        found: dict[tuple[str, str], RecordAddress] = {}
         for container, own in by_container.items():
             places = self.posts.open(handle, session.resources, container, own) if self._opens else None
             if places is None:
@@ -95,7 +95,7 @@ class DirectReads:
             found.update(((container, n), p) for n, p in zip(own, places, strict=True))
         return [found[c or self._default_container, name] for c, name in names]
 
-    def _open_accumulator(self, handle: str, session: _Session, fields: Sequence[str]) -> Place | None:
+    def _open_accumulator(self, handle: str, session: _Session, fields: Sequence[str]) -> RecordAddress | None:
         container, name, dtype, dims, reduction = fields
         try:
             shape = tuple([int(n) for n in dims.split(",") if n])
@@ -154,12 +154,12 @@ class DirectReads:
     @staticmethod
     def sees(page: Any) -> bool:
         """Whether this process can read another one's variables, whose page this is."""
-        if pool_of_process() is None or not can_post():
+        if pool_of_process() is None or not can_publish():
             return False
         try:
             reference = Reference.from_fields(page)
-            Owner(reference.pid)
-            borrower().map(reference)
+            ProcessHandle(reference.pid)
+            mapper().map(reference)
         except ValueError:
             return False
         return True
@@ -172,15 +172,15 @@ class DirectReads:
             posted = receive.posted
             assert posted is not None
             try:
-                place = Place.from_fields(posted.place)
+                place = RecordAddress.from_fields(posted.place)
                 if receive.reached is not None:
                     kind = kind_of(receive.reached)
-                    return Reached(place, kind, posted.name, task_of(receive.source), borrower())
-                return lookout(place, receive.dtype.np, borrower())
+                    return RemoteVariable(place, kind, posted.name, task_of(receive.source), mapper())
+                return reader_of(place, receive.dtype.np, mapper())
             except ValueError:  # Unreadable among them: it has gone since the master asked
                 return None
 
-        return Lookouts(map(find, receives))
+        return VariableReaders(map(find, receives))
 
     def wants(self, step: int, receives: Iterable[RecvTensor]) -> dict[tuple[str, int], list[Want]]:
         """What to ask for, by the task to ask and the incarnation that it must have; remembered until `forget`."""
@@ -238,4 +238,4 @@ def kind_of(node: Node) -> DType | AccumulatorKind:
     return AccumulatorKind(False, dtype, attrs["shape"], attrs["reduction_type"]) if node.type == ACCUMULATOR else dtype
 
 
-__all__ = ["DirectReads", "Want", "accumulator_name", "kind_of"]
+__all__ = ["RemoteVariables", "Want", "accumulator_name", "kind_of"]

@@ -36,7 +36,7 @@ from ...graph.core.interpreter_state import process_id
 
 __all__ = [
     "Block",
-    "Borrower",
+    "Mapper",
     "FIRST",
     "MOST_LOANS",
     "NUMBER",
@@ -45,7 +45,7 @@ __all__ = [
     "Reference",
     "SHRINK",
     "Segment",
-    "Unreadable",
+    "MappingError",
     "is_alive",
     "is_available",
     "make_own",
@@ -241,7 +241,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-class Unreadable(ValueError):  # noqa: N818  (the name says it)
+class MappingError(ValueError):  # noqa: N818  (the name says it)
     """A reference to memory that this process cannot read, or should not."""
 
 
@@ -273,7 +273,7 @@ class _Mapping:
     words: memoryview
 
 
-class Borrower:
+class Mapper:
     """Reads other processes' blocks. Safe to use from several threads."""
 
     _MOST = 256  # segments that stay mapped though nothing of them is in use
@@ -296,7 +296,7 @@ class Borrower:
         pid, fd, number, loan, offset = reference
         found = self._mappings.get((pid, fd, number)) or self._mapping(Reference(*reference))
         if offset < PAGE or offset + size > len(found.memory) or not 0 <= loan < MOST_LOANS:
-            raise Unreadable("a reference beyond its segment")
+            raise MappingError("a reference beyond its segment")
         lent = _Lent(size, np.uint8, found.memory, offset)
         lent.word = found.words[FIRST + loan : FIRST + loan + 1]
         return lent
@@ -340,21 +340,21 @@ def _map(reference: Reference) -> _Mapping:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as e:
-        raise Unreadable(f"{path}: {e.strerror}") from None
+        raise MappingError(f"{path}: {e.strerror}") from None
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size <= PAGE:
-            raise Unreadable(f"{path} is no memory of this user's processes")
+            raise MappingError(f"{path} is no memory of this user's processes")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SHRINK:
-            raise Unreadable(f"{path} could be cut short")
+            raise MappingError(f"{path} could be cut short")
         memory = mmap.mmap(fd, status.st_size)
     except (OSError, ValueError) as e:
-        raise e if isinstance(e, Unreadable) else Unreadable(f"{path}: {e}") from None
+        raise e if isinstance(e, MappingError) else MappingError(f"{path}: {e}") from None
     finally:
         os.close(fd)
     words = words_of(memory)
     if words[NUMBER] | words[NUMBER + 1] << 32 != reference.number:
-        raise Unreadable(f"{path} is another segment than the one meant")
+        raise MappingError(f"{path} is another segment than the one meant")
     return _Mapping(memory, words)
 
 

@@ -46,15 +46,15 @@ from ...graph.resources import shared_storage
 from ...graph.resources.accumulator import AccumulatorKind, ReachedAccumulator
 from ...graph.resources.resource_manager import VariableState
 from ...graph.resources.shared_accumulator import bytes_of
-from .doorbell import Rope, rope
-from .record_layout import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, Place, can_post
-from .segment import Borrower, Unreadable
-from .variable_reader import Lookout, Owner, Snapshots, lookout
+from .doorbell import Ringer, ringer
+from .record_layout import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
+from .segment import Mapper, MappingError
+from .variable_reader import ProcessHandle, SeqlockReader, VariableReader, reader_of
 
 Array = np.ndarray[Any, Any]
 
-PATIENCE_S: Final = 2.5  # half of the time after which a silent task is taken for dead
-CLOSING_S: Final = (
+LOCK_TIMEOUT_S: Final = 2.5  # half of the time after which a silent task is taken for dead
+CLOSE_LOCK_TIMEOUT_S: Final = (
     0.2  # for the lock of a variable that is taken back: whoever has it lets it go at once, or is stopped
 )
 _FIRST_NAP_S, _LAST_NAP_S = 20e-6, 1e-3
@@ -63,12 +63,12 @@ _FLOCK = "hhqqi4x"  # type, whence, start, length, 0
 _LINE = 64
 
 
-def can_open() -> bool:
+def can_share() -> bool:
     """Whether this machine and system have what opened variables need."""
-    return can_post() and platform.machine() in ("x86_64", "AMD64") and hasattr(fcntl, "F_WRLCK")
+    return can_publish() and platform.machine() in ("x86_64", "AMD64") and hasattr(fcntl, "F_WRLCK")
 
 
-class Door:
+class LockFile:
     """A file description of this process's own of a segment, for locks between processes. Closed when nobody has it any more.
 
     Raises:
@@ -82,10 +82,10 @@ class Door:
             self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
             number = int.from_bytes(os.pread(self.fd, 8, 0), sys.byteorder)
         except OSError as e:
-            raise Unreadable(f"{path}: {e.strerror}") from None
+            raise MappingError(f"{path}: {e.strerror}") from None
         if number != segment:
-            raise Unreadable(f"{path} is another segment than the one meant")
-        _doors.add(self)
+            raise MappingError(f"{path} is another segment than the one meant")
+        _lock_files.add(self)
 
     def close(self) -> None:
         """Let go of it, and of the locks taken through it."""
@@ -96,12 +96,12 @@ class Door:
     __del__ = close
 
 
-_doors: weakref.WeakSet[Door] = weakref.WeakSet()
+_lock_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def _forked() -> None:
     """A child must not keep its parent's locks when that is killed."""
-    for door in list(_doors):
+    for door in list(_lock_files):
         door.close()
 
 
@@ -109,7 +109,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-class Opened:
+class SharedVariable:
     """An opened variable, as one process sees it: as `memory.Opened`. Its calls are made by who holds the variable's lock.
 
     Args:
@@ -117,7 +117,9 @@ class Opened:
         label: of the variable, for errors.
     """
 
-    def __init__(self, place: Place, words: memoryview, door: Door, snapshots: Snapshots, label: str) -> None:
+    def __init__(
+        self, place: RecordAddress, words: memoryview, door: LockFile, snapshots: SeqlockReader, label: str
+    ) -> None:
         self.key: tuple[int, ...] = place[:4]
         self.label = label
         self._words, self._door, self._snapshots = words, door, snapshots
@@ -127,7 +129,7 @@ class Opened:
         )
         self._pid = process_id()
         self._places: Sequence[Array] = ()  # while the lock is held
-        self._rope: Rope | None = None
+        self._rope: Ringer | None = None
 
     def places(self) -> Sequence[Array] | None:
         """Both places, for a holder of the lock between processes; None: the variable is not opened any more."""
@@ -144,7 +146,7 @@ class Opened:
 
     def acquire(self) -> None:
         """As `memory.Opened.acquire`."""
-        self._lock(PATIENCE_S)
+        self._lock(LOCK_TIMEOUT_S)
         places = self.places()
         if places is None:
             self._unlock()
@@ -194,8 +196,8 @@ class Opened:
         """As `memory.OpenedSum.ring`."""
         if self._rope is None:
             try:
-                self._rope = rope(self.key[0], *bell)
-            except Unreadable:  # it has ended
+                self._rope = ringer(self.key[0], *bell)
+            except MappingError:  # it has ended
                 return
         self._rope.ring()
 
@@ -260,7 +262,7 @@ class Opened:
 # --- the owner's side ------------------------------------------------------------------------------------------------
 
 
-class _Own(Snapshots):
+class _OwnReader(SeqlockReader):
     """Reads an opened variable of this process."""
 
     def __init__(self, words: memoryview, places: Sequence[Array]) -> None:
@@ -271,7 +273,7 @@ class _Own(Snapshots):
         return self._places
 
 
-class OwnOpened(Opened):
+class OwnSharedVariable(SharedVariable):
     """An opened variable of this process.
 
     Args:
@@ -281,7 +283,7 @@ class OwnOpened(Opened):
         MemoryError: there is no room.
     """
 
-    def __init__(self, place: Place, words: memoryview, door: Door, value: Array, label: str) -> None:
+    def __init__(self, place: RecordAddress, words: memoryview, door: LockFile, value: Array, label: str) -> None:
         self.spare = -(-value.nbytes // _LINE) * _LINE
         block = shared_storage.shared_empty(2 * self.spare) if 0 < value.nbytes <= MOST_BYTES else None
         if block is None:
@@ -289,7 +291,7 @@ class OwnOpened(Opened):
         first, second = (block[at : at + value.nbytes].view(value.dtype).reshape(value.shape) for at in (0, self.spare))
         np.copyto(first, value)
         self.first = first
-        super().__init__(place, words, door, _Own(words, (first, second)), label)
+        super().__init__(place, words, door, _OwnReader(words, (first, second)), label)
         self._both = first, second
         self.is_stuck = False
 
@@ -304,7 +306,7 @@ class OwnOpened(Opened):
         """
         if not self._places:
             try:
-                self._lock(0.0 if _stuck else CLOSING_S)
+                self._lock(0.0 if _stuck else CLOSE_LOCK_TIMEOUT_S)
             except UnavailableError:
                 self.is_stuck = True  # somebody who was stopped may write there when he goes on
                 _stuck.append(self)
@@ -327,10 +329,10 @@ class OwnOpened(Opened):
         return True
 
 
-_stuck: list[OwnOpened] = []
+_stuck: list[OwnSharedVariable] = []
 
 
-def settle() -> None:
+def release_stuck() -> None:
     """Let go of memory that stopped processes could have written into."""
     if _stuck:
         _stuck[:] = [opened for opened in list(_stuck) if not opened.try_to_settle()]
@@ -339,10 +341,10 @@ def settle() -> None:
 # --- the others' side ------------------------------------------------------------------------------------------------
 
 
-class _Reached(Opened):
+class _RemoteSharedVariable(SharedVariable):
     """An opened variable of another process."""
 
-    def __init__(self, found: Lookout, door: Door, label: str) -> None:
+    def __init__(self, found: VariableReader, door: LockFile, label: str) -> None:
         super().__init__(found.place, found.words, door, found, label)
         self._lookout = found
 
@@ -356,7 +358,7 @@ class _Reached(Opened):
         return self._lookout.opened() is not None
 
 
-class Reached:
+class RemoteVariable:
     """A variable or accumulator of another task that is changed where it lies: what a program looks at before it begins.
 
     Args:
@@ -366,18 +368,20 @@ class Reached:
         Unreadable: this process cannot or should not reach it.
     """
 
-    def __init__(self, place: Place, kind: DType | AccumulatorKind, name: str, task: str, borrower: Borrower) -> None:
+    def __init__(
+        self, place: RecordAddress, kind: DType | AccumulatorKind, name: str, task: str, borrower: Mapper
+    ) -> None:
         is_variable = isinstance(kind, DType)
-        self._lookout = lookout(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
-        self.owner: Owner = self._lookout.owner
+        self._lookout = reader_of(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
+        self.owner: ProcessHandle = self._lookout.owner
         with _reaching:
             door = _segments.get(place[:3])
             if door is None:
-                door = _segments[place[:3]] = Door(*place[:3])
+                door = _segments[place[:3]] = LockFile(*place[:3])
             state = _states.get((place, kind))
             if state is None:
                 label = f"The {'variable' if is_variable else 'accumulator'} '{name}' of {task}"
-                state = _states[place, kind] = _state(name, kind, _Reached(self._lookout, door, label))
+                state = _states[place, kind] = _state(name, kind, _RemoteSharedVariable(self._lookout, door, label))
         self._state, self._door = state, door
         self._bytes = None if isinstance(kind, DType) else bytes_of(kind.shape, kind.dtype.np)
 
@@ -392,7 +396,9 @@ class Reached:
         self._door.close()
 
 
-def _state(name: str, kind: DType | AccumulatorKind, opened: _Reached) -> VariableState | ReachedAccumulator:
+def _state(
+    name: str, kind: DType | AccumulatorKind, opened: _RemoteSharedVariable
+) -> VariableState | ReachedAccumulator:
     if isinstance(kind, AccumulatorKind):
         return ReachedAccumulator(name, kind, opened)
     state = VariableState(name, kind)
@@ -401,11 +407,11 @@ def _state(name: str, kind: DType | AccumulatorKind, opened: _Reached) -> Variab
 
 
 _BYTES = np.dtype(np.uint8)
-_states: weakref.WeakValueDictionary[tuple[Place, DType | AccumulatorKind], VariableState | ReachedAccumulator] = (
-    weakref.WeakValueDictionary()
-)
-_segments: weakref.WeakValueDictionary[tuple[int, ...], Door] = weakref.WeakValueDictionary()
+_states: weakref.WeakValueDictionary[
+    tuple[RecordAddress, DType | AccumulatorKind], VariableState | ReachedAccumulator
+] = weakref.WeakValueDictionary()
+_segments: weakref.WeakValueDictionary[tuple[int, ...], LockFile] = weakref.WeakValueDictionary()
 _reaching = threading.Lock()
 
 
-__all__ = ["Door", "Opened", "OwnOpened", "Reached", "can_open", "settle"]
+__all__ = ["LockFile", "SharedVariable", "OwnSharedVariable", "RemoteVariable", "can_share", "release_stuck"]

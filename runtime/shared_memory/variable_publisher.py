@@ -1,7 +1,7 @@
 """Posts: a task's variables, where other processes of its machine can read them without asking.
 
 Theory of operation. A *post* is a record in shared memory (`record_layout.py`) that says where the value of one variable lies, and
-how often it has changed. Its owner, the task that has the variable, keeps it (`Post`, told by
+how often it has changed. Its owner, the task that has the variable, keeps it (`PublishedVariable`, told by
 `graph/resources/resource_manager.py`); others copy the value from where it lies (`variable_reader.py`), without a message to
 anybody. The record begins with a *sequence number* (a seqlock, as in Linux): it is odd while the value changes or moves. Who reads
 looks at the number, copies, and looks again: where it is even and the same, the copy is a value that the variable had in between;
@@ -38,8 +38,8 @@ import numpy as np
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources, VariableState
-from .doorbell import Bell
-from .pool import where
+from .doorbell import Doorbell
+from .pool import address_of
 from .record_layout import (
     CODES,
     MOST_BYTES,
@@ -51,21 +51,21 @@ from .record_layout import (
     SEQUENCE,
     SPARE,
     VERSION,
-    Place,
+    RecordAddress,
     words_of,
 )
-from .segment import Reference, Unreadable, new_segment
-from .shared_variable import Door, OwnOpened, can_open, settle
+from .segment import MappingError, Reference, new_segment
+from .shared_variable import LockFile, OwnSharedVariable, can_share, release_stuck
 
 Array = np.ndarray[Any, Any]
 
 
-class Post:
+class PublishedVariable:
     """A variable's record, for the task that has the variable. Its calls are made by who holds the variable's lock."""
 
     __slots__ = ("_pid", "_sequence", "_there", "_version", "_words", "place")
 
-    def __init__(self, words: memoryview, place: Place) -> None:
+    def __init__(self, words: memoryview, place: RecordAddress) -> None:
         self._words, self.place = words, place
         self._pid = place.pid
         self._sequence = words[SEQUENCE] & ~1  # a record that is used again goes on counting
@@ -115,11 +115,11 @@ def _there(value: Array, spare: int) -> tuple[int, ...] | None:
     code = CODES.get(value.dtype)
     if code is None or value.nbytes > MOST_BYTES or value.ndim > MOST_DIMS:
         return None
-    found = where(value)
+    found = address_of(value)
     return None if found is None else (spare, 0, 0, 0, *found, value.nbytes, code, value.ndim, *value.shape)
 
 
-class Posts:
+class VariablePublisher:
     """All posts of one task. Each belongs to the sessions that have asked for it. Safe to use from several threads.
 
     Attributes:
@@ -127,7 +127,7 @@ class Posts:
     """
 
     def __init__(self) -> None:
-        self.bell: Bell | None = None
+        self.bell: Doorbell | None = None
         self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that others reach, or did
         self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # records of the latest segment
         self._free: list[tuple[memoryview, Reference]] = []  # that have been used
@@ -136,7 +136,7 @@ class Posts:
         self._closed = False
         self._lock = threading.Lock()
 
-    def post(self, session: str, resources: Resources, container: str, name: str) -> Place | None:
+    def post(self, session: str, resources: Resources, container: str, name: str) -> RecordAddress | None:
         """Have the variable of that name posted, which need not be there yet; None: that cannot be done."""
         key = id(resources), container, name
         with self._lock:
@@ -148,16 +148,18 @@ class Posts:
                 if found is None:
                     return None
                 words, at = found
-                place = Place(at.pid, at.fd, at.number, at.offset, secrets.randbits(62) | 1)
-                owned = self._posts[key] = _Owned(Post(words, place), resources, found, set())
+                place = RecordAddress(at.pid, at.fd, at.number, at.offset, secrets.randbits(62) | 1)
+                owned = self._posts[key] = _Owned(PublishedVariable(words, place), resources, found, set())
                 resources.post(container, name, owned.post)
             owned.sessions.add(session)
             return owned.post.place
 
-    def open(self, session: str, resources: Resources, container: str, names: Sequence[str]) -> list[Place] | None:
+    def open(
+        self, session: str, resources: Resources, container: str, names: Sequence[str]
+    ) -> list[RecordAddress] | None:
         """Open variables of a container that have values, for others to change; None: not all of them can be."""
-        settle()
-        if not can_open():
+        release_stuck()
+        if not can_share():
             return None
         places = []
         for name in names:
@@ -173,14 +175,14 @@ class Posts:
 
     def open_accumulator(
         self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
-    ) -> Place | None:
+    ) -> RecordAddress | None:
         """Open the accumulator of that name, which is made if there is none, for others to add to; None: that cannot be done.
 
         Raises:
             InvalidArgumentError: the name is another resource's, or the accumulator is of another kind.
         """
-        settle()
-        if self.bell is None or not can_open():
+        release_stuck()
+        if self.bell is None or not can_share():
             return None
         found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
         found.kind.check_same(kind, name)
@@ -256,28 +258,28 @@ class Posts:
 class _Owned:
     """A post, and whose it is."""
 
-    post: Post
+    post: PublishedVariable
     resources: Resources
     record: tuple[memoryview, Reference]
     sessions: set[str]
-    door: Door | None = None
-    last: OwnOpened | None = None
+    door: LockFile | None = None
+    last: OwnSharedVariable | None = None
 
     @property
     def is_stuck(self) -> bool:
         """Whether somebody who was stopped may still write where the record said."""
         return self.last is not None and self.last.is_stuck
 
-    def opened(self, what: str, value: Array) -> OwnOpened | None:
+    def opened(self, what: str, value: Array) -> OwnSharedVariable | None:
         """The variable, or state of an accumulator, opened with this value; None: it cannot be."""
         place = self.post.place
         if self.is_stuck:
             return None
         try:
             if self.door is None:
-                self.door = Door(*place[:3])
-            opened = OwnOpened(place, self.record[0], self.door, value, f"{what} of this task")
-        except (MemoryError, Unreadable):
+                self.door = LockFile(*place[:3])
+            opened = OwnSharedVariable(place, self.record[0], self.door, value, f"{what} of this task")
+        except (MemoryError, MappingError):
             return None
         self.post.show(opened.first, opened.spare)
         if not self.record[0][VERSION]:
@@ -287,4 +289,4 @@ class _Owned:
         return opened
 
 
-__all__ = ["Post", "Posts"]
+__all__ = ["PublishedVariable", "VariablePublisher"]

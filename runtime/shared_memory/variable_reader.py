@@ -27,10 +27,10 @@ from .record_layout import (
     TYPES,
     VERSION,
     WHERE,
-    Place,
+    RecordAddress,
     words_of,
 )
-from .segment import Borrower, Reference, Unreadable
+from .segment import Mapper, MappingError, Reference
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ NAPS: Final = 20
 NAP_S: Final = 50e-6
 
 
-class Owner:
+class ProcessHandle:
     """A process whose variables are read: whether it is still there."""
 
     def __init__(self, pid: int) -> None:
@@ -50,7 +50,7 @@ class Owner:
             try:
                 self._fd = os.pidfd_open(pid)
             except OSError as e:
-                raise Unreadable(f"process {pid}: {e.strerror}") from None
+                raise MappingError(f"process {pid}: {e.strerror}") from None
 
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
@@ -65,7 +65,7 @@ class Owner:
             os.close(self._fd)
 
 
-class Snapshots:
+class SeqlockReader:
     """Reads a value that others change: a copy that is whole, and the same array again as long as it has not changed."""
 
     def __init__(self, words: memoryview) -> None:
@@ -108,7 +108,7 @@ class Snapshots:
         self._last = None
 
 
-class _Look(NamedTuple):
+class _Layout(NamedTuple):
     """What a record said: its version, and the value as it lies there, in both places."""
 
     version: int
@@ -116,7 +116,7 @@ class _Look(NamedTuple):
     is_opened: bool
 
 
-class Lookout(Snapshots):
+class VariableReader(SeqlockReader):
     """Reads one post of another process, or of this one.
 
     Args:
@@ -127,16 +127,16 @@ class Lookout(Snapshots):
         Unreadable: this process cannot or should not read what is there.
     """
 
-    def __init__(self, place: Place, dtype: np.dtype[Any], borrower: Borrower) -> None:
+    def __init__(self, place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> None:
         self.place = place
         self.owner = _owner(place.pid)  # before the memory, which then is this process's, and no later one's
         memory = borrower.map(Reference(place.pid, place.fd, place.segment, 0, place.offset))
         if place.offset < PAGE or place.offset % 8 or place.offset + RECORD_BYTES > len(memory):
-            raise Unreadable("a post beyond its segment")
+            raise MappingError("a post beyond its segment")
         super().__init__(words_of(memory, place.offset))
         self._dtype = dtype
         self._borrower = borrower
-        self._look: _Look | None = None
+        self._look: _Layout | None = None
 
     @property
     def words(self) -> memoryview:
@@ -153,7 +153,7 @@ class Lookout(Snapshots):
         look = self._seen()
         return look.places if look is not None and look.is_opened else None
 
-    def _seen(self) -> _Look | None:
+    def _seen(self) -> _Layout | None:
         words, look = self._words, self._look
         version = words[VERSION]
         if version == 0 or words[NUMBER] != self.place.number:
@@ -163,8 +163,8 @@ class Lookout(Snapshots):
             if words[VERSION] != version:
                 return None
             try:
-                look = _Look(version, self._found(described, spare), spare > 0)
-            except Unreadable:
+                look = _Layout(version, self._found(described, spare), spare > 0)
+            except MappingError:
                 return None
             self._look = look
         return look
@@ -173,13 +173,13 @@ class Lookout(Snapshots):
         """The value as it lies there; nothing that a record says is believed."""
         fd, segment, offset, size, code, rank, *dims = described
         if code >= len(TYPES) or TYPES[code].np != self._dtype or rank > MOST_DIMS:
-            raise Unreadable("a value of another type")
+            raise MappingError("a value of another type")
         shape = tuple(dims[:rank])
         memory = self._borrower.map(Reference(self.owner.pid, fd, segment, 0, offset))
         if size > MOST_BYTES or math.prod(shape) * self._dtype.itemsize != size:
-            raise Unreadable("a value whose size is not that of its shape")
+            raise MappingError("a value whose size is not that of its shape")
         if offset < PAGE or offset + spare + size > len(memory) or 0 < spare < size or spare % 8:
-            raise Unreadable("a value beyond its segment")
+            raise MappingError("a value beyond its segment")
         first = np.ndarray(shape, self._dtype, memory, offset)
         return first, np.ndarray(shape, self._dtype, memory, offset + spare) if spare else first
 
@@ -190,9 +190,9 @@ class Lookout(Snapshots):
 
 
 class Readable(Protocol):
-    """What `Lookouts` reads: a variable's value, or its place."""
+    """What `VariableReaders` reads: a variable's value, or its place."""
 
-    owner: Owner
+    owner: ProcessHandle
 
     def read(self) -> Any:
         """It, or None."""
@@ -201,7 +201,7 @@ class Readable(Protocol):
         """Its owner has gone."""
 
 
-class Lookouts:
+class VariableReaders:
     """Several posts, read together: what a program reads before it begins.
 
     >>> values = Lookouts([lookout])()
@@ -225,27 +225,29 @@ class Lookouts:
         return values
 
 
-_owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()
-_lookouts: weakref.WeakValueDictionary[tuple[Place, np.dtype[Any]], Lookout] = weakref.WeakValueDictionary()
+_owners: weakref.WeakValueDictionary[int, ProcessHandle] = weakref.WeakValueDictionary()
+_readers: weakref.WeakValueDictionary[tuple[RecordAddress, np.dtype[Any]], VariableReader] = (
+    weakref.WeakValueDictionary()
+)
 _opening = threading.Lock()
 
 
-def _owner(pid: int) -> Owner:
+def _owner(pid: int) -> ProcessHandle:
     """One for each process, as long as somebody reads there; another one where that has ended."""
     found = _owners.get(pid)
     if found is None or not found.is_alive():
-        found = _owners[pid] = Owner(pid)
+        found = _owners[pid] = ProcessHandle(pid)
     return found
 
 
-def lookout(place: Place, dtype: np.dtype[Any], borrower: Borrower) -> Lookout:
-    """What reads a post: the same for all programs of this process. Unreadable: as `Lookout`."""
+def reader_of(place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> VariableReader:
+    """What reads a post: the same for all programs of this process. Unreadable: as `VariableReader`."""
     with _opening:
         key = place, dtype
-        found = _lookouts.get(key)
+        found = _readers.get(key)
         if found is None:
-            found = _lookouts[key] = Lookout(place, dtype, borrower)
+            found = _readers[key] = VariableReader(place, dtype, borrower)
         return found
 
 
-__all__ = ["Lookout", "Lookouts", "Owner", "Readable", "Snapshots", "lookout"]
+__all__ = ["VariableReader", "VariableReaders", "ProcessHandle", "Readable", "SeqlockReader", "reader_of"]

@@ -1,14 +1,14 @@
 """Who may talk to a server, and why somebody may not. Events in, answers out: the sockets are the transport's.
 
 Theory of operation. A server with keys asks everybody for a proof (CurveZMQ) before it reads a byte of a message. ZeroMQ checks the
-proof, and asks the server's `Gate` whether it knows the key (the ZAP protocol, RFC 27). Whoever cannot prove a key that is allowed
+proof, and asks the server's `AccessControl` whether it knows the key (the ZAP protocol, RFC 27). Whoever cannot prove a key that is allowed
 gets no answer at all. From then on each message of that connection carries the key, so the gate can end the connections of a key that
 is taken back.
 
 Everything else that makes talking cheaper, shared memory and lanes, is offered inside such a connection only, so it needs no door of
 its own.
 
-What an outsider can do is knock. The gate says so in the log, but not more often than `TELL_EVERY_S` for each host.
+What an outsider can do is knock. The gate says so in the log, but not more often than `LOG_EVERY_S` for each host.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .keys import Keys
 
 logger = logging.getLogger(__name__)
 
-TELL_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 LOOK_EVERY_S = 1.0  # how soon a key that was allowed or revoked is noticed
-MOST_KNOCKERS = 256  # hosts of which the gate remembers when it told of them last
-MOST_OPENING = 4_096  # connections whose other end is remembered until they have proved a key
+MAX_REFUSED_HOSTS = 256  # hosts of which the gate remembers when it told of them last
+MAX_HANDSHAKES = 4_096  # connections whose other end is remembered until they have proved a key
 UNKNOWN_HOST = "a host that has hung up"
-MOST_GUESTS = 16_384  # as many as a socket can have; one that is forgotten is asked for its key again
+MAX_ADMITTED = 16_384  # as many as a socket can have; one that is forgotten is asked for its key again
 
 _ZAP_VERSION = b"1.0"
 _LATER = (
@@ -45,13 +45,13 @@ _GREETING_BYTES = 64
 
 
 @dataclass(slots=True)
-class _Knocker:
+class _RefusedHost:
     told_at: float
     untold: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Guest:
+class _AdmittedPeer:
     """A connection that was let in: by which key, and where it is, so that it can be ended."""
 
     key: str
@@ -59,7 +59,7 @@ class _Guest:
     end: object
 
 
-class Gate:
+class AccessControl:
     """The gate of one server. One thread asks who comes in (`answer`, `happened`, `look`, `expel`), another whose messages it may read.
 
     Args:
@@ -79,8 +79,8 @@ class Gate:
         self._changed = False  # since the last `expel`
         self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of who connects
         self._failed = ""  # why the connection fails that will be reported closed next
-        self._knockers: OrderedDict[tuple[str, bool], _Knocker] = OrderedDict()
-        self._guests: OrderedDict[bytes, _Guest] = OrderedDict()
+        self._knockers: OrderedDict[tuple[str, bool], _RefusedHost] = OrderedDict()
+        self._guests: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
         self._lock = threading.Lock()  # around changes of the guests
 
     def knows(self, peer: bytes) -> bool:
@@ -89,11 +89,11 @@ class Gate:
 
     def enter(self, peer: bytes, key: str, descriptor: int) -> bool:
         """The first message of a connection has come, under a key; whether it may be read."""
-        guest = _Guest(key, descriptor, peer_of(descriptor))
+        guest = _AdmittedPeer(key, descriptor, peer_of(descriptor))
         with self._lock:
             if key in self._allowed:
                 self._guests[peer] = guest
-                if len(self._guests) > MOST_GUESTS:
+                if len(self._guests) > MAX_ADMITTED:
                     self._guests.popitem(last=False)
                 return True
         _end_connection(guest.descriptor, guest.end)
@@ -162,7 +162,7 @@ class Gate:
         """What ZeroMQ's monitor of the server's socket says: the event's name and its number, mostly a descriptor."""
         if event == "ACCEPTED":
             self._opening[value] = _host_of(value)
-            if len(self._opening) > MOST_OPENING:
+            if len(self._opening) > MAX_HANDSHAKES:
                 self._opening.popitem(last=False)
         elif event == "HANDSHAKE_FAILED_PROTOCOL":
             self._failed = "it has no key, or expects another key of this server"
@@ -179,14 +179,14 @@ class Gate:
         self.refused += 1
         now = self._clock()
         knocker = self._knockers.pop((host, has_key), None)
-        if knocker is None or now - knocker.told_at >= TELL_EVERY_S:
+        if knocker is None or now - knocker.told_at >= LOG_EVERY_S:
             more = f" (and {knocker.untold} times before)" if knocker is not None and knocker.untold else ""
             logger.warning("%s: refused a connection from %s: %s%s", self._address, host, why, more)
-            knocker = _Knocker(now)
+            knocker = _RefusedHost(now)
         else:
             knocker.untold += 1
         self._knockers[host, has_key] = knocker
-        if len(self._knockers) > MOST_KNOCKERS:
+        if len(self._knockers) > MAX_REFUSED_HOSTS:
             self._knockers.popitem(last=False)
 
 

@@ -14,16 +14,16 @@ from collections import deque
 import zmq
 
 from ..shared_memory.pool import borrow
-from ..wire.chunking import Inbox, Outbox, is_large, is_part
+from ..wire.chunking import ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.codec import decode, encode
-from ..wire.messages import Frame, Message, UnreadableError, WireError
+from ..wire.messages import Frame, Message, UnmappedTensorError, WireError
 from ..wire.reassembly import most_bytes
 from .access_control import why_silent
-from .connection_upgrade import UNREADABLE, Sharing, first_words
+from .connection_upgrade import STOP_LENDING, MemoryNegotiation, first_hello
 from .fault_injection import link_faults
 from .keys import Keys
-from .stream import Lane
-from .stream_listener import connect, connect_stream
+from .stream import Stream
+from .stream_listener import connect_tcp, connect_unix
 from .zmq_sockets import (
     HIGH_WATER,
     LINGER_MS,
@@ -38,12 +38,12 @@ from .zmq_sockets import (
     shared_context,
 )
 
-__all__ = ["Connection", "SEND_TIMEOUT_S", "Watch"]
+__all__ = ["Connection", "SEND_TIMEOUT_S", "ConnectionPoller"]
 
 SEND_ON_MS = 1.0  # so often is seen whether more of a large message can be sent
 
 
-class Watch:
+class ConnectionPoller:
     """Waits for several connections, and collects what comes.
 
     Attributes:
@@ -131,27 +131,31 @@ class Connection:
     """
 
     def __init__(
-        self, address: str, watch: Watch | None = None, keys: Keys | None = None, patience_s: float | None = None
+        self,
+        address: str,
+        watch: ConnectionPoller | None = None,
+        keys: Keys | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self.address = address
         self.closed = False
         self._keys = keys
-        self._watch = watch or Watch()
+        self._watch = watch or ConnectionPoller()
         self._socket, self._link = dial(shared_context(), address, keys, patience_s)
         self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
         open_connections.add(self)
         self._fd = descriptor(self._socket)
         self._watch.add(self._fd, self)
         self._watch.unsettled.add(self)
-        self._lane: Lane | None = None
-        self.outbox: Outbox | None = None
-        self._inbox: Inbox | None = None
-        self._sharing = Sharing()
+        self._lane: Stream | None = None
+        self.outbox: ChunkedSender | None = None
+        self._inbox: Reassembler | None = None
+        self._sharing = MemoryNegotiation()
         self._faults = link_faults()
         self._greet()
 
     def _greet(self) -> None:
-        hello = first_words(self._sharing, _SERVER, self._keys)
+        hello = first_hello(self._sharing, _SERVER, self._keys)
         if hello is not None:
             self._send(encode(hello))
 
@@ -192,7 +196,7 @@ class Connection:
             if not is_large(frames):
                 self._give(frames, 0)
                 return
-            self.outbox = Outbox(_nothing)
+            self.outbox = ChunkedSender(_nothing)
             self._watch.sending.add(self)
         elif len(self.outbox) >= HIGH_WATER:
             raise TimeoutError(self._takes_nothing())
@@ -263,7 +267,7 @@ class Connection:
         try:
             while True:
                 frames = receive_frames(self._socket, zmq.NOBLOCK)
-                if is_part(frames[0]):
+                if is_chunk(frames[0]):
                     self._take_part(frames)
                 else:
                     self._handle(frames)
@@ -296,7 +300,7 @@ class Connection:
         self._use_lane(lane, 0, seconds)
         return True
 
-    def _use_lane(self, lane: Lane, flushes: int, seconds: float | None) -> None:
+    def _use_lane(self, lane: Stream, flushes: int, seconds: float | None) -> None:
         """Write what waits there, if so asked; then take what has come, or comes within so many seconds; None: nothing."""
         try:
             if flushes and not lane.flush():
@@ -319,7 +323,7 @@ class Connection:
     def _take_part(self, frames: list[Frame]) -> None:
         """Deal with a piece of a large message, or with a sign that pieces arrive."""
         if self._inbox is None:
-            self._inbox = Inbox(MAX_FRAMES, most_bytes())
+            self._inbox = Reassembler(MAX_FRAMES, most_bytes())
         whole = self._inbox.take(frames)
         if whole is not None:
             self._handle(whole)
@@ -329,8 +333,8 @@ class Connection:
             return
         try:
             message = decode(frames, borrow)
-        except UnreadableError as error:
-            self.send(UNREADABLE)
+        except UnmappedTensorError as error:
+            self.send(STOP_LENDING)
             self._watch.arrived.append((self, error))
             return
         except WireError as error:
@@ -346,12 +350,12 @@ class Connection:
             self._watch.poller.modify(self._lane.fd, self._lane.events())
         lane = None
         if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
-            lane = connect(said[1], said[2], MAX_FRAMES, most_bytes())
+            lane = connect_unix(said[1], said[2], MAX_FRAMES, most_bytes())
             if lane is not None:
                 answer.fields["lane"] = ["taken", said[2]]
         if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
             host = dialled_host(self.address)
-            lane = connect_stream(host, said[1], said[2], MAX_FRAMES, most_bytes())
+            lane = connect_tcp(host, said[1], said[2], MAX_FRAMES, most_bytes())
             if lane is not None:
                 answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
                 answer.fields["lane"] = ["taken", said[2]]
@@ -362,7 +366,7 @@ class Connection:
             lane.holds = True
             self._watch.add(lane.fd, self, lane.events())
 
-    def _wait_for_room(self, lane: Lane) -> None:
+    def _wait_for_room(self, lane: Stream) -> None:
         """What the lane has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
         self._watch.poller.modify(lane.fd, lane.events())
         if lane.waiting() < HIGH_WATER:

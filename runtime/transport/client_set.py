@@ -8,11 +8,11 @@ import socket
 import time
 from collections.abc import Callable, Hashable
 
-from ..wire.codec import Form
+from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message, WireError
 from ..wire.reassembly import TooLargeError
 from .access_control import why_silent
-from .client import Connection, Watch
+from .client import Connection, ConnectionPoller
 from .keys import Keys
 
 
@@ -40,8 +40,8 @@ class Connections:
         self._connections: dict[str, Connection] = {}
         self.name = secrets.randbits(62) | 1
         self.told: dict[str, tuple[int, int]] = {}
-        self.forms: dict[Hashable, Form] = {}
-        self._watch = Watch()
+        self.forms: dict[Hashable, HeaderTemplate] = {}
+        self._watch = ConnectionPoller()
         self._wake: socket.socket | None = None
         self._woken: socket.socket | None = None
 

@@ -25,7 +25,7 @@ from .keys import Keys
 
 MOST_PEERS = 4_096  # whoever reconnects has a new name: the latest are remembered
 
-UNREADABLE = Message("hello", {"memory": None, "readable": False})
+STOP_LENDING = Message("hello", {"memory": None, "readable": False})
 """What to say to a peer that lent us what we cannot read."""
 
 
@@ -38,7 +38,7 @@ class _Peer:
     told: bool = False
 
 
-class Sharing:
+class MemoryNegotiation:
     """What is known about the peers of one socket, or of several."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def _lender(pool: Pool, pid: int) -> Lend:
     return lend
 
 
-def first_words(sharing: Sharing, peer: bytes, keys: Keys | None) -> Message | None:
+def first_hello(sharing: MemoryNegotiation, peer: bytes, keys: Keys | None) -> Message | None:
     """What to say first on a connection that we made: where our memory is, and whether a lane over TCP is welcome."""
     hello = sharing.hello(peer)
     if keys is None:

@@ -45,24 +45,24 @@ from ...graph.core.settings import setting
 from ..logs import Throttle
 from ..shared_memory.pool import borrow
 from ..wire.codec import decode, encode
-from ..wire.messages import BORROW_BYTES, Frame, Message, UnfitError, UnreadableError, WireError
+from ..wire.messages import BORROW_BYTES, Frame, InconsistentMessageError, Message, UnmappedTensorError, WireError
 from ..wire.reassembly import TooLargeError
-from .access_control import Gate
+from .access_control import AccessControl
 from .address import all_loopback, resolve, split_address
-from .connection_upgrade import UNREADABLE, Sharing
-from .event_loop import IoThread
+from .connection_upgrade import STOP_LENDING, MemoryNegotiation
+from .event_loop import EventLoop
 from .fault_injection import break_connections, link_faults
-from .file_descriptors import Reserve
+from .file_descriptors import DescriptorReserve
 from .keys import Keys
-from .server_streams import Lanes
-from .zmq_router import Counters, Router, address_of, dialled_name, is_dialled, name_of
+from .server_streams import ServerStreams
+from .zmq_router import Counters, ZmqRouter, address_of, dialled_name, is_dialled, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS
 
 SETTING = "DOVETAIL_SEND_QUEUE_MB"
 MOST_IDLE = 4_096  # peers of whom is remembered how much was sent to them
 
 
-class Backlog:
+class SendQueueBytes:
     """What waits for the peers of one endpoint. Any thread may use it.
 
     Args:
@@ -185,7 +185,7 @@ class Endpoint:
     ) -> None:
         host, port = split_address(address)
         ip = _bindable(address, host, insecure or keys is not None)
-        self._gate = None if keys is None else Gate(keys, address)
+        self._gate = None if keys is None else AccessControl(keys, address)
         self.counters = Counters()
         self._faults = link_faults()
         self._on_message = on_message
@@ -194,21 +194,21 @@ class Endpoint:
         _endpoints.add(self)
         self._next_look = 0.0
         self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
-        self._waiting_bytes = Backlog(int(setting("DOVETAIL_SEND_QUEUE_MB")) << 20)
+        self._waiting_bytes = SendQueueBytes(int(setting("DOVETAIL_SEND_QUEUE_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._throttle = Throttle()
         self._is_listening = True
-        self._reserve = Reserve()
+        self._reserve = DescriptorReserve()
         self._reserve.look()
-        self._sharing = Sharing()
+        self._sharing = MemoryNegotiation()
         self._queued: dict[
             bytes, int
         ] = {}  # messages for a peer that are in the queue: later ones must not overtake them
         self._queued_lock = threading.Lock()
-        self._io = IoThread()
+        self._io = EventLoop()
         take = self._open if self._faults is None else self._handle
         try:
-            self._router = Router(
+            self._router = ZmqRouter(
                 address, ip, port, io=self._io, keys=keys, gate=self._gate, counters=self.counters, sharing=self._sharing,
                 take=take, refuse=self._refuse, is_ignored=self._is_ignored,
                 emptied=lambda peer: self._lanes.go_on(peer), expel=self._expel,
@@ -216,7 +216,7 @@ class Endpoint:
         except OSError:
             self._io.close()
             raise
-        self._lanes = Lanes(
+        self._lanes = ServerStreams(
             self._io, self._router, ip=ip, keys=keys, counters=self.counters, sharing=self._sharing, post=self._post,
             take=take, refuse=self._refuse,
         )  # fmt: skip
@@ -417,8 +417,8 @@ class Endpoint:
         try:
             message = decode(frames, borrow)
         except WireError as error:
-            if isinstance(error, UnreadableError):
-                self._post(peer, encode(UNREADABLE))
+            if isinstance(error, UnmappedTensorError):
+                self._post(peer, encode(STOP_LENDING))
             self._refuse(peer, error)
             return
         except (MemoryError, OSError) as error:
@@ -433,7 +433,7 @@ class Endpoint:
             self._faults.arrived(message.kind)
         try:
             self._on_message(peer, message)
-        except UnfitError as error:
+        except InconsistentMessageError as error:
             self._refuse(peer, error)
         except Exception as error:
             if (more := self._throttle.more(time.monotonic())) is not None:

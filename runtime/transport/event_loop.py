@@ -24,7 +24,7 @@ from .zmq_sockets import new_poller
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25  # how often `tick` is called, about
-WATCH_S = 150e-6
+BUSY_POLL_S = 150e-6
 """So long the I/O thread looks out for an answer that is expected at once before it sleeps: about what another task takes to do a small
 stretch and to send. To sleep and to be woken costs the two ends 30 µs together, and more where a virtual processor has to be started."""
 MOST_FAILURES = 100  # turns that fail one after the other, before the process ends
@@ -32,7 +32,7 @@ EXIT_STATUS = 70  # of a process whose I/O thread cannot go on: EX_SOFTWARE
 CROWDED_S = 15e-6  # the processor was another's for so long when it was offered: others need it, so it is time to sleep
 
 
-class Sockets(Protocol):
+class PolledSockets(Protocol):
     """Whose descriptors do not say everything, so that they are asked in each turn, too."""
 
     def settle(self) -> None:
@@ -44,7 +44,7 @@ class Sockets(Protocol):
         ...
 
 
-class IoThread:
+class EventLoop:
     """A thread that waits for descriptors.
 
     An exception in what is called on it is logged, and the thread goes on: whatever one peer does, the others are heard. If every turn
@@ -73,7 +73,9 @@ class IoThread:
         self._wake_out.setblocking(False)
         self.watch(self._wake_in.fileno(), self._drain_wakes)
 
-    def start(self, name: str, sockets: Sockets, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
+    def start(
+        self, name: str, sockets: PolledSockets, tick: Callable[[], None] | None, end: Callable[[], None]
+    ) -> None:
         """Begin to wait.
 
         Args:
@@ -159,7 +161,7 @@ class IoThread:
         except Exception:
             logger.exception("%s: a call on the I/O thread failed", self.name)
 
-    def _run(self, sockets: Sockets, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
+    def _run(self, sockets: PolledSockets, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
         self._ident = get_ident()
         try:
             failures = 0
@@ -185,7 +187,7 @@ class IoThread:
         self.guard(end)
         self._shut()
 
-    def _take_turns(self, sockets: Sockets, tick: Callable[[], None] | None) -> None:
+    def _take_turns(self, sockets: PolledSockets, tick: Callable[[], None] | None) -> None:
         """Attend to what happens, until the thread is to end."""
         attends = self._attend
         next_tick = time.monotonic() + TICK_S
@@ -211,7 +213,7 @@ class IoThread:
         self._expects = False
         poll, clock, offer = self._poller.poll, time.perf_counter, os.sched_yield
         now = clock()
-        end = now + WATCH_S
+        end = now + BUSY_POLL_S
         while now < end:
             events = poll(0)
             if events:
@@ -234,4 +236,4 @@ class IoThread:
         self._wake_out.close()
 
 
-__all__ = ["CROWDED_S", "TICK_S", "WATCH_S", "IoThread", "Sockets"]
+__all__ = ["CROWDED_S", "TICK_S", "BUSY_POLL_S", "EventLoop", "PolledSockets"]

@@ -15,7 +15,7 @@ RESERVE = 32
 """So many are kept back; fewer where the process may have only a few hundred. Twice as many are free before peers are accepted again."""
 
 
-class Reserve:
+class DescriptorReserve:
     """Descriptors of this process that are kept back. Used by one thread.
 
     Attributes:
@@ -73,4 +73,4 @@ def _let_go(descriptors: list[int]) -> None:
         os.close(fd)
 
 
-__all__ = ["RESERVE", "Reserve"]
+__all__ = ["RESERVE", "DescriptorReserve"]

@@ -13,16 +13,16 @@ from typing import Any
 from ..wire.codec import encode
 from ..wire.messages import Frame, Message, WireError
 from ..wire.reassembly import most_bytes
-from .connection_upgrade import Sharing, first_words
-from .event_loop import IoThread
+from .connection_upgrade import MemoryNegotiation, first_hello
+from .event_loop import EventLoop
 from .keys import Keys
-from .stream import Lane
-from .stream_listener import Landing, StreamLanding, connect, connect_stream
-from .zmq_router import MAX_BACKLOG, Counters, Router, address_of, is_dialled
+from .stream import Stream
+from .stream_listener import TcpListener, UnixListener, connect_tcp, connect_unix
+from .zmq_router import MAX_BACKLOG, Counters, ZmqRouter, address_of, is_dialled
 from .zmq_sockets import MAX_FRAMES, dialled_host
 
 
-class Lanes:
+class ServerStreams:
     """The lanes of an endpoint.
 
     Args:
@@ -39,13 +39,13 @@ class Lanes:
 
     def __init__(
         self,
-        io: IoThread,
-        router: Router,
+        io: EventLoop,
+        router: ZmqRouter,
         *,
         ip: str,
         keys: Keys | None,
         counters: Counters,
-        sharing: Sharing,
+        sharing: MemoryNegotiation,
         post: Callable[[bytes, list[Frame]], None],
         take: Callable[[bytes, list[Frame]], None],
         refuse: Callable[[bytes, WireError], None],
@@ -59,10 +59,10 @@ class Lanes:
         self._take = take
         self._refuse = refuse
         self._limits = MAX_FRAMES, most_bytes()
-        self._landing = Landing(*self._limits)
-        self._streams = StreamLanding(ip, *self._limits) if keys is None else None
-        self.by_peer: dict[bytes, Lane] = {}
-        self._coming: dict[bytes, tuple[Lane, list[str]]] = {}  # those to be written to when the last words have left
+        self._landing = UnixListener(*self._limits)
+        self._streams = TcpListener(ip, *self._limits) if keys is None else None
+        self.by_peer: dict[bytes, Stream] = {}
+        self._coming: dict[bytes, tuple[Stream, list[str]]] = {}  # those to be written to when the last words have left
 
     # --- going over ------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Lanes:
             if lane is not None:
                 self._change_over(peer, lane, ["open"])
         elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and not self._has(peer):
-            lane = connect(said[1], said[2], *self._limits)
+            lane = connect_unix(said[1], said[2], *self._limits)
             if lane is not None:
                 self._change_over(peer, lane, ["taken", said[2]])
                 return
@@ -102,7 +102,7 @@ class Lanes:
     def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
         """Connect a lane over TCP. In a thread of its own."""
         host = dialled_host(address_of(peer))
-        lane = connect_stream(host, port, token, *self._limits)
+        lane = connect_tcp(host, port, token, *self._limits)
         if lane is None:
             return
 
@@ -118,7 +118,7 @@ class Lanes:
     def _has(self, peer: bytes) -> bool:
         return peer in self.by_peer or peer in self._coming
 
-    def _change_over(self, peer: bytes, lane: Lane, words: list[str]) -> None:
+    def _change_over(self, peer: bytes, lane: Stream, words: list[str]) -> None:
         """Say the last words on ZeroMQ's connection, and go over to the lane, as soon as what waits there has left."""
         lane.is_open = words == ["open"]
         self._io.watch(lane.fd, lambda event: self._attend(peer, lane, event), lane.events())
@@ -138,7 +138,7 @@ class Lanes:
 
     # --- using them ------------------------------------------------------------------------------------------------
 
-    def write(self, peer: bytes, lane: Lane, frames: list[Frame]) -> bool:
+    def write(self, peer: bytes, lane: Stream, frames: list[Frame]) -> bool:
         """Whether the lane has taken the message (or has had to drop it). Any thread may call this."""
         try:
             waiting = lane.send(frames, MAX_BACKLOG)
@@ -152,11 +152,11 @@ class Lanes:
         self._counters.sent += 1
         return True
 
-    def _await(self, peer: bytes, lane: Lane) -> None:
+    def _await(self, peer: bytes, lane: Stream) -> None:
         if self.by_peer.get(peer) is lane:
             self._io.watch_for(lane.fd, lane.events())
 
-    def _attend(self, peer: bytes, lane: Lane, event: int) -> None:
+    def _attend(self, peer: bytes, lane: Stream, event: int) -> None:
         """Something has happened on a lane."""
         try:
             if event & select.POLLOUT and not lane.flush():
@@ -176,7 +176,7 @@ class Lanes:
 
     # --- going back ------------------------------------------------------------------------------------------------
 
-    def _leave(self, peer: bytes, lane: Lane) -> None:
+    def _leave(self, peer: bytes, lane: Stream) -> None:
         """Go back to ZeroMQ's connection: the lane has ended."""
         if self.by_peer.get(peer) is lane:
             del self.by_peer[peer]
@@ -188,7 +188,7 @@ class Lanes:
         lane.close()
         self._sharing.forget(peer)
         if self._router.has_dialled(peer):
-            hello = first_words(self._sharing, peer, self._keys)
+            hello = first_hello(self._sharing, peer, self._keys)
             if hello is not None:
                 self._post(peer, encode(hello))
 
@@ -239,4 +239,4 @@ class Lanes:
             self._streams.close()
 
 
-__all__ = ["Lanes"]
+__all__ = ["ServerStreams"]

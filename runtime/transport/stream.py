@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..wire.messages import Frame, WireError
-from ..wire.reassembly import Reassembly, TooLargeError, first_bytes
+from ..wire.reassembly import PartialMessage, TooLargeError, first_bytes
 
 _CHUNK: Final = 1 << 16  # bytes read at once; a longer message gets memory of its own
 _ONE: Final = struct.Struct("<IQ")  # how most messages begin: they have one frame
@@ -53,7 +53,7 @@ _send_holding.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes
 _send_holding.restype = ctypes.c_ssize_t
 
 
-class Lane:
+class Stream:
     """One end of a stream. `send` may be called from any thread, the rest by its owner.
 
     Args:
@@ -96,7 +96,7 @@ class Lane:
         self.waiting_bytes = 0  # what is left of them
         self._taken = 0  # bytes that the kernel has taken
         self._part = b""  # the beginning of a message
-        self._message: Reassembly | None = None  # a long message that is arriving
+        self._message: PartialMessage | None = None  # a long message that is arriving
         self.refused: TooLargeError | None = None
 
     # --- sending ---------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Lane:
 
     def _begin(self, sizes: Sequence[int], data: memoryview) -> None:
         """A long message begins, of which `data` has come."""
-        self._message = message = Reassembly(sizes, self._most_bytes)
+        self._message = message = PartialMessage(sizes, self._most_bytes)
         message.put(data)
         self.refused = self.refused or message.refusal()
         if self._is_tcp and message.left >= 2 * _PIECE:
@@ -274,7 +274,7 @@ class Lane:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
         self._gathers = least > 1
 
-    def _fill(self, flags: int, message: Reassembly) -> list[list[Frame]]:
+    def _fill(self, flags: int, message: PartialMessage) -> list[list[Frame]]:
         """Read more of a long message. With `flags` that wait, the first piece is waited for."""
         read = 0
         while message.left and read < _MOST_READ:

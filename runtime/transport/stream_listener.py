@@ -45,14 +45,14 @@ import time
 from collections import OrderedDict
 from typing import Any, Final
 
-from .stream import Lane
+from .stream import Stream
 
-__all__ = ["Arrivals"]
+__all__ = ["AcceptBacklog"]
 
 _MOST: Final = 256  # that wait at a time; of more, those are closed that came first
 
 
-class Arrivals:
+class AcceptBacklog:
     """The sockets, by the token that was said on each. Used by one thread at a time.
 
     >>> arrivals, (ours, theirs) = Arrivals(), socket.socketpair()
@@ -110,7 +110,7 @@ _NAME: Final = re.compile(r"dovetail-[0-9a-f]{32}")
 _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
-class Landing:
+class UnixListener:
     """Where the lanes of a server's peers come in. Used by one thread.
 
     Args:
@@ -122,7 +122,7 @@ class Landing:
         self._listener: socket.socket | None = None
         self._name = ""
         self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived = Arrivals()
+        self._arrived = AcceptBacklog()
 
     def offer(self, peer: bytes) -> list[str] | None:
         """What to say to a peer that can read our memory; None: nothing, where there are no such sockets or it was told before."""
@@ -144,7 +144,7 @@ class Landing:
             self._offers.popitem(last=False)
         return ["at", self._name, token]
 
-    def accept(self, peer: bytes, token: Any) -> Lane | None:
+    def accept(self, peer: bytes, token: Any) -> Stream | None:
         """The lane of a peer that says it has connected; None if it has not."""
         if not token or self._offers.get(peer) != token:
             return None
@@ -160,7 +160,7 @@ class Landing:
                 continue
             self._arrived.put(said, sock)
         found = self._arrived.take(token)
-        return Lane(found, *self._limits) if found is not None else None
+        return Stream(found, *self._limits) if found is not None else None
 
     def tidy(self) -> None:
         """Close what has connected and hung up again."""
@@ -174,7 +174,7 @@ class Landing:
             self._listener = None
 
 
-def connect(name: Any, token: Any, most_frames: int, most_bytes: int) -> Lane | None:
+def connect_unix(name: Any, token: Any, most_frames: int, most_bytes: int) -> Stream | None:
     """The lane to where a server says that it takes one; None if that cannot be, or is another user's."""
     if type(name) is not str or type(token) is not str or not _NAME.fullmatch(name):
         return None
@@ -187,7 +187,7 @@ def connect(name: Any, token: Any, most_frames: int, most_bytes: int) -> Lane | 
     except (OSError, ValueError):
         sock.close()
         return None
-    return Lane(sock, most_frames, most_bytes)
+    return Stream(sock, most_frames, most_bytes)
 
 
 def _first_words(sock: socket.socket) -> str | None:
@@ -212,7 +212,7 @@ CONNECT_S: Final = 1.0  # for connecting, and for the first words of who has con
 _KNOWN: Final = b"\1"
 
 
-class StreamLanding:
+class TcpListener:
     """Where the lanes of a server's peers on other machines come in. A thread of its own takes their first words.
 
     Args:
@@ -228,7 +228,7 @@ class StreamLanding:
         self._limits = most_frames, most_bytes
         self._listener: socket.socket | None = None
         self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived = Arrivals()
+        self._arrived = AcceptBacklog()
         self._lock = threading.Lock()
         self._closed = False
         self.is_full = False
@@ -251,14 +251,14 @@ class StreamLanding:
                 self._offers.popitem(last=False)
         return ["tcp", str(self._listener.getsockname()[1]), token]
 
-    def accept(self, peer: bytes, token: Any) -> Lane | None:
+    def accept(self, peer: bytes, token: Any) -> Stream | None:
         """The lane of a peer that says it has connected; None if it has not."""
         with self._lock:
             if not token or self._offers.get(peer) != token:
                 return None
             self._offers[peer] = ""
             found = self._arrived.take(token)
-        return None if found is None else Lane(found, *self._limits)
+        return None if found is None else Stream(found, *self._limits)
 
     def tidy(self) -> None:
         """Close what has connected and hung up again."""
@@ -302,7 +302,7 @@ class StreamLanding:
             self._listener.close()
 
 
-def connect_stream(host: str, port: Any, token: Any, most_frames: int, most_bytes: int) -> Lane | None:
+def connect_tcp(host: str, port: Any, token: Any, most_frames: int, most_bytes: int) -> Stream | None:
     """The lane to where a server says that it takes one; None if that cannot be. Takes up to twice `CONNECT_S`."""
     if type(port) is not str or type(token) is not str or not port.isdecimal() or len(token) != 2 * _TOKEN_BYTES:
         return None
@@ -317,7 +317,7 @@ def connect_stream(host: str, port: Any, token: Any, most_frames: int, most_byte
         if sock is not None:
             sock.close()
         return None
-    return Lane(sock, most_frames, most_bytes)
+    return Stream(sock, most_frames, most_bytes)
 
 
 def prepare(sock: socket.socket) -> None:

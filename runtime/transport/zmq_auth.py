@@ -1,7 +1,7 @@
 """CurveZMQ: how ZeroMQ's sockets are told about keys. Part of the transport.
 
 A server's socket asks for proofs; ZeroMQ checks them, and asks over a socket of its own (ZAP) whether a key may come in. That question,
-and what ZeroMQ's monitor says about connections, come to the server's `Door`, a thread that has nothing else to do.
+and what ZeroMQ's monitor says about connections, come to the server's `ZapHandler`, a thread that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 import zmq
 from zmq.utils import z85
 
-from .access_control import LOOK_EVERY_S, Gate
+from .access_control import LOOK_EVERY_S, AccessControl
 from .keys import KeyPair, Keys
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def prove(sock: _Socket, keys: Keys, address: str) -> None:
     sock.set(zmq.HANDSHAKE_IVL, RETRY_MS)
 
 
-class Door:
+class ZapHandler:
     """The door of a server's socket: only who proves a key that the gate knows comes in.
 
     It must be made before the socket is bound, and closed before its context is ended.
@@ -69,7 +69,7 @@ class Door:
     """
 
     def __init__(
-        self, context: zmq.Context[_Socket], sock: _Socket, gate: Gate, leave: Callable[[list[bytes]], None]
+        self, context: zmq.Context[_Socket], sock: _Socket, gate: AccessControl, leave: Callable[[list[bytes]], None]
     ) -> None:
         self._gate = gate
         self._leave = leave

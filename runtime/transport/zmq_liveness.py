@@ -22,7 +22,7 @@ _EVENT: Final = struct.Struct("<HI")  # how the monitor's messages begin: event,
 _Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
-class Link:
+class ConnectionMonitor:
     """The one connection of a client's socket: what ZeroMQ's monitor of it says. Used by one thread at a time.
 
     It must be made before the socket connects, and closed before that is closed: ZeroMQ's thread, which all sockets of a context share,
@@ -56,4 +56,4 @@ class Link:
         self._monitor.close(linger=0)
 
 
-__all__ = ["GRACE_S", "Link"]
+__all__ = ["GRACE_S", "ConnectionMonitor"]

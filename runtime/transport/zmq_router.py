@@ -19,16 +19,16 @@ from functools import partial
 
 import zmq
 
-from ..wire.chunking import SIGN, SIGN_EVERY, Inbox, Outbox, is_large, is_part
+from ..wire.chunking import ACK_EVERY_S, PROGRESS_ACK, ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.codec import encode
 from ..wire.messages import Frame, WireError
 from ..wire.reassembly import most_bytes
-from .access_control import Gate
-from .connection_upgrade import Sharing, first_words
-from .event_loop import IoThread
+from .access_control import AccessControl
+from .connection_upgrade import MemoryNegotiation, first_hello
+from .event_loop import EventLoop
 from .keys import Keys
-from .zmq_auth import Door
-from .zmq_liveness import Link
+from .zmq_auth import ZapHandler
+from .zmq_liveness import ConnectionMonitor
 from .zmq_sockets import (
     LINGER_MS,
     MAX_FRAMES,
@@ -83,7 +83,7 @@ class Counters:
     dropped: int = 0  # messages to peers that took none for too long
 
 
-class Router:
+class ZmqRouter:
     """The ZeroMQ sockets of an endpoint.
 
     Args:
@@ -111,11 +111,11 @@ class Router:
         ip: str,
         port: int,
         *,
-        io: IoThread,
+        io: EventLoop,
         keys: Keys | None,
-        gate: Gate | None,
+        gate: AccessControl | None,
         counters: Counters,
-        sharing: Sharing,
+        sharing: MemoryNegotiation,
         take: Callable[[bytes, list[Frame]], None],
         refuse: Callable[[bytes, WireError], None],
         is_ignored: Callable[[bytes], bool],
@@ -130,7 +130,7 @@ class Router:
         self._refuse = refuse
         self._is_ignored = is_ignored
         self._emptied = emptied
-        self._door: Door | None = None
+        self._door: ZapHandler | None = None
         # A context of its own: ending it waits until the last replies have left, without waiting for other
         # sockets.
         self._context = new_context()
@@ -146,24 +146,24 @@ class Router:
         self.port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
         self._url = url_of(ip, self.port)
         self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
-        self._links: dict[bytes, Link] = {}  # whether their connections stand
+        self._links: dict[bytes, ConnectionMonitor] = {}  # whether their connections stand
         self._names: dict[Socket, bytes] = {}  # the same, the other way round
-        self._backlog: dict[bytes, Outbox] = {}  # what ZeroMQ was not given yet, by the peer's name
-        self.inboxes: dict[bytes, Inbox] = {}
+        self._backlog: dict[bytes, ChunkedSender] = {}  # what ZeroMQ was not given yet, by the peer's name
+        self.inboxes: dict[bytes, Reassembler] = {}
         self._unsettled: set[Socket] = (
             set()
         )  # ZeroMQ sockets that may have messages though their descriptors do not say so
         self._watch(self._router)
 
     def _bind(
-        self, address: str, ip: str, port: int, gate: Gate | None, expel: Callable[[list[bytes]], None]
+        self, address: str, ip: str, port: int, gate: AccessControl | None, expel: Callable[[list[bytes]], None]
     ) -> Socket:
         router = new_socket(self._context, zmq.ROUTER)
         router.set(zmq.IPV6, ":" in ip)
         # Without this ROUTER drops what a slow client has no room for, and says nothing.
         router.set(zmq.ROUTER_MANDATORY, 1)
         if gate is not None:
-            self._door = Door(self._context, router, gate, expel)
+            self._door = ZapHandler(self._context, router, gate, expel)
         try:
             router.bind(url_of(ip, port))
         except zmq.ZMQError as error:
@@ -244,7 +244,7 @@ class Router:
         except WireError as error:
             self._refuse(peer, error)
             return True
-        if is_part(frames[0]):
+        if is_chunk(frames[0]):
             self._take_part(peer, frames)
         else:
             self._on_message(peer, frames)
@@ -257,7 +257,7 @@ class Router:
             return
         inbox = self.inboxes.get(peer)
         if inbox is None:
-            inbox = self.inboxes[peer] = Inbox(MAX_FRAMES, most_bytes())
+            inbox = self.inboxes[peer] = Reassembler(MAX_FRAMES, most_bytes())
         try:
             whole = inbox.take(frames)
         except WireError as error:
@@ -266,8 +266,8 @@ class Router:
         if whole is not None:
             self._on_message(peer, whole)
         elif not is_dialled(peer) and inbox.is_open() and (now := time.monotonic()) >= inbox.next_sign:
-            inbox.next_sign = now + SIGN_EVERY
-            self.give(peer, [SIGN])
+            inbox.next_sign = now + ACK_EVERY_S
+            self.give(peer, [PROGRESS_ACK])
 
     def lives(self, peer: bytes, since: float) -> bool:
         """Whether the process of a peer that was connected to has run since then, though it does not answer: see `zmq_liveness.py`."""
@@ -291,7 +291,7 @@ class Router:
         if outbox is None:
             if not is_large(frames) and self.give(peer, frames):
                 return
-            outbox = self._backlog[peer] = Outbox(self._io.wake)
+            outbox = self._backlog[peer] = ChunkedSender(self._io.wake)
         if len(outbox) >= MAX_BACKLOG:
             self.drop(peer, len(outbox))
             return
@@ -338,7 +338,7 @@ class Router:
         self._peers[peer] = sock
         self._names[sock] = peer
         self._watch(sock)
-        hello = first_words(self._sharing, peer, self._keys)
+        hello = first_hello(self._sharing, peer, self._keys)
         if hello is not None:
             send_frames(sock, encode(hello), zmq.NOBLOCK)
         return sock
@@ -385,4 +385,4 @@ class Router:
         self._context.term()
 
 
-__all__ = ["MAX_BACKLOG", "Counters", "Router", "address_of", "dialled_name", "is_dialled", "name_of"]
+__all__ = ["MAX_BACKLOG", "Counters", "ZmqRouter", "address_of", "dialled_name", "is_dialled", "name_of"]

@@ -11,15 +11,17 @@ from typing import Protocol, TypeAlias
 
 import zmq
 
-from ..wire.chunking import PIECE
+from ..wire.chunking import CHUNK_BYTES
 from ..wire.messages import BORROW_BYTES, MAX_TENSORS, Frame, WireError
 from .address import split_address
 from .keys import Keys
 from .zmq_auth import prove
-from .zmq_liveness import Link
+from .zmq_liveness import ConnectionMonitor
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
-MAX_FRAME_BYTES = 2 * PIECE  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
+MAX_FRAME_BYTES = (
+    2 * CHUNK_BYTES
+)  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
 MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
 LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
 HEARTBEAT_MS = 1_000
@@ -99,7 +101,7 @@ def dialled_host(address: str) -> str:
 
 def dial(
     context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
-) -> tuple[Socket, Link]:
+) -> tuple[Socket, ConnectionMonitor]:
     """A DEALER that connects to `address` as soon as a server listens there, and what says whether it is connected.
 
     With `patience_s`, a peer that is silent for so long is gone, or after `HEARTBEAT_TIMEOUT_MS` where that is less.
@@ -110,7 +112,7 @@ def dial(
     if patience_s is not None and patience_s * 1000 < HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS:
         sock.set(zmq.HEARTBEAT_IVL, max(50, int(patience_s * 100)))
         sock.set(zmq.HEARTBEAT_TIMEOUT, max(350, int(patience_s * 700)))  # so that it is known when the patience ends
-    link = Link(sock)
+    link = ConnectionMonitor(sock)
     try:
         if keys is not None:
             prove(sock, keys, address)

@@ -2,18 +2,18 @@
 
 Theory of operation. ZeroMQ sends and receives a frame as a whole, and while one is on its way nothing else passes: neither its own
 signs of life, so that a frame which takes longer than `HEARTBEAT_TIMEOUT_MS` (`zmq_sockets.py`) breaks the connection, nor any message of
-another step. So a message of more than `PIECE` bytes is cut: it goes as a *parcel*, a row of small messages.
+another step. So a message of more than `CHUNK_BYTES` bytes is cut: it goes as a *parcel*, a row of small messages.
 
     a piece    the label, then bytes of the message: those of its frames, one frame after the other
     a label    0x95, version, what it is, 0 (a byte each), its place in the row (4 bytes), the parcel's number (8 bytes);
                that of the first piece goes on with the size of each frame of the message (8 bytes each)
     a sign     a label alone: pieces are arriving
 
-Who sends keeps no more than `WINDOW` bytes of pieces with ZeroMQ, and gives it the next one when one has left: `Outbox`. In between
-go small messages of other steps, and those that are true whenever they come. All others keep their order, so a peer gets one parcel at
-a time.
+Who sends keeps no more than `WINDOW_BYTES` bytes of pieces with ZeroMQ, and gives it the next one when one has left:
+`ChunkedSender`. In between go small messages of other steps, and those that are true whenever they come. All others keep their
+order, so a peer gets one parcel at a time.
 
-Who receives makes memory for the frames as pieces come, and fills it (`reassembly.py`): `Inbox`. A piece without a parcel, out of its
+Who receives makes memory for the frames as pieces come, and fills it (`reassembly.py`): `Reassembler`. A piece without a parcel, out of its
 place, empty, or longer than what is left, is refused, as any broken message is, and ends its parcel; what else comes of that one is
 passed over. A parcel that is begun while another one is open ends that one: its connection broke. So a peer holds the memory of one
 message at most, of which it has sent the bytes (the system gives memory when it is first written), and until its connection ends.
@@ -34,13 +34,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from .messages import VERSION, Frame
-from .reassembly import Reassembly
+from .reassembly import PartialMessage
 from .schema import WireError, kind_of, numbers_of
 
-PIECE: Final = 512 << 10
+CHUNK_BYTES: Final = 512 << 10
 """Bytes of a piece. A link of 128 KiB/s still takes one within `HEARTBEAT_TIMEOUT_MS`, and it stays in the processors' caches."""
-WINDOW: Final = 4 << 20  # bytes of pieces that ZeroMQ has at a time: enough to keep it busy until the next ones come
-SIGN_EVERY: Final = 0.25  # seconds, at least, between two signs
+WINDOW_BYTES: Final = (
+    4 << 20
+)  # bytes of pieces that ZeroMQ has at a time: enough to keep it busy until the next ones come
+ACK_EVERY_S: Final = 0.25  # seconds, at least, between two signs
 
 _FIRST: Final = 0x95  # no message begins so (`messages.py`)
 _PIECE, _SIGN = 0, 1
@@ -48,15 +50,15 @@ _LABEL: Final = struct.Struct("<BBBxIQ")
 _MOST_BUFFERS: Final = 64  # parts of frames in one piece
 _numbers = itertools.count(1)
 
-SIGN: Final = _LABEL.pack(_FIRST, VERSION, _SIGN, 0, 0)
+PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, _SIGN, 0, 0)
 
 
 def is_large(frames: Sequence[Frame]) -> bool:
     """Whether a message goes in pieces."""
-    return len(frames[0]) > PIECE if len(frames) == 1 else sum(map(len, frames)) > PIECE
+    return len(frames[0]) > CHUNK_BYTES if len(frames) == 1 else sum(map(len, frames)) > CHUNK_BYTES
 
 
-def is_part(frame: Frame) -> bool:
+def is_chunk(frame: Frame) -> bool:
     """Whether a message that begins so is a piece, or a sign."""
     return len(frame) > 0 and frame[0] == _FIRST
 
@@ -67,7 +69,7 @@ _URGENT: Final = frozenset({"missing", "coming", "abort", "touch"})  # true when
 _OF_STEPS: Final = frozenset({"tensors", "accounted", "want", "denied"})  # in order within a step
 
 
-class Outbox:
+class ChunkedSender:
     """What waits for one connection, from a large message on. Used by one thread.
 
     Args:
@@ -134,7 +136,7 @@ class Outbox:
         self._settle()
         return self._bytes_left
 
-    def pump(self, give: Callable[[list[Frame]], bool], window: int = WINDOW) -> None:
+    def pump(self, give: Callable[[list[Frame]], bool], window: int = WINDOW_BYTES) -> None:
         """Give what may go now; `give` says whether there was room."""
         while True:
             self.is_refused = False
@@ -178,7 +180,7 @@ class Outbox:
     def _piece(self) -> list[Frame]:
         label = _LABEL.pack(_FIRST, VERSION, _PIECE, self._place, self._number)
         piece: list[Frame] = [label if self._place else label + self._label]
-        room = PIECE
+        room = CHUNK_BYTES
         for part in self._parts:
             piece.append(part[:room])
             room -= len(piece[-1])
@@ -220,7 +222,7 @@ def _step_of(frames: list[Frame]) -> int | None:
 # --- in --------------------------------------------------------------------------------------------------------------
 
 
-class Inbox:
+class Reassembler:
     """The parcel that comes on one connection.
 
     Args:
@@ -261,7 +263,7 @@ class Inbox:
         self._number = 0  # of the parcel that is open, or 0
         self._over = 0  # of the last one that was refused
         self._place = 0  # of the piece that comes next
-        self._message: Reassembly | None = None
+        self._message: PartialMessage | None = None
 
     def is_open(self) -> bool:
         """Whether pieces are missing."""
@@ -284,7 +286,7 @@ class Inbox:
                 number, f"it is of kind {what}, version {version}; this process speaks version {VERSION}"
             )
         if what == _SIGN:
-            if len(frames) > 1 or label != SIGN:
+            if len(frames) > 1 or label != PROGRESS_ACK:
                 raise self._refused(number, "it is a sign, and more")
             self.signs += 1
             return None
@@ -322,9 +324,9 @@ class Inbox:
         if not any(sizes):
             raise self._refused(number, "its message is empty")
         self._number, self._place = number, 0
-        self._message = Reassembly(sizes, self._most_bytes)
+        self._message = PartialMessage(sizes, self._most_bytes)
 
-    def _fill(self, number: int, parts: Sequence[Frame], message: Reassembly) -> Reassembly:
+    def _fill(self, number: int, parts: Sequence[Frame], message: PartialMessage) -> PartialMessage:
         if not any(map(len, parts)):
             raise self._refused(number, "it is empty")
         if sum(map(len, parts)) > message.left:
@@ -343,4 +345,13 @@ class Inbox:
         return WireError(f"a piece of a large message cannot be taken: {why}")
 
 
-__all__ = ["PIECE", "SIGN", "SIGN_EVERY", "WINDOW", "Inbox", "Outbox", "is_large", "is_part"]
+__all__ = [
+    "CHUNK_BYTES",
+    "PROGRESS_ACK",
+    "ACK_EVERY_S",
+    "WINDOW_BYTES",
+    "Reassembler",
+    "ChunkedSender",
+    "is_large",
+    "is_chunk",
+]

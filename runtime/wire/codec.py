@@ -25,8 +25,8 @@ from .messages import (
     Borrow,
     Lend,
     Message,
-    UnreadableError,
-    check_attached,
+    UnmappedTensorError,
+    check_tensor_count,
     remember,
 )
 from .schema import HEAD, KINDS, KindSchema, WireError, check_fields
@@ -71,7 +71,7 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
     specs: list[tuple[Any, ...]] = []
     values: list[Frame] = []
     if message.tensors:
-        check_attached(schema, len(message.tensors))
+        check_tensor_count(schema, len(message.tensors))
         _pack_tensors(message.tensors, schema, lend, compressed, frames, specs, values)
     try:
         others, numbers = fields.copy(), []
@@ -89,7 +89,7 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
     return frames
 
 
-class Form:
+class HeaderTemplate:
     """The messages of a kind with tensors that have the same fields, but for their numbers: what describes them is known by their tensors.
 
     Args:
@@ -119,7 +119,7 @@ class Form:
         specs: list[tuple[Any, ...]] = []
         values: list[Frame] = []
         if tensors:
-            check_attached(schema, len(tensors))
+            check_tensor_count(schema, len(tensors))
             _pack_tensors(tensors, schema, lend, False, frames, specs, values)
         key = tuple(specs)
         description = self._described.get(key)
@@ -317,7 +317,7 @@ def _unpacked(description: bytes) -> tuple[KindSchema, dict[str, Any], list[Any]
 def _understand(schema: KindSchema, others: dict[str, Any], specs: list[Any]) -> _Known:
     """What a description means, after everything in it was checked."""
     if specs:
-        check_attached(schema, len(specs))
+        check_tensor_count(schema, len(specs))
     layouts = tuple([layout_of(spec, index) for index, spec in enumerate(specs)])
     check_fields(schema.kind, schema.described, schema.required.difference(schema.numbers), others)
     return schema, others, layouts, 1 + sum(where not in (HERE, LENT) for where, *_ in layouts)
@@ -364,7 +364,7 @@ def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int
     try:
         memory = borrow(PLACE.unpack(place), layout[1])
     except ValueError as error:
-        raise UnreadableError(f"tensor {index} lies in shared memory that cannot be read: {error}") from None
+        raise UnmappedTensorError(f"tensor {index} lies in shared memory that cannot be read: {error}") from None
     return unpack_tensor(layout, memory, index)
 
 

@@ -57,16 +57,16 @@ LONGEST_REMEMBERED: Final = 1_024  # bytes of one
 FIRST: Final = 0x94  # as version 1 had it, so that either notices the other
 
 
-class UnfitError(WireError):
+class InconsistentMessageError(WireError):
     """A message each field of which is what it may be, and which do not go together."""
 
 
-class UnreadableError(WireError):
+class UnmappedTensorError(WireError):
     """A tensor lies in shared memory that the receiver cannot read: the sender should let tensors travel."""
 
 
 class Encoder(Protocol):
-    """What knows most of a message already; see `codec.Form`."""
+    """What knows most of a message already; see `codec.HeaderTemplate`."""
 
     def encode(
         self, numbers: tuple[int, ...], tensors: Sequence[Tensor], lend: Lend | None = None, /
@@ -125,7 +125,7 @@ def remember(table: dict[_K, _V], key: _K, value: _V) -> None:
             del table[next(iter(table))]
 
 
-def check_attached(schema: KindSchema, count: int) -> None:
+def check_tensor_count(schema: KindSchema, count: int) -> None:
     """WireError: a message of this kind may not carry so many tensors."""
     if not schema.tensors:
         raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached")
@@ -150,7 +150,7 @@ __all__ = [
     "Lend",
     "Message",
     "Tensor",
-    "UnfitError",
-    "UnreadableError",
+    "InconsistentMessageError",
+    "UnmappedTensorError",
     "WireError",
 ]

@@ -81,7 +81,7 @@ def memory_left() -> int:
     return max(0, min(found))
 
 
-class Reassembly:
+class PartialMessage:
     """The frames of one message that is arriving. Used by one thread.
 
     Args:
@@ -229,4 +229,4 @@ def first_bytes(views: Iterable[memoryview], most: int) -> list[memoryview]:
     return found
 
 
-__all__ = ["FIRST_BYTES", "SETTING", "Reassembly", "TooLargeError", "first_bytes", "memory_left", "most_bytes"]
+__all__ = ["FIRST_BYTES", "SETTING", "PartialMessage", "TooLargeError", "first_bytes", "memory_left", "most_bytes"]

@@ -19,8 +19,8 @@ from ...graph.core.errors import InvalidArgumentError, OpError
 from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
-from ..rpc.dispatch import Calls, Limit, Mail, Quota
-from ..rpc.liveness import SILENT_S, Caller, Callers
+from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
+from ..rpc.liveness import SILENT_S, ClientRegistry, RegisteredClient
 from ..wire.messages import ChannelKey, Message
 from .registration import Registration
 from .worker import Worker
@@ -38,7 +38,7 @@ class _RunningPart:
     def __init__(
         self,
         steps: StepHandlers,
-        caller: Caller,
+        caller: RegisteredClient,
         request: int,
         step: int,
         whose: str | bytes,
@@ -85,7 +85,7 @@ class StepHandlers:
         repeated: those that begin again when they end, by the number of the first.
     """
 
-    def __init__(self, worker: Worker, mail: Mail) -> None:
+    def __init__(self, worker: Worker, mail: Responder) -> None:
         self.mail = mail
         self.quota = Quota(
             Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
@@ -95,7 +95,7 @@ class StepHandlers:
         self.repeated: dict[int, _RunningPart] = {}
         self._worker = worker
         self.run_queues = worker.run_queues
-        self._callers = Callers(mail.is_gone, mail.owner)
+        self._callers = ClientRegistry(mail.is_gone, mail.owner)
 
     def on_run(self, peer: bytes, message: Message) -> None:
         """A client asks for a part of a step."""
@@ -127,7 +127,7 @@ class StepHandlers:
 
     def _begin(
         self,
-        caller: Caller,
+        caller: RegisteredClient,
         request: int,
         step: int,
         program: str,
@@ -229,7 +229,7 @@ class WorkerHandlers:
         incarnation: of the task.
     """
 
-    def __init__(self, worker: Worker, calls: Calls, mail: Mail, incarnation: int) -> None:
+    def __init__(self, worker: Worker, calls: RequestExecutor, mail: Responder, incarnation: int) -> None:
         self._worker = worker
         self._calls = calls
         self._mail = mail

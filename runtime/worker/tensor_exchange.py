@@ -12,12 +12,12 @@ from ...codegen.gpu.driver.ipc import Outgoing
 from ...graph.core.errors import InternalError, OpError, UnavailableError
 from ...graph.resources.resource_manager import DEAD
 from ..observability.metrics import Traffic
-from ..rpc.dispatch import Calls, Mail
-from ..rpc.loss_detection import Lost, Overdue
-from ..shared_memory.cuda_ipc import GpuLoans
+from ..rpc.dispatch import RequestExecutor, Responder
+from ..rpc.loss_detection import LossDetector, Lost
+from ..shared_memory.cuda_ipc import CudaIpc
 from ..shared_memory.remote_variables import Want
 from ..wire.compression import LEAST_BYTES
-from ..wire.messages import ChannelKey, Message, UnfitError
+from ..wire.messages import ChannelKey, InconsistentMessageError, Message
 from .handlers import StepHandlers
 from .registration import Trigger
 from .worker import Worker
@@ -40,14 +40,14 @@ class TensorExchange:
     worker: Worker
     steps: StepHandlers
 
-    def __init__(self, mail: Mail, calls: Calls, incarnation: int, gpus: Sequence[int]) -> None:
+    def __init__(self, mail: Responder, calls: RequestExecutor, incarnation: int, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
-        self.loans = GpuLoans(mail.task, gpus, self._tell, self._send_otherwise)
+        self.loans = CudaIpc(mail.task, gpus, self._tell, self._send_otherwise)
         self._lends = bool(gpus)
         self._mail = mail
         self._calls = calls
         self._incarnation = incarnation
-        self._overdue = Overdue()
+        self._overdue = LossDetector()
 
     @property
     def lends(self) -> Callable[[str], bool] | None:
@@ -98,7 +98,9 @@ class TensorExchange:
             for channel, dead in fields["without"]:
                 arrived[channel] = DEAD if dead else None
         except (TypeError, ValueError) as error:
-            raise UnfitError(f"message 'tensors': its channels are not those of its tensors: {error}") from None
+            raise InconsistentMessageError(
+                f"message 'tensors': its channels are not those of its tensors: {error}"
+            ) from None
         size = 0
         for tensor in tensors:
             size += tensor.nbytes

@@ -28,9 +28,9 @@ from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
 from ..collectives.launch import CollectiveLauncher
 from ..observability.step_notes import Recorder
-from ..rpc.loss_detection import Waiting
-from ..shared_memory.record_layout import Place
-from ..shared_memory.remote_variables import DirectReads, Want
+from ..rpc.loss_detection import AwaitedTensors
+from ..shared_memory.record_layout import RecordAddress
+from ..shared_memory.remote_variables import RemoteVariables, Want
 from ..wire.messages import ChannelKey
 from .colocated import CallerThread
 from .executor import ignore_numpy_warnings
@@ -117,7 +117,7 @@ class Worker:
         self.is_near = is_near
         self._ask = ask
         self._lends = lends
-        self.direct = DirectReads(task, default_container, opens=not self._gpus)
+        self.direct = RemoteVariables(task, default_container, opens=not self._gpus)
         self.pool = (
             ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
             if threads
@@ -324,8 +324,8 @@ class Worker:
 
     def post(
         self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
-    ) -> list[Place | None]:
-        """Let others read these variables of a session, or also change them: see `DirectReads.post` and `open`."""
+    ) -> list[RecordAddress | None]:
+        """Let others read these variables of a session, or also change them: see `RemoteVariables.post` and `open`."""
         session = self.open_session(handle, seed, isolated)
         return (self.direct.open if changed else self.direct.post)(handle, session, names)
 
@@ -346,7 +346,7 @@ class Worker:
             self.want(number, step.session, overdue)
 
     def values(self, handle: str, wants: Iterable[Want]) -> dict[ChannelKey, Any]:
-        """The values of variables that another task has asked for, by channel. Errors are those of `DirectReads.values`."""
+        """The values of variables that another task has asked for, by channel. Errors are those of `RemoteVariables.values`."""
         return self.direct.values(self._sessions.get(handle), wants)
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ class Worker:
             sent = self._sent.get(number, {})
             return True, [c for c in channels if _moment(c) <= _moment(sent.get(_moment(c)[0], -1))]
 
-    def waiting(self) -> dict[int, Waiting]:
+    def waiting(self) -> dict[int, AwaitedTensors]:
         """What steps wait for, from other tasks."""
         found = {}
         for number, step in list(self._steps.items()):
@@ -391,7 +391,7 @@ class Worker:
                     by_task.setdefault(task, []).append(channel)
             session = self._sessions.get(step.session)
             if by_task and session is not None:
-                found[number] = Waiting(session.peer_timeout_s, by_task)
+                found[number] = AwaitedTensors(session.peer_timeout_s, by_task)
         return found
 
     def fail(self, number: int, error: OpError) -> None:

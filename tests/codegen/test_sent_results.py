@@ -20,7 +20,7 @@ from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.master.lowering import lower_partitions
 from dovetail.runtime.shared_memory.pool import Pool
-from dovetail.runtime.shared_memory.segment import Borrower, is_available
+from dovetail.runtime.shared_memory.segment import Mapper, is_available
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")
 
@@ -83,7 +83,7 @@ def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(poo
     before = pool.bytes
     reference = pool.lend(sent, os.getpid())
     assert reference is not None
-    there = np.ndarray(sent.shape, sent.dtype, Borrower().borrow(reference, sent.nbytes))
+    there = np.ndarray(sent.shape, sent.dtype, Mapper().borrow(reference, sent.nbytes))
     assert there.ctypes.data != sent.ctypes.data  # another mapping of the same memory ...
     np.testing.assert_array_equal(there, sent)
     assert pool.bytes == before  # ... which nothing was copied to

@@ -38,7 +38,7 @@ import dovetail as tf
 from dovetail.runtime.shared_memory.pool import borrow
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.stream import Lane
+from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import codec, messages
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import KINDS, Message, WireError
@@ -271,7 +271,7 @@ def fuzz_lane(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, int]
     outcomes = {"messages": 0, "ended": 0}
     for _ in range(count):
         ours, theirs = socket.socketpair()
-        with contextlib.closing(Lane(theirs, 64, 1 << 20)) as lane, ours:
+        with contextlib.closing(Stream(theirs, 64, 1 << 20)) as lane, ours:
             frames = mutated(corpus, rng)
             data = bytearray(len(frames).to_bytes(4, "little") + b"".join(len(f).to_bytes(8, "little") for f in frames))
             data += b"".join(frames)

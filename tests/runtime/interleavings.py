@@ -31,7 +31,7 @@ from dovetail.runtime.collectives.launch import CollectiveLauncher
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master.master import Master
 from dovetail.runtime.master.session_state import TaskPart
-from dovetail.runtime.rpc.loss_detection import Overdue
+from dovetail.runtime.rpc.loss_detection import LossDetector
 from dovetail.runtime.worker.registration import Registration, Trigger
 from dovetail.runtime.worker.worker import Worker
 
@@ -152,7 +152,7 @@ class World:
             )
             for task in self.tasks
         }  # fmt: skip
-        self.overdue = {task: Overdue() for task in self.tasks}
+        self.overdue = {task: LossDetector() for task in self.tasks}
         self.links: dict[tuple[str, str], deque[Callable[[], None]]] = {}
         self._delivered: dict[tuple[str, str], int] = {}
         self.dead: set[str] = set()

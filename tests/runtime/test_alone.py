@@ -13,7 +13,7 @@ from dovetail.graph.core.graph import Graph
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.config import RunOptions
-from dovetail.runtime.rpc.dispatch import Mail
+from dovetail.runtime.rpc.dispatch import Responder
 from dovetail.runtime.session.local_backend import LocalBackend
 from dovetail.runtime.session.session import Session
 from dovetail.runtime.wire.messages import Message
@@ -26,7 +26,7 @@ TASK = "/job:a/replica:0/task:0"
 HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"
 
 
-class Letters(Mail):
+class Letters(Responder):
     """Keeps what is answered."""
 
     def __init__(self) -> None:

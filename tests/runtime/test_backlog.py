@@ -12,7 +12,7 @@ from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.transport import endpoint as backlog_module, server_streams, zmq_router
 from dovetail.runtime.transport.client import Connection
-from dovetail.runtime.transport.endpoint import Backlog, Endpoint
+from dovetail.runtime.transport.endpoint import Endpoint, SendQueueBytes
 from dovetail.runtime.wire.messages import Message
 
 
@@ -95,7 +95,7 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 
 
 def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
-    backlog = Backlog(1 << 20)
+    backlog = SendQueueBytes(1 << 20)
     large = [memoryview(bytes(4 << 20))]
     backlog.enter(b"a", "a", large)
     with pytest.raises(ResourceExhaustedError, match="cannot be sent to a: 4194304 bytes wait"):
@@ -109,13 +109,13 @@ def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
     assert backlog.waiting(b"a") == 0
     backlog.tidy()
     assert not backlog._waiting
-    Backlog(0).enter(b"a", "a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
+    SendQueueBytes(0).enter(b"a", "a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
 
 
 def test_a_backlog_tells_how_much_has_left_whether_or_not_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog_module, "MOST_IDLE", 1)
     for most in (0, 1 << 30):
-        backlog = Backlog(most)
+        backlog = SendQueueBytes(most)
         assert backlog.left(b"a") == 0
         frames = [memoryview(bytes(1 << 20)), memoryview(bytes(2 << 20))]
         backlog.enter(b"a", "a", frames)

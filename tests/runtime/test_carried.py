@@ -17,8 +17,8 @@ from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Channel, task_of
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.master.lowering import data_triggered, triggered_by
-from dovetail.runtime.rpc.liveness import FORGET_S, IDLE_S, Callers
-from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.rpc.liveness import FORGET_S, RECHECK_S, ClientRegistry
+from dovetail.runtime.rpc.pending_call import PendingReplies
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.wire.messages import Message
 
@@ -157,15 +157,15 @@ def test_what_tensors_start_is_started_in_any_graph(asked: Any) -> None:
 
 def test_a_connection_on_which_nothing_was_heard_may_be_gone() -> None:
     gone = {b"b"}
-    callers = Callers(gone.__contains__)
+    callers = ClientRegistry(gone.__contains__)
     a, b = callers.heard(b"a", 1, 0.0), callers.heard(b"b", 2, 0.0)
     assert callers.find(1, 5.0) is a
-    assert callers.find(2, IDLE_S / 2) is b  # it was heard a moment ago
-    assert callers.find(2, IDLE_S) is None
+    assert callers.find(2, RECHECK_S / 2) is b  # it was heard a moment ago
+    assert callers.find(2, RECHECK_S) is None
     assert callers.find(3, 0.0) is None
     gone.add(b"a")
     callers.tidy(5.0, ())
-    assert callers.find(1, 5.0 + IDLE_S / 2) is a
+    assert callers.find(1, 5.0 + RECHECK_S / 2) is a
     callers.tidy(5.0 + FORGET_S, {a})  # its step runs
     assert callers.find(1, 5.0) is a
     callers.tidy(5.0 + FORGET_S, ())
@@ -173,7 +173,7 @@ def test_a_connection_on_which_nothing_was_heard_may_be_gone() -> None:
 
 
 def test_a_client_has_one_name_at_a_time() -> None:
-    callers = Callers(lambda peer: False)
+    callers = ClientRegistry(lambda peer: False)
     old = callers.heard(b"a", 1, 0.0)
     assert callers.heard(b"a", 2, 0.0) is old  # it has given up a connection: see `Connections.name`
     assert callers.find(1, 0.0) is None and callers.find(2, 0.0) is old
@@ -187,14 +187,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks to which this process says `run`. It never finds that they take long."""
     monkeypatch.setattr("dovetail.runtime.rpc.pending_call.PING_S", 3600.0)
     tasks: list[str] = []
-    send = Wait.send
+    send = PendingReplies.send
 
-    def spy(self: Wait, connections: Connections, address: str, message: Message) -> None:
+    def spy(self: PendingReplies, connections: Connections, address: str, message: Message) -> None:
         if message.kind == "run":
             tasks.append(self._owing[address])
         send(self, connections, address, message)
 
-    monkeypatch.setattr(Wait, "send", spy)
+    monkeypatch.setattr(PendingReplies, "send", spy)
     return tasks
 
 

@@ -19,7 +19,7 @@ from dovetail.runtime.transport import zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import MAX_STRIKES, Endpoint
-from dovetail.runtime.transport.file_descriptors import RESERVE, Reserve
+from dovetail.runtime.transport.file_descriptors import RESERVE, DescriptorReserve
 from dovetail.runtime.transport.zmq_router import name_of
 
 
@@ -58,7 +58,7 @@ def test_idle_connections_take_neither_the_processor_nor_the_last_descriptors() 
 
 def test_a_reserve_is_let_go_of_when_all_others_are_taken() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve, taken = Reserve(), []
+    reserve, taken = DescriptorReserve(), []
     assert not reserve.look()
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 8, hard))

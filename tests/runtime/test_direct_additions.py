@@ -9,10 +9,10 @@ from pairs import PS, WORKER, Pair
 
 import dovetail as tf
 from dovetail.runtime.shared_memory.segment import is_available
-from dovetail.runtime.shared_memory.shared_variable import can_open
+from dovetail.runtime.shared_memory.shared_variable import can_share
 
 pytestmark = pytest.mark.skipif(
-    not (is_available() and can_open()), reason="no memory files, or another kind of machine"
+    not (is_available() and can_share()), reason="no memory files, or another kind of machine"
 )
 
 PATIENCE_S = 120  # for what ends on an event
@@ -106,7 +106,7 @@ def test_what_is_added_wakes_who_waits(pair, monkeypatch):
 
 def test_who_was_not_told_looks_by_himself(pair, monkeypatch):
     monkeypatch.setattr(
-        "dovetail.runtime.shared_memory.doorbell.Rope.ring", lambda self: None
+        "dovetail.runtime.shared_memory.doorbell.Ringer.ring", lambda self: None
     )  # as of a process that was killed before
     sums = Sums()
     with pair.session() as session:

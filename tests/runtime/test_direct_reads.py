@@ -11,11 +11,11 @@ from pairs import PS, WORKER, Pair
 
 import dovetail as tf
 from dovetail.runtime.shared_memory import pool as memory_pool, variable_reader
-from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, can_post
+from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, can_publish
 from dovetail.runtime.shared_memory.segment import is_available
 
 pytestmark = pytest.mark.skipif(
-    not (is_available() and can_post()), reason="no memory files, or another kind of machine"
+    not (is_available() and can_publish()), reason="no memory files, or another kind of machine"
 )
 
 
@@ -146,7 +146,7 @@ def test_a_want_that_is_lost_is_said_again(pair, monkeypatch):
     with pair.session() as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        monkeypatch.setattr(variable_reader.Lookout, "read", lambda self: None)
+        monkeypatch.setattr(variable_reader.VariableReader, "read", lambda self: None)
         handlers, lost = pair.ps._handlers, []
         handle = handlers["want"]
         monkeypatch.setitem(handlers, "want", lambda *given: handle(*given) if len(lost) == 2 else lost.append(given))
@@ -159,7 +159,7 @@ def test_an_answer_that_never_comes_ends_the_step(pair, monkeypatch):
     with pair.session(peer_timeout_s=1.0) as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        monkeypatch.setattr(variable_reader.Lookout, "read", lambda self: None)
+        monkeypatch.setattr(variable_reader.VariableReader, "read", lambda self: None)
         monkeypatch.setitem(pair.ps._handlers, "want", lambda *given: None)
         with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
             session.run(y)

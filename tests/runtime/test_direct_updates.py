@@ -9,10 +9,10 @@ from pairs import PS, WORKER, Pair
 
 import dovetail as tf
 from dovetail.runtime.shared_memory.segment import is_available
-from dovetail.runtime.shared_memory.shared_variable import can_open
+from dovetail.runtime.shared_memory.shared_variable import can_share
 
 pytestmark = pytest.mark.skipif(
-    not (is_available() and can_open()), reason="no memory files, or another kind of machine"
+    not (is_available() and can_share()), reason="no memory files, or another kind of machine"
 )
 
 ONLY_WORKER = ["/job:worker/replica:0/task:0/device:CPU:0"]

@@ -535,7 +535,7 @@ def test_a_step_that_takes_too_long_is_given_up() -> None:
 def test_a_step_that_takes_too_long_names_what_other_processes_wait_for(
     cluster: tf.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_call, "WHY_S", 60.0)  # however busy the machine is, they answer
+    monkeypatch.setattr(pending_call, "REASONS_TIMEOUT_S", 60.0)  # however busy the machine is, they answer
     with tf.device("/job:ps/task:0"):
         taken = tf.FIFOQueue(1, tf.float32, [[]], name="q").dequeue()
     with tf.Session(cluster.target("ps")) as session, pytest.raises(tf.errors.DeadlineExceededError) as e:

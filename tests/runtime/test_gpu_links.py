@@ -79,7 +79,7 @@ def program(sender: int) -> tuple[Any, Any]:
 
 def lending(server: dt.train.Server, sender: int) -> bool:
     loans = server._between.loans
-    ledger = cuda_ipc.ledger_of_process()
+    ledger = cuda_ipc.exports_of_process()
     return ledger is not None and ledger.exported() > 0 if sender == 0 else loans.borrowed() > 0
 
 

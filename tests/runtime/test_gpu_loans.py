@@ -24,7 +24,7 @@ import dovetail as dt
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
 from dovetail.runtime.shared_memory import cuda_ipc
-from dovetail.runtime.shared_memory.cuda_ipc import GpuLoans, Ledger
+from dovetail.runtime.shared_memory.cuda_ipc import CudaIpc, ExportTable
 
 CODEGEN = str(Path(__file__).resolve().parents[1] / "codegen")
 WAIT_S = 60.0
@@ -55,8 +55,8 @@ class Pair:
     def __init__(self) -> None:
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.otherwise: list[tuple[str, int, Any]] = []
-        self.lender = GpuLoans(HERE, [0], self.deliver, lambda *what: self.otherwise.append(what))
-        self.borrower = GpuLoans(THERE, [0], self.deliver, lambda *what: None)
+        self.lender = CudaIpc(HERE, [0], self.deliver, lambda *what: self.otherwise.append(what))
+        self.borrower = CudaIpc(THERE, [0], self.deliver, lambda *what: None)
 
     def deliver(self, task: str, kind: str, fields: dict[str, Any]) -> None:
         self.sent.append((task, kind, fields))
@@ -186,7 +186,7 @@ def test_who_cannot_read_is_lent_nothing(fake: FakeDriver, monkeypatch: pytest.M
 
 
 def test_loans_of_the_dead_come_back(fake: FakeDriver) -> None:
-    ledger = Ledger()
+    ledger = ExportTable()
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), "x")
     assert tensor is not None and ledger.lend(tensor, dead.pid, THERE, 0) is not None
@@ -306,7 +306,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: 
 
                 def is_lent() -> bool:
                     np.testing.assert_array_equal(session.run(y, {x: value}), value)
-                    ledger = cuda_ipc.ledger_of_process()
+                    ledger = cuda_ipc.exports_of_process()
                     assert ledger is not None
                     return (ledger.exported() if sender == 0 else loans.borrowed()) > 0
 

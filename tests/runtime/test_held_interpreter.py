@@ -17,8 +17,8 @@ import pytest
 from echoing import WAIT_S, ping, until
 
 import dovetail as tf
-from dovetail.runtime.rpc.loss_detection import Overdue, Waiting
-from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.rpc.loss_detection import AwaitedTensors, LossDetector
+from dovetail.runtime.rpc.pending_call import PendingReplies
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
@@ -122,7 +122,7 @@ class Standing(Connections):
 
 def test_a_silent_task_is_dead_when_its_connection_has_ended() -> None:
     with Standing(time.monotonic() + 0.8) as connections:
-        wait, began = Wait({"localhost:9": "it"}, 0.2, None, "call"), time.monotonic()
+        wait, began = PendingReplies({"localhost:9": "it"}, 0.2, None, "call"), time.monotonic()
         with pytest.raises(tf.errors.UnavailableError, match="it at localhost:9 has not answered"):
             while True:
                 wait.messages(connections)
@@ -130,14 +130,14 @@ def test_a_silent_task_is_dead_when_its_connection_has_ended() -> None:
 
 
 def test_a_task_waits_for_tensors_of_one_that_lives() -> None:
-    overdue, waits = Overdue(), {7: Waiting(2.0, {"b": [1]})}
+    overdue, waits = LossDetector(), {7: AwaitedTensors(2.0, {"b": [1]})}
     for second in range(9):
         _, lost = overdue.look(float(second), waits, lambda task, since, now=second: since == 0.0 and now < 8)
         assert bool(lost) == (second == 8)
 
 
 def test_a_task_that_lives_and_does_not_know_the_step_is_not_waited_for() -> None:
-    overdue, waits = Overdue(), {7: Waiting(2.0, {"b": [1]})}
+    overdue, waits = LossDetector(), {7: AwaitedTensors(2.0, {"b": [1]})}
     overdue.look(0.0, waits)
     assert overdue.look(1.0, waits)[0]
     overdue.coming(1.1, 7, "b", False, [], 0, waits[7])

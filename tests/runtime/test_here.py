@@ -140,7 +140,7 @@ def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
 def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(pending_call.time, "monotonic", lambda: now[0])
-    wait = pending_call.Wait({"ps:1": "/job:ps"}, 5.0, None, "step")
+    wait = pending_call.PendingReplies({"ps:1": "/job:ps"}, 5.0, None, "step")
 
     class Silent:
         def poll(self, limit: float, only: str | None = None) -> list[None]:

@@ -43,7 +43,7 @@ def test_calls_and_ticks_run_on_the_io_thread() -> None:
 
 def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The I/O thread does not sleep then, but takes messages, does what others ask of it, and ends when it is told to."""
-    monkeypatch.setattr(event_loop, "WATCH_S", 2 * WAIT_S)
+    monkeypatch.setattr(event_loop, "BUSY_POLL_S", 2 * WAIT_S)
     monkeypatch.setattr(event_loop, "CROWDED_S", WAIT_S)
     offered = threading.Event()
     monkeypatch.setattr(os, "sched_yield", offered.set, raising=False)
@@ -68,7 +68,7 @@ def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.Monkey
 
 
 def test_it_sleeps_when_others_want_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_loop, "WATCH_S", 2 * WAIT_S)
+    monkeypatch.setattr(event_loop, "BUSY_POLL_S", 2 * WAIT_S)
     monkeypatch.setattr(event_loop, "CROWDED_S", -1.0)
     offers: list[None] = []
     monkeypatch.setattr(os, "sched_yield", lambda: offers.append(None), raising=False)

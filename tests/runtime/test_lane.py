@@ -19,8 +19,8 @@ from dovetail.runtime.transport import client as connection_module, endpoint, st
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.stream import Lane
-from dovetail.runtime.transport.stream_listener import Landing, connect
+from dovetail.runtime.transport.stream import Stream
+from dovetail.runtime.transport.stream_listener import UnixListener, connect_unix
 from dovetail.runtime.wire.messages import Message, WireError
 
 LIMITS = 64, 1 << 24
@@ -28,12 +28,12 @@ LIMITS = 64, 1 << 24
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="needs Linux")
 
 
-def pair() -> tuple[Lane, Lane]:
+def pair() -> tuple[Stream, Stream]:
     a, b = socket.socketpair()
-    return Lane(a, *LIMITS), Lane(b, *LIMITS)
+    return Stream(a, *LIMITS), Stream(b, *LIMITS)
 
 
-def exchange(a: Lane, b: Lane, messages: list[list[bytes]]) -> list[list[bytes]]:
+def exchange(a: Stream, b: Stream, messages: list[list[bytes]]) -> list[list[bytes]]:
     """What comes out at one end when all these are sent at the other."""
     out: list[list[bytes]] = []
     for message in messages:
@@ -71,7 +71,7 @@ def test_long_messages(sizes: list[int]) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=4), st.integers(1, 9))
 def test_messages_may_come_in_any_pieces(frames: list[bytes], piece: int) -> None:
     raw, other = socket.socketpair()
-    b = Lane(other, *LIMITS)
+    b = Stream(other, *LIMITS)
     data = struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)) + b"".join(frames)
     out = []
     for at in range(0, len(data), piece):
@@ -86,7 +86,7 @@ def test_messages_may_come_in_any_pieces(frames: list[bytes], piece: int) -> Non
 @pytest.mark.parametrize("data", [struct.pack("<I", 0), struct.pack("<I", 65), b"\xff" * 40])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     raw, other = socket.socketpair()
-    b = Lane(other, *LIMITS)
+    b = Stream(other, *LIMITS)
     raw.send(data)
     with pytest.raises(WireError, match="it may have"):
         b.receive()
@@ -152,17 +152,17 @@ def test_threads_may_send_at_once() -> None:
 
 
 @pytest.fixture
-def landing() -> Iterator[Landing]:
-    made = Landing(*LIMITS)
+def landing() -> Iterator[UnixListener]:
+    made = UnixListener(*LIMITS)
     yield made
     made.close()
 
 
-def test_a_lane_is_made_of_an_offer(landing: Landing) -> None:
+def test_a_lane_is_made_of_an_offer(landing: UnixListener) -> None:
     offer = landing.offer(b"peer")
     assert offer is not None and offer[0] == "at"
     assert landing.offer(b"peer") is None  # one each
-    there = connect(*offer[1:], *LIMITS)
+    there = connect_unix(*offer[1:], *LIMITS)
     here = landing.accept(b"peer", offer[2])
     assert there is not None and here is not None
     there.send([b"hello"])
@@ -172,10 +172,10 @@ def test_a_lane_is_made_of_an_offer(landing: Landing) -> None:
     here.close()
 
 
-def test_nobody_gets_the_lane_of_another(landing: Landing) -> None:
+def test_nobody_gets_the_lane_of_another(landing: UnixListener) -> None:
     one, two = landing.offer(b"one"), landing.offer(b"two")
     assert one is not None and two is not None and one[2] != two[2]
-    there = connect(one[1], one[2], *LIMITS)
+    there = connect_unix(one[1], one[2], *LIMITS)
     assert there is not None
     assert landing.accept(b"two", one[2]) is None
     assert landing.accept(b"two", two[2]) is None  # who said its token has not come
@@ -186,10 +186,10 @@ def test_nobody_gets_the_lane_of_another(landing: Landing) -> None:
     here.close()
 
 
-def test_who_connects_and_dies_leaves_no_socket(landing: Landing) -> None:
+def test_who_connects_and_dies_leaves_no_socket(landing: UnixListener) -> None:
     one, two = landing.offer(b"one"), landing.offer(b"two")
     assert one is not None and two is not None
-    dead, there = connect(*one[1:], *LIMITS), connect(*two[1:], *LIMITS)
+    dead, there = connect_unix(*one[1:], *LIMITS), connect_unix(*two[1:], *LIMITS)
     assert dead is not None and there is not None
     assert landing.accept(b"two", "") is None and landing.accept(b"two", two[2] + "0") is None
     late = landing.offer(b"three")
@@ -204,7 +204,7 @@ def test_who_connects_and_dies_leaves_no_socket(landing: Landing) -> None:
     here.close()
 
 
-def test_strangers_at_the_landing_are_sent_away(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_at_the_landing_are_sent_away(landing: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = landing.offer(b"peer")
     assert offer is not None
     silent, rude = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
@@ -212,7 +212,7 @@ def test_strangers_at_the_landing_are_sent_away(landing: Landing, monkeypatch: p
         s.connect(f"\0{offer[1]}")
         s.settimeout(WAIT_S)
     rude.send(b"short")
-    there = connect(*offer[1:], *LIMITS)
+    there = connect_unix(*offer[1:], *LIMITS)
     here = landing.accept(b"peer", offer[2])
     assert there is not None and here is not None
     assert silent.recv(1) == b""
@@ -223,18 +223,18 @@ def test_strangers_at_the_landing_are_sent_away(landing: Landing, monkeypatch: p
     again = landing.offer(b"other")
     assert again is not None
     monkeypatch.setattr(os, "geteuid", lambda: 123_456)
-    assert connect(*again[1:], *LIMITS) is None
+    assert connect_unix(*again[1:], *LIMITS) is None
 
 
 @pytest.mark.parametrize(
     "name", [None, 7, "", "x", "/tmp/.X11-unix/X0", "dovetail-" + "g" * 32, "dovetail-" + "0" * 32 + "\n"]
 )
 def test_no_other_socket_is_connected_to(name: object) -> None:
-    assert connect(name, "00" * 16, *LIMITS) is None
+    assert connect_unix(name, "00" * 16, *LIMITS) is None
 
 
 def test_where_nobody_listens_there_is_no_lane() -> None:
-    assert connect("dovetail-" + "0" * 32, "00" * 16, *LIMITS) is None
+    assert connect_unix("dovetail-" + "0" * 32, "00" * 16, *LIMITS) is None
 
 
 # --- over the transport ------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
 
 
 def test_a_server_that_takes_no_lanes_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connection_module, "connect", lambda *_: None)
+    monkeypatch.setattr(connection_module, "connect_unix", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             connection.send(ping(seq))
@@ -400,7 +400,7 @@ def test_descriptors_are_given_back(echo: Endpoint) -> None:
     until(lambda: descriptors() <= before, "all are closed")
 
 
-def test_an_offer_is_made_within_bounds(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_is_made_within_bounds(landing: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing_module, "_MOST_OFFERS", 10)
     offers = [landing.offer(b"%d" % i) for i in range(30)]
     assert len(landing._offers) == 10
@@ -414,7 +414,7 @@ def test_long_messages_over_tcp_arrive_whole_and_what_follows_them_is_told_at_on
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         other, _ = listener.accept()
-    a, b = Lane(one, 8, 1 << 30), Lane(other, 8, 1 << 30)
+    a, b = Stream(one, 8, 1 << 30), Stream(other, 8, 1 << 30)
     b.is_open = True
     poll = select.poll()
     poll.register(b.fd, select.POLLIN)
@@ -451,7 +451,7 @@ def test_a_lane_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         other, _ = listener.accept()
-    a, b = Lane(one, 8, 1 << 30), Lane(other, 8, 1 << 30)
+    a, b = Stream(one, 8, 1 << 30), Stream(other, 8, 1 << 30)
     assert a.bytes_left() == 0
     assert a.send([b"small"]) == 0
     assert a.send([bytes(64 << 20)])  # more than the kernel keeps

@@ -16,14 +16,14 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
 from dovetail.runtime.shared_memory import shared_variable as module
 from dovetail.runtime.shared_memory.record_layout import TURN
-from dovetail.runtime.shared_memory.segment import Borrower, Unreadable, is_available
-from dovetail.runtime.shared_memory.shared_variable import Reached, can_open
-from dovetail.runtime.shared_memory.variable_publisher import Posts
-from dovetail.runtime.shared_memory.variable_reader import lookout
+from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
+from dovetail.runtime.shared_memory.shared_variable import RemoteVariable, can_share
+from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
+from dovetail.runtime.shared_memory.variable_reader import reader_of
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
-    pytest.mark.skipif(not (is_available() and can_open()), reason="no memory files, or another kind of machine"),
+    pytest.mark.skipif(not (is_available() and can_share()), reason="no memory files, or another kind of machine"),
 ]
 
 SESSION, CONTAINER, TASK = "session", "here", "/job:ps/task:0"
@@ -35,12 +35,12 @@ import numpy as np
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import changing, update_together
 from dovetail.runtime.shared_memory import shared_variable
-from dovetail.runtime.shared_memory.shared_variable import Reached
-from dovetail.runtime.shared_memory.record_layout import Place
-from dovetail.runtime.shared_memory.segment import Borrower
+from dovetail.runtime.shared_memory.shared_variable import RemoteVariable
+from dovetail.runtime.shared_memory.record_layout import RecordAddress
+from dovetail.runtime.shared_memory.segment import Mapper
 
-places = [Place(*map(int, p.split())) for p in sys.argv[1].split(",")]
-reached = [Reached(p, int64, f"v{i}", "/job:ps/task:0", Borrower()) for i, p in enumerate(places)]
+places = [RecordAddress(*map(int, p.split())) for p in sys.argv[1].split(",")]
+reached = [RemoteVariable(p, int64, f"v{i}", "/job:ps/task:0", Mapper()) for i, p in enumerate(places)]
 states = [r.read() for r in reached]
 print("up", flush=True)
 
@@ -62,7 +62,7 @@ for line in sys.stdin:
             change(k % 3)
     elif what in ("die", "stop"):  # at that call of that kind of the next change
         way, name, nth, after = int(numbers[0]), numbers[1], int(numbers[2]), numbers[3] == "after"
-        held, calls = getattr(shared_variable.Opened, name), []
+        held, calls = getattr(shared_variable.SharedVariable, name), []
 
         def hooked(self, *given):
             calls.append(1)
@@ -73,9 +73,9 @@ for line in sys.stdin:
                 os.kill(os.getpid(), signal.SIGKILL if what == "die" else signal.SIGSTOP)
             return result
 
-        setattr(shared_variable.Opened, name, hooked)
+        setattr(shared_variable.SharedVariable, name, hooked)
         change(way)
-        setattr(shared_variable.Opened, name, held)
+        setattr(shared_variable.SharedVariable, name, held)
     print("done", flush=True)
 """
 
@@ -84,7 +84,7 @@ class Task:
     """A task with opened variables `v0`, `v1`, ..., each of which has a value."""
 
     def __init__(self, *values, dtype=int64):
-        self.resources, self.posts, self.borrower = Resources(), Posts(), Borrower()
+        self.resources, self.posts, self.borrower = Resources(), VariablePublisher(), Mapper()
         self.dtype = dtype
         self.names = [f"v{i}" for i in range(len(values))]
         self.states = [self.state(name) for name in self.names]
@@ -100,10 +100,10 @@ class Task:
         return self.posts.open(SESSION, self.resources, CONTAINER, self.names)
 
     def reach(self, i=0):
-        return Reached(self.places[i], self.dtype, self.names[i], TASK, self.borrower)
+        return RemoteVariable(self.places[i], self.dtype, self.names[i], TASK, self.borrower)
 
     def read_directly(self, i=0):
-        return lookout(self.places[i], self.dtype.np, self.borrower).read()
+        return reader_of(self.places[i], self.dtype.np, self.borrower).read()
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_owner_and_others_change_the_same_value():
 
 def test_what_was_read_before_stays():
     held = np.arange(4)
-    resources, posts = Resources(), Posts()
+    resources, posts = Resources(), VariablePublisher()
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", int64))
     state.assign(held)
     before = state.read()
@@ -147,7 +147,7 @@ def test_what_was_read_before_stays():
 
 
 def test_what_has_no_value_or_is_too_large_or_nowhere_is_not_opened():
-    resources, posts = Resources(), Posts()
+    resources, posts = Resources(), VariablePublisher()
     assert posts.open(SESSION, resources, CONTAINER, ["none"]) is None
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32))
     assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
@@ -158,7 +158,7 @@ def test_what_has_no_value_or_is_too_large_or_nowhere_is_not_opened():
     state.assign([1.0])
     place = posts.open(SESSION, resources, CONTAINER, ["v"])[0]
     state.assign([1.0, 2.0])  # which takes it back
-    assert lookout(place, np.dtype(np.float32), Borrower()).opened() is None
+    assert reader_of(place, np.dtype(np.float32), Mapper()).opened() is None
     assert posts.open(SESSION, resources, CONTAINER, ["v"]) == [place]
     posts.close()
     assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
@@ -167,7 +167,7 @@ def test_what_has_no_value_or_is_too_large_or_nowhere_is_not_opened():
 
 def test_where_there_is_no_shared_memory_nothing_is_opened():
     shared_storage._used.clear()
-    resources, posts = Resources(), Posts()
+    resources, posts = Resources(), VariablePublisher()
     resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32)).assign([1.0])
     assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
 
@@ -318,12 +318,12 @@ def test_nothing_that_a_record_says_is_believed(changes):
 def test_places_are_checked():
     task = Task([1])
     for wrong in (task.places[0]._replace(offset=8), task.places[0]._replace(segment=7)):
-        with pytest.raises(Unreadable):
-            Reached(wrong, int64, "v", TASK, Borrower())
-    with pytest.raises(Unreadable, match="another segment"):
-        module.Door(*task.places[0][:2], 7)
-    with pytest.raises(Unreadable):
-        module.Door(os.getpid(), 1 << 20, 7)
+        with pytest.raises(MappingError):
+            RemoteVariable(wrong, int64, "v", TASK, Mapper())
+    with pytest.raises(MappingError, match="another segment"):
+        module.LockFile(*task.places[0][:2], 7)
+    with pytest.raises(MappingError):
+        module.LockFile(os.getpid(), 1 << 20, 7)
 
 
 # --- several processes -----------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_a_process_that_is_killed_leaves_a_whole_value(writers):
 
 @pytest.mark.parametrize("point", [("acquire", "after"), ("begin", "after"), ("end", "after")])
 def test_a_process_that_is_stopped_holds_up_nobody_for_long(writers, monkeypatch, point):
-    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.3)
     task = Task(np.zeros(SIZE, np.int64))
     (mine,) = task.states
     stopped, name = writers(task), point[0]
@@ -429,7 +429,7 @@ def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, 
     stopped.end()  # it had the lock, so its change was made: of what nobody has any more
     assert all((other == 9).all() for other in others)
     np.testing.assert_array_equal(mine.read(), np.full(SIZE, 5))
-    module.settle()
+    module.release_stuck()
     assert not module._stuck
     assert task.open() is not None
 

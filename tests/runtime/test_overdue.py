@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.graph.core.errors import OpError
-from dovetail.runtime.rpc.loss_detection import ASK_S, BROKEN, CUT, SILENT, STILL_S, Ask, Lost, Overdue, Waiting
+from dovetail.runtime.rpc.loss_detection import (
+    ASK_S,
+    BROKEN,
+    CUT,
+    SILENT,
+    STUCK_LINK_S,
+    Ask,
+    AwaitedTensors,
+    LossDetector,
+    Lost,
+)
 from dovetail.runtime.worker.registration import Registration
 from dovetail.runtime.worker.worker import Worker, _moment
 
-WAITS = {7: Waiting(3.0, {"b": [1, "2@0"]})}
+WAITS = {7: AwaitedTensors(3.0, {"b": [1, "2@0"]})}
 
 
 def test_nobody_is_asked_before_it_is_time() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     assert overdue.look(0.0, WAITS) == ([], [])
     assert overdue.look(0.9 * ASK_S, WAITS) == ([], [])
     assert overdue.look(1.0 * ASK_S, WAITS) == ([Ask(7, "b", [1, "2@0"])], [])
@@ -22,14 +32,14 @@ def test_nobody_is_asked_before_it_is_time() -> None:
 
 
 def test_a_wait_that_ended_is_forgotten() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     overdue.look(0.0, WAITS)
     overdue.look(1.0, {})
     assert overdue.look(2.0, WAITS) == ([], [])
 
 
 def test_silence_ends_the_step_after_the_sessions_limit() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     ended = []
     for quarter in range(40):
         _, lost = overdue.look(quarter / 4, WAITS)
@@ -40,7 +50,7 @@ def test_silence_ends_the_step_after_the_sessions_limit() -> None:
 
 
 def test_signs_of_life_keep_the_step() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     for second in range(30):
         _, lost = overdue.look(float(second), WAITS)
         assert not lost
@@ -48,7 +58,7 @@ def test_signs_of_life_keep_the_step() -> None:
 
 
 def test_a_producer_that_does_not_know_the_step_is_no_sign_of_life() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     lost: list[Lost] = []
     second = 0
     while not lost:
@@ -59,7 +69,7 @@ def test_a_producer_that_does_not_know_the_step_is_no_sign_of_life() -> None:
 
 
 def test_what_was_sent_is_lost_when_that_is_said_twice_while_it_is_waited_for() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     overdue.look(0.0, WAITS)
     overdue.look(1.0, WAITS)
     assert overdue.accounted(1.1, 7, "b", ["2@0"], WAITS[7]) is None
@@ -70,10 +80,10 @@ def test_what_was_sent_is_lost_when_that_is_said_twice_while_it_is_waited_for() 
 
 
 def still(
-    left: Callable[[int], int], waits: Waiting = WAITS[7], sent: Callable[[int], list[int | str]] = lambda _: [1]
+    left: Callable[[int], int], waits: AwaitedTensors = WAITS[7], sent: Callable[[int], list[int | str]] = lambda _: [1]
 ) -> float:
     """When a step ends for which a task says each second that it has sent tensors, which do not come; 0.0: not in a minute."""
-    overdue = Overdue()
+    overdue = LossDetector()
     for second in range(60):
         _, lost = overdue.look(float(second), {7: waits})
         assert not lost
@@ -85,15 +95,15 @@ def still(
 
 
 def test_a_way_on_which_nothing_gets_through_ends_the_step_though_the_task_answers() -> None:
-    assert STILL_S < still(lambda second: 0) <= STILL_S + 2 * ASK_S + 1.0
-    patient = Waiting(20.0, WAITS[7].channels)
+    assert STUCK_LINK_S < still(lambda second: 0) <= STUCK_LINK_S + 2 * ASK_S + 1.0
+    patient = AwaitedTensors(20.0, WAITS[7].channels)
     assert 20.0 < still(lambda second: 0, patient) <= 20.0 + 2 * ASK_S + 1.0
 
 
 def test_a_slow_way_on_which_bytes_leave_is_not_cut() -> None:
     assert still(lambda second: second) == 0.0
     assert still(lambda second: second // 4) == 0.0  # not each time that it is asked
-    assert 12.0 + STILL_S < still(lambda second: min(second, 12)) <= 12.0 + STILL_S + 2 * ASK_S + 1.0
+    assert 12.0 + STUCK_LINK_S < still(lambda second: min(second, 12)) <= 12.0 + STUCK_LINK_S + 2 * ASK_S + 1.0
 
 
 def test_what_was_not_sent_is_waited_for_and_each_tensor_has_its_own_time() -> None:
@@ -103,7 +113,7 @@ def test_what_was_not_sent_is_waited_for_and_each_tensor_has_its_own_time() -> N
 
 
 def test_who_was_stopped_reads_what_came_meanwhile_before_the_way_counts_as_cut() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     overdue.look(0.0, WAITS)
     assert overdue.coming(1.0, 7, "b", True, [1], 0, WAITS[7]) is None
     assert overdue.coming(100.0, 7, "b", True, [1], 0, WAITS[7]) is None
@@ -111,7 +121,7 @@ def test_who_was_stopped_reads_what_came_meanwhile_before_the_way_counts_as_cut(
 
 
 def test_answers_about_other_steps_change_nothing() -> None:
-    overdue = Overdue()
+    overdue = LossDetector()
     assert overdue.coming(0.0, 1, "b", True, [1], 0, WAITS[7]) is None
     assert overdue.accounted(0.0, 1, "b", [1], WAITS[7]) is None
     overdue.look(0.0, WAITS)

@@ -22,7 +22,7 @@ from dovetail.runtime.transport.keys import Keys
 from dovetail.runtime.transport.zmq_auth import new_key_pair
 from dovetail.runtime.transport.zmq_sockets import HEARTBEAT_TIMEOUT_MS
 from dovetail.runtime.wire import chunking
-from dovetail.runtime.wire.chunking import PIECE, SIGN, Inbox, Outbox, is_large, is_part
+from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK, ChunkedSender, Reassembler, is_chunk, is_large
 from dovetail.runtime.wire.codec import encode
 from dovetail.runtime.wire.messages import VERSION, Frame, Message, WireError
 
@@ -38,7 +38,7 @@ def joined(frames: list[Frame]) -> list[bytes]:
     return [bytes(f) for f in frames]
 
 
-def given(outbox: Outbox, room: int = 1_000_000, window: int = 1 << 40) -> list[list[Frame]]:
+def given(outbox: ChunkedSender, room: int = 1_000_000, window: int = 1 << 40) -> list[list[Frame]]:
     """What an outbox gives to a socket that takes so many messages."""
     out: list[list[Frame]] = []
 
@@ -52,11 +52,11 @@ def given(outbox: Outbox, room: int = 1_000_000, window: int = 1 << 40) -> list[
     return out
 
 
-def through(inbox: Inbox, messages: list[list[Frame]]) -> list[list[bytes]]:
+def through(inbox: Reassembler, messages: list[list[Frame]]) -> list[list[bytes]]:
     """The messages that come out at the other end."""
     out = []
     for frames in messages:
-        whole = inbox.take(frames) if is_part(frames[0]) else frames
+        whole = inbox.take(frames) if is_chunk(frames[0]) else frames
         if whole is not None:
             out.append(joined(whole))
     return out
@@ -69,11 +69,11 @@ class TestCutting:
         messages: list[list[Frame]] = []
         for _ in range(rng.randrange(1, 6)):
             sizes = [
-                rng.choice((0, 1, 17, 5_000, 70_000, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE))
+                rng.choice((0, 1, 17, 5_000, 70_000, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES))
                 for _ in range(rng.randrange(5))
             ]
             messages.append([b"head", *(rng.randbytes(size) for size in sizes)])
-        outbox, inbox = Outbox(lambda: None), Inbox(8, 1 << 30)
+        outbox, inbox = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
         for frames in messages:
             outbox.put(frames)
         came = []
@@ -83,37 +83,37 @@ class TestCutting:
                 break
         assert through(inbox, came) == [joined(m) for m in messages]
         assert not inbox.is_open() and not outbox
-        assert all(sum(map(len, frames[1:])) <= PIECE for frames in came if is_part(frames[0]))
+        assert all(sum(map(len, frames[1:])) <= CHUNK_BYTES for frames in came if is_chunk(frames[0]))
 
     def test_many_small_frames_share_pieces(self) -> None:
         frames: list[Frame] = [b"h", *(bytes([i % 256]) * 5_000 for i in range(1_000))]
-        outbox, inbox = Outbox(lambda: None), Inbox(1_001, 1 << 30)
+        outbox, inbox = ChunkedSender(lambda: None), Reassembler(1_001, 1 << 30)
         outbox.put(frames)
         came = given(outbox)
         assert len(came) < 20 and through(inbox, came) == [joined(frames)]
 
     def test_a_small_message_is_not_touched(self) -> None:
-        assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(PIECE)])
-        assert is_large([b"x", bytes(PIECE)]) and is_large([bytes(PIECE + 1)])
-        assert not is_part(tensors(1)[0]) and is_part(SIGN) and not is_part(b"")
+        assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(CHUNK_BYTES)])
+        assert is_large([b"x", bytes(CHUNK_BYTES)]) and is_large([bytes(CHUNK_BYTES + 1)])
+        assert not is_chunk(tensors(1)[0]) and is_chunk(PROGRESS_ACK) and not is_chunk(b"")
 
     def test_no_more_than_the_window_is_given_until_some_has_left(self) -> None:
         calls = []
-        outbox = Outbox(lambda: calls.append(1))
-        outbox.put([b"h", memoryview(bytes(10 * PIECE))])
-        held = given(outbox, window=3 * PIECE)
+        outbox = ChunkedSender(lambda: calls.append(1))
+        outbox.put([b"h", memoryview(bytes(10 * CHUNK_BYTES))])
+        held = given(outbox, window=3 * CHUNK_BYTES)
         assert len(held) == 3 and outbox.bytes_left() == 0 and not outbox.is_done()
         held.pop(0)
-        assert calls and outbox.bytes_left() >= PIECE - 1
-        assert len(given(outbox, window=3 * PIECE)) == 1
+        assert calls and outbox.bytes_left() >= CHUNK_BYTES - 1
+        assert len(given(outbox, window=3 * CHUNK_BYTES)) == 1
         held.clear()
         while outbox:
-            given(outbox, window=3 * PIECE)
-        assert outbox.is_done() and outbox.bytes_left() == 10 * PIECE + 1
+            given(outbox, window=3 * CHUNK_BYTES)
+        assert outbox.is_done() and outbox.bytes_left() == 10 * CHUNK_BYTES + 1
 
     def test_a_message_is_held_until_its_last_piece_has_left(self) -> None:
-        whole = memoryview(bytes(2 * PIECE))
-        outbox = Outbox(lambda: None)
+        whole = memoryview(bytes(2 * CHUNK_BYTES))
+        outbox = ChunkedSender(lambda: None)
         outbox.put([b"h", whole])
         held = given(outbox)
         assert not len(outbox) and not outbox.is_done()
@@ -124,7 +124,7 @@ class TestCutting:
 class TestOvertaking:
     def kinds(self, *messages: list[Frame]) -> list[int]:
         """In which order messages come out that were put behind the first piece of the first one."""
-        outbox, inbox = Outbox(lambda: None), Inbox(8, 1 << 30)
+        outbox, inbox = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
         outbox.put(messages[0])
         came = given(outbox, 1)
         for frames in messages[1:]:
@@ -134,24 +134,32 @@ class TestOvertaking:
         return [order[tuple(m)] for m in through(inbox, came)]
 
     def test_other_steps_and_what_is_always_true_pass(self) -> None:
-        large, other, urgent = tensors(1, 3 * PIECE), tensors(2), encode(Message("touch", {"session": "s"}))
+        large, other, urgent = tensors(1, 3 * CHUNK_BYTES), tensors(2), encode(Message("touch", {"session": "s"}))
         assert self.kinds(large, other, urgent) == [1, 2, 0]
 
     def test_the_same_step_keeps_its_order(self) -> None:
         accounted = encode(Message("accounted", {"step": 1, "task": "t", "channels": [1]}))
-        assert self.kinds(tensors(1, 3 * PIECE), accounted, tensors(1)) == [0, 1, 2]
+        assert self.kinds(tensors(1, 3 * CHUNK_BYTES), accounted, tensors(1)) == [0, 1, 2]
 
     def test_nothing_of_a_step_passes_what_waits_of_it(self) -> None:
-        assert self.kinds(tensors(1, 3 * PIECE), tensors(2, 2 * PIECE), tensors(2), tensors(3)) == [3, 0, 1, 2]
+        assert self.kinds(tensors(1, 3 * CHUNK_BYTES), tensors(2, 2 * CHUNK_BYTES), tensors(2), tensors(3)) == [
+            3,
+            0,
+            1,
+            2,
+        ]
 
     def test_what_is_of_no_step_keeps_its_place(self) -> None:
         pong = encode(Message("pong", {"seq": 1, "incarnation": 1}))
-        assert self.kinds(tensors(1, 3 * PIECE), pong, tensors(2)) == [0, 1, 2]
-        done = encode(Message("done", {"request": 1, "fetches": [1]}, (np.zeros(3 * PIECE, np.uint8),)))
+        assert self.kinds(tensors(1, 3 * CHUNK_BYTES), pong, tensors(2)) == [0, 1, 2]
+        done = encode(Message("done", {"request": 1, "fetches": [1]}, (np.zeros(3 * CHUNK_BYTES, np.uint8),)))
         assert self.kinds(done, tensors(2), pong) == [0, 1, 2]
 
     def test_urgent_words_pass_what_has_not_begun(self) -> None:
-        large, urgent = tensors(1, 3 * PIECE), encode(Message("abort", {"step": 9, "code": "ABORTED", "reason": "r"}))
+        large, urgent = (
+            tensors(1, 3 * CHUNK_BYTES),
+            encode(Message("abort", {"step": 9, "code": "ABORTED", "reason": "r"})),
+        )
         assert self.kinds(large, encode(Message("ping", {"seq": 1})), urgent) == [2, 0, 1]
 
 
@@ -184,12 +192,12 @@ BEGUN = [label(0, 7, (4, 6)), b"abcd"]
         ([BEGUN, [label(1, 8), b"ab"]], "has not begun here"),
         ([BEGUN, [label(1, 7), b"abcdefg"]], "longer than what is left"),
         ([BEGUN, [label(1, 7), b"abcdef"], [label(2, 7), b"g"]], "has not begun here"),
-        ([[SIGN, b""]], "a sign, and more"),
+        ([[PROGRESS_ACK, b""]], "a sign, and more"),
         ([[label(1, 0, what=1)]], "a sign, and more"),
     ],
 )
 def test_what_is_refused(messages: list[list[Frame]], says: str) -> None:
-    inbox = Inbox(8, 1 << 20)
+    inbox = Reassembler(8, 1 << 20)
     for frames in messages[:-1]:
         inbox.take(frames)
     with pytest.raises(WireError, match=says):
@@ -198,7 +206,7 @@ def test_what_is_refused(messages: list[list[Frame]], says: str) -> None:
 
 
 def test_a_broken_parcel_is_refused_once_and_its_rest_passed_over() -> None:
-    inbox = Inbox(8, 1 << 20)
+    inbox = Reassembler(8, 1 << 20)
     with pytest.raises(WireError):
         inbox.take([label(5, 7), b"late"])
     assert [inbox.take([label(i, 7), b"late"]) for i in range(6, 50)] == [None] * 44
@@ -206,7 +214,7 @@ def test_a_broken_parcel_is_refused_once_and_its_rest_passed_over() -> None:
 
 
 def test_a_new_parcel_ends_one_that_was_open() -> None:
-    inbox = Inbox(8, 1 << 20)
+    inbox = Reassembler(8, 1 << 20)
     inbox.take(BEGUN)
     assert joined(inbox.take([label(0, 8, (2,)), b"ok"]) or []) == [b"ok"] and not inbox.is_open()
 
@@ -215,11 +223,11 @@ def test_changed_pieces_give_messages_or_are_refused() -> None:
     """A fuzz: pieces in any order, changed anywhere; a message that comes has the sizes that were announced."""
     rng = random.Random(1)
     pieces: list[list[Frame]] = []
-    for size in (PIECE + 1, 2 * PIECE, 3 * PIECE):
-        outbox = Outbox(lambda: None)
+    for size in (CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES):
+        outbox = ChunkedSender(lambda: None)
         outbox.put([b"header", bytes(100), bytes(size)])
         pieces += given(outbox)
-    inbox, refused, whole = Inbox(8, 1 << 22), 0, 0
+    inbox, refused, whole = Reassembler(8, 1 << 22), 0, 0
     for _ in range(4_000):
         frames = list(pieces[rng.randrange(len(pieces))])
         if rng.random() < 0.3:
@@ -276,7 +284,7 @@ def run(value: np.ndarray) -> Message:
 
 def test_large_messages_go_there_and_back(echo: Endpoint, folder: Path) -> None:
     with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
-        for size in (PIECE, 5_000_001, 20_000_000):
+        for size in (CHUNK_BYTES, 5_000_001, 20_000_000):
             value = np.random.default_rng(size).integers(0, 255, size, np.uint8)
             connection.send(run(value))
             connection.send(Message("ping", {"seq": size}))
@@ -292,7 +300,7 @@ def test_a_large_message_may_be_sent_before_there_is_a_server(folder: Path) -> N
         free.bind(("127.0.0.1", 0))
         address = f"localhost:{free.getsockname()[1]}"
     with Connection(address, keys=Keys.load(folder, "client")) as connection:
-        connection.send(run(np.ones(12 * PIECE, np.uint8)))
+        connection.send(run(np.ones(12 * CHUNK_BYTES, np.uint8)))
         assert connection.recv(0.05) is None
         keys = Keys.load(folder, "a-0")
         got: list[Message] = []
@@ -306,7 +314,7 @@ def test_a_large_message_may_be_sent_before_there_is_a_server(folder: Path) -> N
             until = time.monotonic() + WAIT_S
             while not come.is_set() and time.monotonic() < until:
                 connection.recv(0.05)
-        assert got and got[0].tensors[0].nbytes == 12 * PIECE
+        assert got and got[0].tensors[0].nbytes == 12 * CHUNK_BYTES
 
 
 def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path) -> None:
@@ -383,8 +391,8 @@ def test_a_message_that_takes_longer_than_signs_of_life_may_gets_through_a_slow_
 
 
 def test_numbers_of_parcels_are_never_used_twice() -> None:
-    a, b = Outbox(lambda: None), Outbox(lambda: None)
+    a, b = ChunkedSender(lambda: None), ChunkedSender(lambda: None)
     for outbox in (a, b):
-        outbox.put([bytes(PIECE + 1)])
+        outbox.put([bytes(CHUNK_BYTES + 1)])
     first, second = given(a)[0][0], given(b)[0][0]
-    assert bytes(first[8:16]) != bytes(second[8:16]) and chunking.PIECE == PIECE
+    assert bytes(first[8:16]) != bytes(second[8:16]) and chunking.CHUNK_BYTES == CHUNK_BYTES

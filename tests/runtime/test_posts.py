@@ -17,14 +17,14 @@ from dovetail.graph.core.dtypes import as_dtype, float32, int64, string
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
 from dovetail.runtime.shared_memory import variable_reader as module
-from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, Place, can_post
-from dovetail.runtime.shared_memory.segment import Borrower, Unreadable, is_available
-from dovetail.runtime.shared_memory.variable_publisher import Posts
-from dovetail.runtime.shared_memory.variable_reader import Lookouts, Owner, lookout
+from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, RecordAddress, can_publish
+from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
+from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
+from dovetail.runtime.shared_memory.variable_reader import ProcessHandle, VariableReaders, reader_of
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
-    pytest.mark.skipif(not (is_available() and can_post()), reason="no memory files, or another kind of machine"),
+    pytest.mark.skipif(not (is_available() and can_publish()), reason="no memory files, or another kind of machine"),
 ]
 
 SESSION, CONTAINER = "session", "here"
@@ -34,11 +34,11 @@ import numpy as np
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import Resources, VariableState, changing
-from dovetail.runtime.shared_memory.variable_publisher import Posts
+from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.pool import Pool
 
 shared_storage.use(Pool(64 << 20))
-resources, posts = Resources(), Posts()
+resources, posts = Resources(), VariablePublisher()
 print(*posts.post("session", resources, "here", "v"), flush=True)
 state = resources.get_or_create("here", "v", VariableState, lambda: VariableState("v", int64))
 state.assign(np.zeros(4000, np.int64))
@@ -67,12 +67,12 @@ class Task:
     """A task with posts, and who reads the variable `v` there."""
 
     def __init__(self, dtype=float32):
-        self.resources, self.posts, self.borrower = Resources(), Posts(), Borrower()
+        self.resources, self.posts, self.borrower = Resources(), VariablePublisher(), Mapper()
         self.dtype = dtype
         place = self.posts.post(SESSION, self.resources, CONTAINER, "v")
         assert place is not None
         self.place = place
-        self.lookout = lookout(place, dtype.np, self.borrower)
+        self.lookout = reader_of(place, dtype.np, self.borrower)
 
     @property
     def state(self):
@@ -105,13 +105,13 @@ def test_a_post_follows_its_variable():
 
 
 def test_a_variable_that_is_there_already_is_posted_for_all_who_ask():
-    resources, posts = Resources(), Posts()
+    resources, posts = Resources(), VariablePublisher()
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32))
     state.assign([1, 2])
     held = state.read()
     place = posts.post("a", resources, CONTAINER, "v")
     assert place == posts.post("b", resources, CONTAINER, "v")
-    read = lookout(place, np.dtype(np.float32), Borrower()).read
+    read = reader_of(place, np.dtype(np.float32), Mapper()).read
     np.testing.assert_array_equal(read(), held)
     posts.close_session("a")
     np.testing.assert_array_equal(read(), held)
@@ -126,7 +126,7 @@ def test_a_record_that_is_used_again_is_not_taken_for_the_old_one():
     again = task.posts.post(SESSION, task.resources, CONTAINER, "v")
     assert again is not None and again[:4] == task.place[:4] and again.number != task.place.number
     assert task.lookout.read() is None
-    assert lookout(again, np.dtype(np.float32), task.borrower).read() == 1
+    assert reader_of(again, np.dtype(np.float32), task.borrower).read() == 1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_lies_elsewhere_is_not_there():
 
 def test_another_type_than_expected_is_not_read():
     task = Task()
-    wrong = lookout(task.place, np.dtype(np.int32), task.borrower)
+    wrong = reader_of(task.place, np.dtype(np.int32), task.borrower)
     task.state.assign([1.0])
     assert wrong.read() is None and task.lookout.read() == 1
 
@@ -184,12 +184,12 @@ def test_places_are_checked():
     task = Task()
     for fields in (None, [1] * 4, [1, 2, 3, 4, "5"], [-1] * 5):
         with pytest.raises(ValueError, match="not the place of a post"):
-            Place.from_fields(fields)
+            RecordAddress.from_fields(fields)
     for wrong in (task.place._replace(offset=8), task.place._replace(offset=1 << 40), task.place._replace(segment=7)):
-        with pytest.raises(Unreadable):
-            lookout(wrong, np.dtype(np.float32), Borrower())
-    with pytest.raises(Unreadable, match="process"):
-        Owner(1 << 22)  # beyond the largest number of a process
+        with pytest.raises(MappingError):
+            reader_of(wrong, np.dtype(np.float32), Mapper())
+    with pytest.raises(MappingError, match="process"):
+        ProcessHandle(1 << 22)  # beyond the largest number of a process
 
 
 def test_a_value_that_never_settles_is_given_up(monkeypatch):
@@ -242,7 +242,7 @@ def test_reading_gives_what_the_variable_has(operations, name):
         elif what == "take down":
             task.posts.close_session(SESSION)
             task.place = task.posts.post(SESSION, task.resources, CONTAINER, "v")
-            task.lookout = lookout(task.place, dtype.np, task.borrower)
+            task.lookout = reader_of(task.place, dtype.np, task.borrower)
         elif what == "let go":
             snapshots.clear()
         elif state.is_initialized:
@@ -287,9 +287,9 @@ def test_posts_leave_no_descriptors():
 
 
 @pytest.fixture
-def owner() -> Iterator[tuple["subprocess.Popen[str]", Place]]:
+def owner() -> Iterator[tuple["subprocess.Popen[str]", RecordAddress]]:
     process = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    place = Place(*map(int, process.stdout.readline().split()))
+    place = RecordAddress(*map(int, process.stdout.readline().split()))
     yield process, place
     process.kill()
     process.wait()
@@ -299,7 +299,7 @@ def owner() -> Iterator[tuple["subprocess.Popen[str]", Place]]:
 
 def test_readers_never_see_half_a_change(owner):
     process, place = owner
-    watch = lookout(place, int64.np, Borrower())
+    watch = reader_of(place, int64.np, Mapper())
     wrong, counts = [], []
 
     def read():
@@ -327,10 +327,10 @@ def test_readers_never_see_half_a_change(owner):
 
 def test_a_dead_owner_is_noticed_and_a_stopped_one_is_read(owner):
     process, place = owner
-    watch = lookout(place, int64.np, Borrower())
+    watch = reader_of(place, int64.np, Mapper())
     print(file=process.stdin, flush=True)
     assert process.stdout.readline() == "done\n"
-    read = Lookouts([watch, None])
+    read = VariableReaders([watch, None])
     os.kill(process.pid, signal.SIGSTOP)
     value, missing = read()
     assert missing is None
@@ -339,7 +339,7 @@ def test_a_dead_owner_is_noticed_and_a_stopped_one_is_read(owner):
     process.wait()
     assert read() == [None, None]
     assert not watch.owner.is_alive()
-    assert Lookouts([lookout(place, int64.np, Borrower())])() == [None]
+    assert VariableReaders([reader_of(place, int64.np, Mapper())])() == [None]
 
 
 def test_a_forked_child_has_no_posts():

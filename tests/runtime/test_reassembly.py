@@ -21,11 +21,11 @@ from dovetail.runtime.transport import connection_upgrade, event_loop, zmq_socke
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.stream import Lane
+from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import reassembly
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import VERSION, Message
-from dovetail.runtime.wire.reassembly import FIRST_BYTES, Reassembly, TooLargeError
+from dovetail.runtime.wire.reassembly import FIRST_BYTES, PartialMessage, TooLargeError
 
 GIB = 1 << 30
 
@@ -38,7 +38,7 @@ def virtual_bytes(pid: int | str = "self") -> int:
 @pytest.mark.parametrize("piece", [70_001, FIRST_BYTES])
 def test_a_message_is_what_came(sizes: list[int], piece: int) -> None:
     data = np.random.default_rng(0).bytes(sum(sizes))
-    message, at = Reassembly(sizes, GIB), 0
+    message, at = PartialMessage(sizes, GIB), 0
     while message.left:
         message.put(data[at : at + piece])
         at += piece
@@ -49,7 +49,7 @@ def test_a_message_is_what_came(sizes: list[int], piece: int) -> None:
 
 def test_no_memory_is_made_for_what_is_only_announced() -> None:
     before = virtual_bytes()
-    messages = [Reassembly([10, GIB], 2 * GIB) for _ in range(50)]
+    messages = [PartialMessage([10, GIB], 2 * GIB) for _ in range(50)]
     for message in messages:
         message.put(bytes(20))
     assert virtual_bytes() - before < 51 * FIRST_BYTES
@@ -58,7 +58,7 @@ def test_no_memory_is_made_for_what_is_only_announced() -> None:
 def test_the_memory_of_a_large_message_serves_the_next_one() -> None:
     size, places = 3 * FIRST_BYTES + 77, []
     for _ in range(2):
-        message = Reassembly([size], GIB)
+        message = PartialMessage([size], GIB)
         message.put(bytes(size))
         places.append(np.frombuffer(message.frames[0], np.uint8).ctypes.data)
         del message
@@ -77,7 +77,7 @@ def test_a_message_without_room_names_its_request_and_the_next_one_comes(
     feeds = (np.zeros(4 * FIRST_BYTES, np.uint8),)
     frames = encode(Message("run", {"request": 7, "step": 9, "program": "p", "feeds": ["x"]}, feeds))
     ours, theirs = socket.socketpair()
-    sender, receiver = Lane(ours, 8, GIB), Lane(theirs, 8, FIRST_BYTES if why == "limit" else GIB)
+    sender, receiver = Stream(ours, 8, GIB), Stream(theirs, 8, FIRST_BYTES if why == "limit" else GIB)
     sender.send(frames)
     sender.send([b"next"])
     came = []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.rpc.pending_call import PendingReplies
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.wire.messages import Message
 
@@ -63,14 +63,14 @@ class Repeating:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks to which this process says that they are to repeat something."""
     tasks: list[str] = []
-    send = Wait.send
+    send = PendingReplies.send
 
-    def spy(self: Wait, connections: Connections, address: str, message: Message) -> None:
+    def spy(self: PendingReplies, connections: Connections, address: str, message: Message) -> None:
         if message.kind == "run" and message.fields.get("again"):
             tasks.append(self._owing[address])
         send(self, connections, address, message)
 
-    monkeypatch.setattr(Wait, "send", spy)
+    monkeypatch.setattr(PendingReplies, "send", spy)
     return tasks
 
 

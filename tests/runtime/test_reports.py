@@ -9,7 +9,7 @@ import pytest
 import dovetail as tf
 from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, PartitionStep, RecvTensor, SendTensor
 from dovetail.graph.core.device import DeviceSpec
-from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.rpc.pending_call import PendingReplies
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.registration import Registration
 
@@ -64,7 +64,7 @@ class Deaf:
 
 
 def test_who_does_not_report_may_have_ended_long_ago() -> None:
-    wait = Wait({"quiet:1": "a", "other:1": "b"}, 60.0, None, "step", request=7, quiet={"quiet:1"})
+    wait = PendingReplies({"quiet:1": "a", "other:1": "b"}, 60.0, None, "step", request=7, quiet={"quiet:1"})
     for _ in range(5):
         assert wait.messages(Deaf()) == []  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ from dovetail.runtime.rpc.dispatch import Limit, Quota, this_client
 from dovetail.runtime.rpc.pending_call import ConnectionPool, call
 from dovetail.runtime.session import cluster_backend
 from dovetail.runtime.transport import keys as files
-from dovetail.runtime.transport.access_control import LOOK_EVERY_S, TELL_EVERY_S, Gate, mechanism_of, why_silent
+from dovetail.runtime.transport.access_control import LOG_EVERY_S, LOOK_EVERY_S, AccessControl, mechanism_of, why_silent
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import KeyPair, Keys, PublicKey
@@ -158,14 +158,14 @@ class TestGate:
         files.write_cluster(tmp_path, [("a-0", "h:1")], ["client"], pairs())
         return Keys.load(tmp_path, "a-0")
 
-    def ask(self, gate: Gate, key: str, mechanism: bytes = b"CURVE") -> bytes:
+    def ask(self, gate: AccessControl, key: str, mechanism: bytes = b"CURVE") -> bytes:
         reply = gate.answer([b"1.0", b"7", b"dovetail", b"10.0.0.9", b"", mechanism, bytes.fromhex(key)])
         assert reply[:2] == [b"1.0", b"7"] and len(reply) == 6
         assert reply[4] == (key.encode() if reply[2] == b"200" else b"")
         return reply[2]
 
     def test_who_is_allowed(self, keys: Keys) -> None:
-        gate = Gate(keys, "h:1", Clock())
+        gate = AccessControl(keys, "h:1", Clock())
         client = Keys.load(keys.folder.parent).pair.public
         assert self.ask(gate, client) == b"200"
         assert self.ask(gate, client, b"NULL") == b"300"
@@ -176,10 +176,10 @@ class TestGate:
 
     def test_whom_is_told_at_once_and_then_seldom(self, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
-        gate = Gate(keys, "h:1", clock)
+        gate = AccessControl(keys, "h:1", clock)
         for _ in range(50):
             self.ask(gate, "ee" * 32)
-        clock.now += TELL_EVERY_S + 1
+        clock.now += LOG_EVERY_S + 1
         self.ask(gate, "ee" * 32)
         told = [r.getMessage() for r in caplog.records]
         assert len(told) == 2
@@ -193,7 +193,7 @@ class TestGate:
         self, keys: Keys, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("dovetail.runtime.transport.access_control._host_of", lambda descriptor: "10.0.0.9")
-        gate = Gate(keys, "h:1", Clock())
+        gate = AccessControl(keys, "h:1", Clock())
         for event in ("ACCEPTED", "HANDSHAKE_FAILED_PROTOCOL", "DISCONNECTED"):
             gate.happened(event, 5)
         self.ask(gate, "ee" * 32)
@@ -202,7 +202,7 @@ class TestGate:
 
     def test_changes_are_noticed_and_end_connections(self, keys: Keys) -> None:
         clock = Clock()
-        gate = Gate(keys, "h:1", clock)
+        gate = AccessControl(keys, "h:1", clock)
         client = Keys.load(keys.folder.parent).pair.public
         listener = socket.create_server(("127.0.0.1", 0))
         with listener, socket.create_connection(listener.getsockname()) as theirs, listener.accept()[0] as ours:
@@ -222,7 +222,7 @@ class TestGate:
 
     def test_a_descriptor_that_leads_elsewhere_by_now_is_left_alone(self, keys: Keys) -> None:
         clock = Clock()
-        gate = Gate(keys, "h:1", clock)
+        gate = AccessControl(keys, "h:1", clock)
         client = Keys.load(keys.folder.parent).pair.public
         with socket.create_server(("127.0.0.1", 0)) as listener:
             first = socket.create_connection(listener.getsockname())
@@ -242,7 +242,7 @@ class TestGate:
 
     def test_files_that_cannot_be_read_change_nothing(self, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
-        gate = Gate(keys, "h:1", clock)
+        gate = AccessControl(keys, "h:1", clock)
         client = Keys.load(keys.folder.parent).pair.public
         (keys.folder / files.ALLOWED / "broken.pub").write_text("nonsense")
         clock.now += LOOK_EVERY_S

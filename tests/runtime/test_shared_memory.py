@@ -20,7 +20,7 @@ from dovetail.graph.resources.resource_manager import VariableState, changing
 from dovetail.runtime.server.local_cluster import LocalCluster
 from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.shared_memory.pool import Pool
-from dovetail.runtime.shared_memory.segment import Borrower, Reference, Unreadable, is_available
+from dovetail.runtime.shared_memory.segment import Mapper, MappingError, Reference, is_available
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
@@ -48,7 +48,7 @@ def read(borrower, reference, like):
     st.lists(st.integers(1, 60), min_size=1, max_size=3),
 )
 def test_what_is_lent_is_read(dtype, shape):
-    pool, borrower = Pool(64 << 20), Borrower()
+    pool, borrower = Pool(64 << 20), Mapper()
     value = np.random.default_rng(1).integers(0, 2, shape).astype(dtype)
     for array in (value, value.T, value[::-1]):
         reference = pool.lend(array, ME)
@@ -58,7 +58,7 @@ def test_what_is_lent_is_read(dtype, shape):
 
 
 def test_a_block_comes_back_with_the_last_array_over_it(pool):
-    borrower = Borrower()
+    borrower = Mapper()
     reference = pool.lend(LARGE, ME)
     array = read(borrower, reference, LARGE)
     view = array[10:].reshape(-1, 2)[::3]
@@ -74,7 +74,7 @@ def test_a_block_comes_back_with_the_last_array_over_it(pool):
 
 
 def test_blocks_are_used_again_and_the_pool_stays_as_small_as_it_can(pool):
-    borrower = Borrower()
+    borrower = Mapper()
     for i in range(200):
         value = np.full(1 << 20, i, np.uint8)
         reference = pool.lend(value, ME)
@@ -83,7 +83,7 @@ def test_blocks_are_used_again_and_the_pool_stays_as_small_as_it_can(pool):
 
 
 def test_a_full_pool_says_so_and_drops_idle_segments_of_other_sizes():
-    pool, borrower = Pool(20 << 20), Borrower()
+    pool, borrower = Pool(20 << 20), Mapper()
     held = read(borrower, pool.lend(LARGE, ME), LARGE)
     big = np.zeros(15 << 20, np.uint8)
     first = pool.lend(big, ME)
@@ -111,7 +111,7 @@ def test_what_a_dead_process_held_is_taken_back(pool):
 
 
 def test_threads_get_blocks_of_their_own(pool):
-    borrower, wrong = Borrower(), []
+    borrower, wrong = Mapper(), []
 
     def work(seed):
         rng = np.random.default_rng(seed)
@@ -131,7 +131,7 @@ def test_threads_get_blocks_of_their_own(pool):
 
 
 def test_a_retired_segment_is_forgotten_but_not_under_who_reads_it():
-    pool, borrower = Pool(64 << 20), Borrower()
+    pool, borrower = Pool(64 << 20), Mapper()
     array = read(borrower, pool.lend(LARGE, ME), LARGE)
     pool.close()
     np.testing.assert_array_equal(array, LARGE)
@@ -151,7 +151,7 @@ def made(pool, fill=1.0):
 
 
 def test_what_was_made_in_a_block_is_lent_without_a_copy(pool):
-    borrower, array = Borrower(), made(pool)
+    borrower, array = Mapper(), made(pool)
     whole = read(borrower, pool.lend(array, ME), array)
     part = read(borrower, pool.lend(array[32:], ME), array[32:])
     turned = read(borrower, pool.lend(array.T, ME), array.T)
@@ -162,7 +162,7 @@ def test_what_was_made_in_a_block_is_lent_without_a_copy(pool):
 
 
 def test_a_block_is_free_when_its_maker_and_all_who_borrowed_it_have_let_go(pool):
-    borrower = Borrower()
+    borrower = Mapper()
     array = made(pool, 5.0)
     mine, loans = array[1:], [read(borrower, pool.lend(array, ME), array) for _ in range(2)]
     size = pool.bytes
@@ -182,7 +182,7 @@ def test_a_block_is_free_when_its_maker_and_all_who_borrowed_it_have_let_go(pool
 
 
 def test_a_tensor_that_is_given_away_is_a_copy(pool):
-    borrower, array = Borrower(), made(pool)
+    borrower, array = Mapper(), made(pool)
     given = read(borrower, pool.lend(array, ME, alone=True), array)
     given[...] = 3.0
     assert array[0, 0] == 1.0
@@ -207,7 +207,7 @@ def test_a_block_takes_as_many_loans_as_its_segment_has_words(pool):
     while (one := pool.lend(array, ME)) is not None:
         references.append(one)
     assert len(references) == len({r.loan for r in references}) == 1020
-    Borrower().borrow(references[17], 1)  # and gives it back
+    Mapper().borrow(references[17], 1)  # and gives it back
     assert pool.lend(array, ME).loan == references[17].loan
 
 
@@ -220,7 +220,7 @@ def variable(pool, monkeypatch):
 
 
 def test_a_variable_is_read_in_place_and_a_snapshot_stays_what_it_was(pool, variable):
-    borrower = Borrower()
+    borrower = Mapper()
     like = variable.read()
     place = like.ctypes.data
     snapshot = read(borrower, pool.lend(like, ME), like)
@@ -233,7 +233,7 @@ def test_a_variable_is_read_in_place_and_a_snapshot_stays_what_it_was(pool, vari
 
 
 def test_a_variable_that_nobody_reads_changes_in_place_also_after_it_was_read(pool, variable):
-    borrower = Borrower()
+    borrower = Mapper()
     place = variable.read().ctypes.data
     for _ in range(3):
         borrower.borrow(pool.lend(variable.read(), ME), 1)  # and gives it back
@@ -259,8 +259,8 @@ def test_after_a_fork_a_block_is_not_the_childs_to_change(pool, variable, monkey
 
 
 def refused(reference, size, says):
-    with pytest.raises(Unreadable, match=says):
-        Borrower().borrow(reference, size)
+    with pytest.raises(MappingError, match=says):
+        Mapper().borrow(reference, size)
 
 
 def test_only_sealed_memory_files_with_the_right_number_are_read(pool, tmp_path):
@@ -346,7 +346,7 @@ def test_a_peer_that_cannot_read_gets_messages(monkeypatch):
     """As on another machine, where the same numbers name other files, or none."""
 
     def unreadable(*_):
-        raise Unreadable("not here")
+        raise MappingError("not here")
 
     monkeypatch.setattr(memory_pool._borrower, "borrow", unreadable)
     server[:] = [echo_server()]
@@ -359,7 +359,7 @@ def test_a_peer_that_stops_being_able_to_read_is_sent_messages_again(monkeypatch
     with server[0], Connection(server[0].address) as connection:
         exchange(connection, np.arange(100_000.0))
         with monkeypatch.context() as patch:
-            patch.setattr(memory_pool._borrower, "borrow", lambda *_: (_ for _ in ()).throw(Unreadable("not here")))
+            patch.setattr(memory_pool._borrower, "borrow", lambda *_: (_ for _ in ()).throw(MappingError("not here")))
             connection.send(Message("done", {"request": 7, "fetches": ["x"]}, (np.arange(100_000.0),)))
             refusal = connection.recv(5.0)
         assert refusal.kind == "error"
@@ -405,7 +405,7 @@ def test_kill_leaves_no_memory_behind():
         [sys.executable, "-c", text, str(ME)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     fd, number = map(int, child.stdout.readline().split())
-    array = Borrower().borrow(Reference(child.pid, fd, number, 0, 4096), 64 << 20)
+    array = Mapper().borrow(Reference(child.pid, fd, number, 0, 4096), 64 << 20)
     child.kill()
     child.wait()
     assert array[-1] == 0
@@ -417,7 +417,7 @@ def test_kill_leaves_no_memory_behind():
 
 
 def test_the_memory_of_a_process_that_was_killed_does_not_stay_mapped() -> None:
-    borrower = Borrower()
+    borrower = Mapper()
     program = (
         "import sys; from dovetail.runtime.shared_memory.pool import Pool; pool = Pool(1 << 20); "
         "print(*pool.page().to_fields(), flush=True); sys.stdin.read()"

@@ -17,14 +17,14 @@ from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulat
 from dovetail.graph.resources.async_request import Fate
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime.shared_memory import shared_variable as module
-from dovetail.runtime.shared_memory.doorbell import Bell, Rope
-from dovetail.runtime.shared_memory.segment import Borrower, Unreadable, is_available
-from dovetail.runtime.shared_memory.shared_variable import Reached, can_open
-from dovetail.runtime.shared_memory.variable_publisher import Posts
+from dovetail.runtime.shared_memory.doorbell import Doorbell, Ringer
+from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
+from dovetail.runtime.shared_memory.shared_variable import RemoteVariable, can_share
+from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
-    pytest.mark.skipif(not (is_available() and can_open()), reason="no memory files, or another kind of machine"),
+    pytest.mark.skipif(not (is_available() and can_share()), reason="no memory files, or another kind of machine"),
 ]
 
 SESSION, CONTAINER, TASK = "session", "here", "/job:ps/task:0"
@@ -36,12 +36,12 @@ import numpy as np
 from dovetail.graph.resources.accumulator import AccumulatorKind
 from dovetail.graph.core.dtypes import float32
 from dovetail.runtime.shared_memory import shared_variable
-from dovetail.runtime.shared_memory.segment import Borrower
-from dovetail.runtime.shared_memory.shared_variable import Reached
-from dovetail.runtime.shared_memory.record_layout import Place
+from dovetail.runtime.shared_memory.segment import Mapper
+from dovetail.runtime.shared_memory.shared_variable import RemoteVariable
+from dovetail.runtime.shared_memory.record_layout import RecordAddress
 
 kind = AccumulatorKind(False, float32, (int(sys.argv[2]),), "SUM")
-sums = Reached(Place(*map(int, sys.argv[1].split())), kind, "a", "/job:ps/task:0", Borrower()).read()
+sums = RemoteVariable(RecordAddress(*map(int, sys.argv[1].split())), kind, "a", "/job:ps/task:0", Mapper()).read()
 one = np.ones(int(sys.argv[2]), np.float32)
 print("up", flush=True)
 for line in sys.stdin:
@@ -51,7 +51,7 @@ for line in sys.stdin:
             sums.apply(one, 0)
     else:  # "die" or "stop" at a call of the next addition
         name, after = numbers[0], numbers[1] == "after"
-        held = getattr(shared_variable.Opened, name)
+        held = getattr(shared_variable.SharedVariable, name)
 
         def hooked(self, *given):
             if not after:
@@ -61,9 +61,9 @@ for line in sys.stdin:
                 os.kill(os.getpid(), signal.SIGKILL if what == "die" else signal.SIGSTOP)
             return result
 
-        setattr(shared_variable.Opened, name, hooked)
+        setattr(shared_variable.SharedVariable, name, hooked)
         sums.apply(one, 0)
-        setattr(shared_variable.Opened, name, held)
+        setattr(shared_variable.SharedVariable, name, held)
     print("done", flush=True)
 """
 
@@ -73,8 +73,8 @@ class Task:
 
     def __init__(self, shape=(3,), reduction="SUM", dtype=float32):
         self.kind = AccumulatorKind(False, dtype, shape, reduction)
-        self.resources, self.posts = Resources(), Posts()
-        self.posts.bell = Bell()
+        self.resources, self.posts = Resources(), VariablePublisher()
+        self.posts.bell = Doorbell()
         self.place = self.open()
         assert self.place is not None
         self.mine = self.resources.find(CONTAINER, "a")
@@ -83,7 +83,7 @@ class Task:
         return self.posts.open_accumulator(SESSION, self.resources, CONTAINER, "a", self.kind)
 
     def reach(self):
-        return Reached(self.place, self.kind, "a", TASK, Borrower())
+        return RemoteVariable(self.place, self.kind, "a", TASK, Mapper())
 
     def was_rung(self) -> bool:
         poll = select.poll()
@@ -207,13 +207,13 @@ def test_an_owner_takes_it_back(how):
 
 def test_what_is_not_opened():
     def opened(kind, posts=None):
-        made = posts or Posts()
+        made = posts or VariablePublisher()
         if posts is None:
-            made.bell = Bell()
+            made.bell = Doorbell()
         return made.open_accumulator(SESSION, Resources(), CONTAINER, "a", kind)
 
     assert opened(AccumulatorKind(False, float32, (3,), "SUM")) is not None
-    assert opened(AccumulatorKind(False, float32, (3,), "SUM"), Posts()) is None  # nobody would be heard
+    assert opened(AccumulatorKind(False, float32, (3,), "SUM"), VariablePublisher()) is None  # nobody would be heard
     assert opened(AccumulatorKind(False, float32, None, "SUM")) is None
     assert opened(AccumulatorKind(False, float32, (0,), "SUM")) is None
     assert opened(AccumulatorKind(False, float32, (1 << 18,), "SUM")) is None
@@ -225,7 +225,7 @@ def test_shapes_and_kinds_are_checked():
     task = Task()
     with pytest.raises(InvalidArgumentError, match="Shape mismatch at accumulator 'a'"):
         task.reach().read().apply(np.ones(4, "f"), 0)
-    other = Reached(task.place, AccumulatorKind(False, float32, (4,), "SUM"), "a", TASK, Borrower())
+    other = RemoteVariable(task.place, AccumulatorKind(False, float32, (4,), "SUM"), "a", TASK, Mapper())
     assert other.read() is None
     with pytest.raises(InvalidArgumentError, match="has reduction SUM"):
         task.posts.open_accumulator(
@@ -234,15 +234,15 @@ def test_shapes_and_kinds_are_checked():
 
 
 def test_bells():
-    bell = Bell()
-    rope = Rope(os.getpid(), *bell.name)
+    bell = Doorbell()
+    rope = Ringer(os.getpid(), *bell.name)
     for _ in range(1 << 17):  # more than fit
         rope.ring()
     assert select.select([bell.fd], [], [], 0)[0]
-    with pytest.raises(Unreadable, match="not the bell"):
-        Rope(os.getpid(), bell.name[0], bell.name[1] + 1)
-    with pytest.raises(Unreadable):
-        Rope(os.getpid(), 1 << 20, 1)
+    with pytest.raises(MappingError, match="not the bell"):
+        Ringer(os.getpid(), bell.name[0], bell.name[1] + 1)
+    with pytest.raises(MappingError):
+        Ringer(os.getpid(), 1 << 20, 1)
     bell.close()
     rope.ring()  # nobody hears it
 
@@ -312,7 +312,7 @@ def test_a_process_that_is_killed_has_added_or_has_not(adders):
 
 @pytest.mark.parametrize("point", [("acquire", "after"), ("end", "before"), ("end", "after")])
 def test_a_process_that_is_stopped_holds_up_nobody_for_long(adders, monkeypatch, point):
-    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.3)
     task = Task((SIZE,))
     one = np.ones(SIZE, "f")
     task.mine.apply(one, 0)
@@ -345,7 +345,7 @@ def test_a_process_that_is_stopped_holds_up_nobody_for_long(adders, monkeypatch,
 
 
 def test_a_wait_ends_while_a_process_is_stopped(adders, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.3)
     task = Task((SIZE,))
     first, second = task.mine.take(5), task.mine.take(1)
     stopped = adders(task)

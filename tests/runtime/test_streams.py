@@ -13,7 +13,7 @@ from echoing import WAIT_S, ping, until
 from dovetail.runtime.transport import client as connection_module, connection_upgrade, stream_listener
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.stream_listener import StreamLanding, connect_stream
+from dovetail.runtime.transport.stream_listener import TcpListener, connect_tcp
 from dovetail.runtime.wire.messages import Message
 
 LIMITS = 64, 1 << 28
@@ -90,7 +90,7 @@ def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
 
 
 def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connection_module, "connect_stream", lambda *_: None)
+    monkeypatch.setattr(connection_module, "connect_tcp", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq
@@ -99,23 +99,23 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 
 def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
     keys = object()
-    assert connection_upgrade.first_words(connection_upgrade.Sharing(), b"", keys) is None  # type: ignore[arg-type]
+    assert connection_upgrade.first_hello(connection_upgrade.MemoryNegotiation(), b"", keys) is None  # type: ignore[arg-type]
 
 
 # --- meeting ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def landing() -> Iterator[StreamLanding]:
-    landing = StreamLanding("127.0.0.1", *LIMITS)
+def landing() -> Iterator[TcpListener]:
+    landing = TcpListener("127.0.0.1", *LIMITS)
     yield landing
     landing.close()
 
 
-def test_a_lane_is_made_of_an_offer(landing: StreamLanding) -> None:
+def test_a_lane_is_made_of_an_offer(landing: TcpListener) -> None:
     offer = landing.offer(b"anna")
     assert offer is not None and landing.offer(b"anna") is None
-    lane = connect_stream("127.0.0.1", *offer[1:], *LIMITS)
+    lane = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
     assert lane is not None
     assert landing.accept(b"berta", offer[2]) is None
     other = landing.accept(b"anna", offer[2])
@@ -127,15 +127,15 @@ def test_a_lane_is_made_of_an_offer(landing: StreamLanding) -> None:
     other.close()
 
 
-def test_strangers_are_sent_away(landing: StreamLanding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_sent_away(landing: TcpListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_listener, "CONNECT_S", 0.05)
     offer = landing.offer(b"anna")
     assert offer is not None
-    assert connect_stream("127.0.0.1", offer[1], "00" * 16, *LIMITS) is None
+    assert connect_tcp("127.0.0.1", offer[1], "00" * 16, *LIMITS) is None
     with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
         assert silent.recv(1) == b""
     monkeypatch.setattr(stream_listener, "CONNECT_S", WAIT_S)
-    lane = connect_stream("127.0.0.1", *offer[1:], *LIMITS)
+    lane = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
     assert lane is not None
     lane.close()
 
@@ -144,7 +144,7 @@ def test_strangers_are_sent_away(landing: StreamLanding, monkeypatch: pytest.Mon
     "port, token", [("x", "00" * 16), (1, "00" * 16), ("1", "00"), ("99999999", "00" * 16), ("1", "zz" * 16)]
 )
 def test_what_is_no_offer_is_refused(port: object, token: object) -> None:
-    assert connect_stream("127.0.0.1", port, token, *LIMITS) is None
+    assert connect_tcp("127.0.0.1", port, token, *LIMITS) is None
 
 
 def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.rpc.pending_call import Wait
+from dovetail.runtime.rpc.pending_call import PendingReplies
 from dovetail.runtime.wire.messages import Message
 
 ADDRESS = "localhost:1"
@@ -48,7 +48,7 @@ def pong(request: int, working: bool | None) -> Message:
 
 def test_a_server_that_forgot_the_request_ends_the_wait() -> None:
     played = Played()
-    wait = Wait({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
     for _ in range(2):
         played.coming.append(pong(7, False))
     wait.messages(played)  # type: ignore[arg-type]  # it may have been overtaken by the answer
@@ -58,7 +58,7 @@ def test_a_server_that_forgot_the_request_ends_the_wait() -> None:
 
 def test_what_was_said_about_an_earlier_request_means_nothing() -> None:
     played = Played()
-    wait = Wait({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
     for _ in range(9):
         played.coming.append(pong(6, False))  # late answers to pings of the call before
     played.coming.append(Message("closed", {"request": 7}))
@@ -71,7 +71,7 @@ def test_what_was_said_about_an_earlier_request_means_nothing() -> None:
 def test_pieces_of_a_large_message_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     played, clock = Played(), [100.0]
     monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
-    wait = Wait({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
     for _ in range(20):  # on a slow link: its answers stand behind the pieces
         played.pieces += 1
         clock.append(clock[-1] + 3.0)
@@ -90,7 +90,7 @@ def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: p
         ("/job:c/task:0", "localhost:4", ["/job:c/task:0/device:CPU:0 waits for c"]),
     )
     owing = {ADDRESS: "/job:a/task:0", other: "/job:b/task:0", third: "/job:b/task:1"}
-    wait = Wait(owing, 5.0, 0.0, "step", request=7, quiet={third}, here=lambda: [here])
+    wait = PendingReplies(owing, 5.0, 0.0, "step", request=7, quiet={third}, here=lambda: [here])
     answers = [(ADDRESS, ["/job:a/task:0/device:CPU:0 waits for 1 element of FIFOQueue 'q'"], True), (third, [], False)]
 
     def poll(timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:

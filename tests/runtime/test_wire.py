@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from dovetail.graph.core import dtypes
 from dovetail.runtime.wire import codec, messages as wire
-from dovetail.runtime.wire.codec import Form, decode, encode
+from dovetail.runtime.wire.codec import HeaderTemplate, decode, encode
 from dovetail.runtime.wire.messages import KINDS, Message, WireError
 
 V = wire.VERSION
@@ -493,7 +493,7 @@ def test_bfloat16_keeps_its_values() -> None:
 @given(st.lists(st.lists(tensors(), max_size=3), min_size=1, max_size=4))
 def test_a_message_of_a_form_is_the_same_on_the_wire(several: list[list[np.ndarray]]) -> None:
     fields = {"program": "p", "feeds": ("x:0",), "client": 5}
-    form = Form("run", fields)
+    form = HeaderTemplate("run", fields)
     for number, arrays in enumerate(several):
         numbers = {"request": number, "step": -number}
         formed = encode(Message("run", numbers, tuple(arrays), form))
@@ -504,8 +504,8 @@ def test_a_message_of_a_form_is_the_same_on_the_wire(several: list[list[np.ndarr
 
 def test_a_form_is_checked_as_a_message_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WireError, match="no field 'odd'"):
-        Form("run", {"program": "p", "feeds": [], "odd": 1})
-    form = Form("run", {"program": "p", "feeds": ["x:0"]})
+        HeaderTemplate("run", {"program": "p", "feeds": [], "odd": 1})
+    form = HeaderTemplate("run", {"program": "p", "feeds": ["x:0"]})
     with pytest.raises(WireError, match="cannot be packed"):
         form.encode((1 << 64, 1), ())
     with pytest.raises(WireError, match="not a NumPy array"):
