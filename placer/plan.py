@@ -29,7 +29,6 @@ from .partition.partitioned_graph import Channel, Partition, Partitioned, task_o
 from .render.text import short, size_text
 from .rules.placement import Placement, Relaxation, Rule
 from .search.problem import Solution
-from .serialize.read import read_plan
 from .serialize.write import write_plan
 from .views.compare import Comparison, compare
 from .views.diagram import to_dot, to_svg
@@ -247,6 +246,8 @@ class Plan:
         Raises:
             InvalidArgumentError: the file is damaged, or no plan. OSError: it cannot be read.
         """
+        from .serialize.read import read_plan  # msgspec: most programs read no plans
+
         return Plan(*read_plan(Path(path)))
 
     def to_dot(self) -> str:

@@ -66,7 +66,7 @@ def _is_possible(items: Items, memory: Floats, capacity: Floats, where: Ints, i:
 @compiled
 def _is_accepted(state: int, exponent: float) -> bool:
     """Metropolis' rule: a worse move is accepted with probability e**exponent."""
-    return (state >> 10) / 9007199254740992.0 < np.exp(exponent)
+    return bool((state >> 10) / 9007199254740992.0 < np.exp(exponent))
 
 
 @compiled

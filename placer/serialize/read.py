@@ -6,11 +6,12 @@ What is read is not trusted: nothing is evaluated, every number is checked befor
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from msgspec import convert
 
 from ...graph.core.device import DeviceName, parse_strict
 from ...graph.core.dtypes import BY_NAME
@@ -25,6 +26,7 @@ from ..partition.partitioned_graph import Channel, LoopPart, Partition, Partitio
 from ..rules.colocation import Note
 from ..rules.placement import Placement, Rule
 from ..rules.provenance import Demand, Reasons
+from . import records
 from .write import CHANNEL_FIELDS, DEVICE_FIELDS, FORMAT, VERSION
 
 _MARKS: dict[str, Literal["loop", "test", "end"]] = {"l": "loop", "t": "test", "e": "end"}
@@ -97,7 +99,7 @@ class _Reader:
     def __init__(self, graph: Graph | None) -> None:
         self._given = graph
         self._graph = Graph() if graph is None else graph
-        self._head: dict[str, Any] | None = None
+        self._head: records.Head | None = None
         self._count = 0
         self._ended = False
         self._devices: list[DeviceInfo] = []
@@ -108,11 +110,11 @@ class _Reader:
         self._demands: list[Demand] = []
         self._notes: list[Note] = []
         self._nodes: list[Node] = []
-        self._edges: list[tuple[list[int], list[int]]] = []
-        self._placed: list[list[int]] = []
+        self._edges: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self._placed: list[tuple[int, int, int, int]] = []
         self._channels: list[Channel] = []
-        self._partitions: list[dict[str, Any]] = []
-        self._guarded: list[tuple[int, list[Any]]] = []
+        self._partitions: list[records.Partition] = []
+        self._guarded: list[tuple[int, list[int | str]]] = []
 
     def take(self, record: Any) -> None:
         """Check and keep one record."""
@@ -121,12 +123,12 @@ class _Reader:
         if self._head is None:
             self._take_head(record)
         elif isinstance(record, list):
-            self._take_node(*record)
+            self._take_node(convert(record, records.Node))
         elif isinstance(record, dict) and record:
             kind = next(iter(record))
-            if kind not in self._TAKE:
+            if kind not in records.KINDS:
                 raise _BadError(f"unknown record {kind!r}")
-            self._TAKE[kind](self, record)
+            self._TAKE[kind](self, convert(record, records.KINDS[kind]))
         else:
             raise _BadError("it is neither a node nor a record")
         self._count += 1
@@ -136,107 +138,91 @@ class _Reader:
             raise _BadError("this is no plan")
         if record[FORMAT] != VERSION:
             raise _BadError(f"version {record[FORMAT]!r} is not known; this release reads version {VERSION}")
-        _int(record["nodes"], 1 << 40)
-        self._head = record
+        self._head = convert(record, records.Head)
 
-    def _take_device(self, record: dict[str, Any]) -> None:
-        facts = {f: record[f] for f in DEVICE_FIELDS}
-        if not isinstance(facts["emulated"], bool) or any(
-            v is not None and not isinstance(v, (int, float)) for v in facts.values()
-        ):
-            raise _BadError("a device's facts are malformed")
-        self._devices.append(DeviceInfo(DeviceName.parse(_str(record["device"])), incarnation=0, **facts))
+    def _take_device(self, record: records.Device) -> None:
+        name = DeviceName.parse(record.device)
+        facts = {f: getattr(record, f) for f in DEVICE_FIELDS}
+        self._devices.append(DeviceInfo(name, incarnation=0, **facts))
 
-    def _take_link(self, record: dict[str, Any]) -> None:
-        a, b = map(_str, record["link"])
-        parse_strict(a), parse_strict(b)
-        self._links.append(Link(a, b, _number(record["latency"]), _number(record["bandwidth"])))
+    def _take_link(self, record: records.Link) -> None:
+        for end in record.link:
+            parse_strict(end)
+        self._links.append(Link(*record.link, record.latency, record.bandwidth))
 
-    def _take_line(self, record: dict[str, Any]) -> None:
-        name, line, text = record["line"]
-        file = self._files.setdefault(_str(name), RecordedFile(name))
-        file.texts[_int(line, 1 << 40)] = _str(text)
+    def _take_line(self, record: records.Line) -> None:
+        name, line, text = record.line
+        file = self._files.setdefault(name, RecordedFile(name))
+        file.texts[line] = text
         self._lines.append((file, line))
 
-    def _take_block(self, record: dict[str, Any]) -> None:
-        outer, spec, description, line = record["block"]
-        around = None if outer == -1 else self._blocks[_int(outer, len(self._blocks))]
-        file, at = self._lines[_int(line, len(self._lines))]
-        spec = None if spec is None else _str(spec)
-        self._blocks.append(RecordedBlock(around, spec, _str(description), file, at))
+    def _take_block(self, record: records.Block) -> None:
+        outer, spec, description, line = record.block
+        around = None if outer == -1 else self._blocks[_below(outer, len(self._blocks))]
+        file, at = self._lines[_below(line, len(self._lines))]
+        self._blocks.append(RecordedBlock(around, spec, description, file, at))
 
-    def _take_demand(self, record: dict[str, Any]) -> None:
-        required, candidates, against, given_up = record["demand"]
+    def _take_demand(self, record: records.Demand) -> None:
+        required, candidates, against, given_up = record.demand
         count = len(self._devices)
         if len(against) != count:
             raise _BadError(f"a demand judges {len(against)} devices; there are {count}")
-        chosen = tuple(_int(c, count) for c in candidates)
-        self._demands.append(Demand(_str(required), chosen, tuple(map(_str, against)), _str(given_up)))
+        self._demands.append(Demand(required, tuple(_below(c, count) for c in candidates), against, given_up))
 
-    def _take_note(self, record: dict[str, Any]) -> None:
-        node, by, kind, text = record["note"]
-        self._notes.append(Note(self._node_number(node), self._node_number(by), _str(kind), _str(text)))
+    def _take_note(self, record: records.Note) -> None:
+        node, by, kind, text = record.note
+        self._notes.append(Note(self._node_number(node), self._node_number(by), kind, text))
 
-    def _take_node(
-        self, name: Any, op: Any, inputs: Any, controls: Any, attrs: Any, device: Any, colocation: Any,
-        container: Any, line: Any, outputs: Any, block: Any,
-    ) -> None:  # fmt: skip
+    def _take_node(self, record: records.Node) -> None:
         if self._given is not None:
             raise _BadError("it brings nodes, but the graph is there already")
         node = Node()
         node.graph, node.index = self._graph, len(self._nodes)
-        node.name, node.opdef = _str(name), opdef(_str(op))
-        node.attrs = {_str(k): _attr(v) for k, v in attrs.items()}
-        node.device, node.container = _str(device), _str(container)
-        node.colocation = tuple(map(_str, colocation))
-        node._origin = self._lines[_int(line, len(self._lines))]
-        node.blocks = None if block == -1 else self._blocks[_int(block, len(self._blocks))]
-        node.outputs = tuple(Tensor(node, i, BY_NAME[d], _dims(dims)) for i, (d, dims) in enumerate(outputs))
+        node.name, node.opdef = record.name, opdef(record.op)
+        node.attrs = {k: _attr(v) for k, v in record.attrs.items()}
+        node.device, node.container, node.colocation = record.device, record.container, record.colocation
+        node._origin = self._lines[_below(record.line, len(self._lines))]
+        node.blocks = None if record.block == -1 else self._blocks[_below(record.block, len(self._blocks))]
+        node.outputs = tuple(Tensor(node, i, BY_NAME[d], dims) for i, (d, dims) in enumerate(record.outputs))
         node.inputs = node.controls = ()
         self._nodes.append(node)
-        self._edges.append((inputs, controls))
+        self._edges.append((record.inputs, record.controls))
 
-    def _take_placed(self, record: dict[str, Any]) -> None:
-        self._placed.append(record["placed"])
+    def _take_placed(self, record: records.Placed) -> None:
+        self._placed.append(record.placed)
 
-    def _take_channel(self, record: dict[str, Any]) -> None:
-        given = dict(record["channel"])
-        unknown = given.keys() - set(CHANNEL_FIELDS)
-        if unknown:
-            raise _BadError(f"a channel has unknown fields: {', '.join(sorted(unknown))}")
+    def _take_channel(self, record: records.Channel) -> None:
+        given = {f: getattr(record.channel, f) for f in CHANNEL_FIELDS}
         given["source"], given["destination"] = map(self._device, (given["source"], given["destination"]))
         given["dtype"] = None if given["dtype"] is None else BY_NAME[given["dtype"]]
-        given["dims"] = _dims(given["dims"])
-        _str(given["name"]), _int(given["bytes"], 1 << 62)
-        for told in ("paces", "direct"):
-            if not isinstance(given.get(told, False), bool):
-                raise _BadError(f"`{told}` must be true or false, not {given[told]!r}")
         self._channels.append(Channel(id=len(self._channels), **given))
 
-    def _take_partition(self, record: dict[str, Any]) -> None:
+    def _take_partition(self, record: records.Partition) -> None:
         self._partitions.append(record)
 
-    def _take_guarded(self, record: dict[str, Any]) -> None:
-        node, *controls = record["guarded"]
+    def _take_guarded(self, record: records.Guarded) -> None:
+        node, *controls = record.guarded
+        if isinstance(node, str):
+            raise _BadError(f"{node!r} is no node")
         self._guarded.append((self._node_number(node), controls))
 
-    def _take_end(self, record: dict[str, Any]) -> None:
-        if record["end"] != self._count:
-            raise _BadError(f"{self._count} lines came before the end, {record['end']!r} were written")
+    def _take_end(self, record: records.End) -> None:
+        if record.end != self._count:
+            raise _BadError(f"{self._count} lines came before the end, {record.end!r} were written")
         self._ended = True
 
-    _TAKE = {
+    _TAKE: ClassVar[dict[str, Callable[[_Reader, Any], None]]] = {
         "device": _take_device, "link": _take_link, "line": _take_line, "block": _take_block,
         "demand": _take_demand, "note": _take_note, "placed": _take_placed, "channel": _take_channel,
         "partition": _take_partition, "guarded": _take_guarded, "end": _take_end,
     }  # fmt: skip
 
-    def _device(self, number: Any) -> str:
-        return str(self._devices[_int(number, len(self._devices))].name)
+    def _device(self, number: int) -> str:
+        return str(self._devices[_below(number, len(self._devices))].name)
 
-    def _node_number(self, number: Any) -> int:
+    def _node_number(self, number: int) -> int:
         assert self._head is not None
-        return _int(number, self._head["nodes"])
+        return _below(number, self._head.nodes)
 
     def finish(self) -> Parts:
         """Make the plan's parts, once all records are there."""
@@ -245,26 +231,25 @@ class _Reader:
         head, graph = self._head, self._graph
         if self._given is None:
             self._join_nodes()
-        if len(graph.nodes) < head["nodes"]:
+        if len(graph.nodes) < head.nodes:
             raise _BadError(f"it is about {head['nodes']} nodes, and there are {len(graph.nodes)}")
-        cluster = Cluster(tuple(self._devices), _str(head["master"]), tuple(self._links))
+        cluster = Cluster(tuple(self._devices), head.master, tuple(self._links))
         if list(cluster.devices) != self._devices:
             raise _BadError("the devices are not in order")
-        nodes = graph.nodes[: head["nodes"]]
+        nodes = graph.nodes[: head.nodes]
         partitioned = self._partitioned(nodes)
-        targets = head["targets"]
+        targets = head.targets
         run = nodes if targets is None else [nodes[self._node_number(t)] for t in targets]
-        fetches, feeds = (tuple(map(_str, head[k])) for k in ("fetches", "feeds"))
-        for name in (*fetches, *feeds):
+        for name in (*head.fetches, *head.feeds):
             graph.get_tensor_by_name(name)
         return Parts(
             graph,
             cluster,
             self._placement(cluster, nodes),
             partitioned,
-            fetches,
+            head.fetches,
             tuple(n.name for n in run),
-            feeds,
+            head.feeds,
         )
 
     def _join_nodes(self) -> None:
@@ -274,10 +259,10 @@ class _Reader:
             pairs = zip(inputs[::2], inputs[1::2], strict=True)
             made = []
             for source, output in pairs:
-                outputs = nodes[_int(source, len(nodes))].outputs
-                made.append(outputs[_int(output, len(outputs))])
+                outputs = nodes[_below(source, len(nodes))].outputs
+                made.append(outputs[_below(output, len(outputs))])
             node.inputs = tuple(made)
-            node.controls = tuple(nodes[_int(c, len(nodes))] for c in controls)
+            node.controls = tuple(nodes[_below(c, len(nodes))] for c in controls)
             late = late or any(c >= node.index for c in controls)
         self._graph.adopt(nodes, late)
 
@@ -299,7 +284,7 @@ class _Reader:
         if ((index >= 0) & (reasons.demand_of < 0)).any():
             raise _BadError("a node is placed without a demand")
         placed = [n for n, d in zip(nodes, index.tolist(), strict=True) if d >= 0]
-        soft = bool(self._head["soft"])
+        soft = self._head.soft
         return Placement(self._graph, cluster, soft, placed, index, table[:, 1].astype(np.uint8), lambda: reasons)
 
     def _partitioned(self, nodes: Sequence[Node]) -> Partitioned:
@@ -308,31 +293,29 @@ class _Reader:
         for c in channels:
             values.append(graph.get_operation_by_name(c.name[1:]) if c.control else graph.get_tensor_by_name(c.name))
             if c.relays is not None:
-                _int(c.relays, len(channels))
+                _below(c.relays, len(channels))
         partitions = {}
         for record in self._partitions:
-            device = self._device(record["partition"])
-            loops = [self._loop(part, nodes) for part in record["loops"]]
-            steps = tuple(self._step(s, nodes, loops) for s in record["steps"])
-            feeds, fetches = (tuple(map(_str, record[k])) for k in ("feeds", "fetches"))
-            partitions[device] = Partition(device, steps, feeds, fetches)
+            device = self._device(record.partition)
+            loops = [self._loop(*part, nodes) for part in record.loops]
+            steps = tuple(self._step(s, nodes, loops) for s in record.steps)
+            partitions[device] = Partition(device, steps, record.feeds, record.fetches)
         guarded = {
             nodes[node]: tuple(
-                nodes[_int(c, len(nodes))] if isinstance(c, int) else self._channel(c).id for c in controls
+                nodes[_below(c, len(nodes))] if isinstance(c, int) else self._channel(c).id for c in controls
             )
             for node, controls in self._guarded
         }
         return Partitioned(partitions, channels, values, guarded)
 
-    def _loop(self, part: Any, nodes: Sequence[Node]) -> LoopPart:
-        name, condition, merges = part
-        found = [nodes[_int(i, len(nodes))] for i in (condition, *merges)]
-        return LoopPart(_str(name), found[0], tuple(found[1:]))
+    def _loop(self, name: str, condition: int, merges: Sequence[int], nodes: Sequence[Node]) -> LoopPart:
+        found = [nodes[_below(i, len(nodes))] for i in (condition, *merges)]
+        return LoopPart(name, found[0], tuple(found[1:]))
 
-    def _step(self, step: Any, nodes: Sequence[Node], loops: Sequence[LoopPart]) -> Step:
+    def _step(self, step: int | str, nodes: Sequence[Node], loops: Sequence[LoopPart]) -> Step:
         if isinstance(step, int):
-            return "node", nodes[_int(step, len(nodes))]
-        match _str(step)[:1]:
+            return "node", nodes[_below(step, len(nodes))]
+        match step[:1]:
             case "s":
                 return "send", self._channel(step)
             case "r":
@@ -340,33 +323,17 @@ class _Reader:
             case "d":
                 return "read", self._channel(step)
             case "l" | "t" | "e" as mark:
-                return _MARKS[mark], loops[_int(int(step[1:]), len(loops))]
+                return _MARKS[mark], loops[_below(int(step[1:]), len(loops))]
         raise _BadError(f"unknown step {step!r}")
 
-    def _channel(self, text: Any) -> Channel:
-        return self._channels[_int(int(_str(text)[1:]), len(self._channels))]
+    def _channel(self, text: str) -> Channel:
+        return self._channels[_below(int(text[1:]), len(self._channels))]
 
 
-def _int(value: Any, limit: int) -> int:
-    if type(value) is not int or not 0 <= value < limit:
+def _below(value: int, limit: int) -> int:
+    if not 0 <= value < limit:
         raise _BadError(f"{value!r} is not a number below {limit}")
     return value
-
-
-def _str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _BadError(f"{value!r} is no text")
-    return value
-
-
-def _number(value: Any) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise _BadError(f"{value!r} is no number")
-    return value
-
-
-def _dims(value: Any) -> Any:
-    return None if value is None else tuple(None if d is None else _int(d, 1 << 62) for d in value)
 
 
 def _attr(value: Any) -> Any:
