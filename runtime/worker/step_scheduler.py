@@ -1,28 +1,20 @@
-"""A registered program set, and what is known about how long its programs take.
+"""Which thread runs the programs of a step on this task, and when the tensors that they produce leave.
 
-A *segment* is what a program does without a pause; it is known by the device and by where it begins. A small one is run by the thread
-that brought what it waited for, any other one by a thread of the pool.
+Theory of operation. A *segment* is what a program does between two pauses; it is known by its device and by where it begins. The
+scheduler measures each segment. A short one is run by the thread that made it ready: a hand-over would cost about as much as the
+segment. Any other one is run by the thread of the client in the same process, if that is idle (`colocated.py`), or by the pool.
 
-What each thread of a worker is doing: which programs it runs next, and what the one that it runs has put out.
+A thread does not run programs inside one another where they become ready. It appends them to its `RunQueue` and runs them one after
+the other, so the stack stays flat however long a chain between two devices is.
 
-Programs are not run where they become ready, inside one another, but one after the other in the thread's *turn*, so the stack stays
-flat however long a chain between two devices is.
+A part of a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`), by the thread that was
+asked for it. Nobody can abort it, deliver to it or ask what it waits for meanwhile, so it need not be entered among the running
+steps, which takes as long as a small program itself.
 
-Parts of steps that meet nobody: one program that neither sends, nor receives, nor waits.
-
-If it is short as well, it is run where it was asked for, by the thread that heard of it: nobody can want to abort it, to hear what it
-waits for, or to deliver something to it meanwhile. So the books that are kept of running steps need not be opened, which take as long
-as a small program itself.
-
-One part of a step that runs on this task: which thread runs its programs, and when what they put out leaves.
-
-A segment of a program that is known to be short is run by the thread that made it ready; any other one by the client's own thread, if
-that has nothing to do (`colocated.py`), or by the pool.
-
-A message costs as much as some tens of KiB, mostly for waking the other side. So what a program makes for one task travels together,
-as far as nobody is kept waiting: a tensor that the receiver awaits leaves before the program goes on for long, one that it does not
-await yet leaves with the one that it does, and everything leaves when the program pauses. On a network, a large tensor leaves at
-once, so that it is on its way meanwhile.
+Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So the tensors that a program
+produces for one task travel together, as long as that keeps nobody waiting. A tensor that the receiver takes next leaves before the
+program continues for long. One that the receiver takes later leaves with the one that it takes next (`master/lowering.py`).
+Everything leaves when the program pauses. On a network, a large tensor leaves at once, so that its transfer overlaps what follows.
 """
 
 from __future__ import annotations
@@ -48,77 +40,66 @@ from .registration import Trigger
 from .step import TaskStep
 
 __all__ = [
-    "AWAY_S",
-    "InlineStep",
-    "Around",
-    "Finish",
-    "HOSTED_S",
-    "LARGE_BYTES",
-    "RegisteredProgram",
-    "MAX_TOGETHER",
-    "MOST_SLOW",
-    "StepRunner",
-    "SMALL_S",
-    "Segment",
-    "RunQueue",
-    "RunQueues",
-    "only_segment",
-]
+    "BLOCKED_S", "CALLER_THREAD_S", "LARGE_BYTES", "MAX_COALESCED", "SHORT_S", "SLOW_MEMORY", "Finish", "InlineStep",
+    "RegisteredProgram", "RunQueue", "RunQueues", "Segment", "StepOwner", "StepRunner", "WorkerThreads", "only_segment",
+]  # fmt: skip
 
-SMALL_S = (
-    300e-6  # a program that runs no longer than this is run where its message came in: a hand-over costs about as much
-)
-AWAY_S = 3e-3  # and one that waits so long by itself (a Python function may sleep) is not, either
-MOST_SLOW = 6  # how well slow runs are remembered
+SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
+BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
+SLOW_MEMORY: Final = 6  # how many short runs in a row make a slow segment a steady one again, at most
+CALLER_THREAD_S: Final = 0.2  # a client that runs a program gives no signs of life meanwhile: no segment may take longer
+LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
+MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing, and receivers wait for it
+Finish = Callable[[Mapping[str, Any] | OpError], None]
+"""Called once, with the fetched values or the error."""
 
 
 class Segment:
-    """What is known about one segment.
+    """What was measured of one segment.
 
-    A slow run may be slow because other processes had the cores. So what counts is the time that the thread was at work, unless it
-    was away for very long; it takes more than one slow run to make a segment slow, and several quick ones to make it quick again.
-    To ask for the time at work is a call of the kernel: it is not asked for after a quick run, and the first slow one after
-    quick ones says nothing yet.
+    A slow run may be slow because other processes had the cores. So what counts is the CPU time of the thread, unless the thread was
+    off the CPU for very long. It takes more than one slow run to make a segment slow, and several short ones to make it short again.
+    Asking for the CPU time is a system call: it is not asked for after a short run, and the first slow run after short ones is not
+    judged yet.
 
     Attributes:
-        last: the seconds that it took last; an hour if it never ran.
-        is_small: whether it is known to be short.
-        is_clear: whether it is known to be quick, and was the last time: then nobody needs to know how long it is at work.
+        last: seconds of the last run; an hour if it never ran.
+        is_short: whether it is known to be short.
+        is_steady: whether all recent runs were short, the last one too: then its CPU time is not measured.
     """
 
-    __slots__ = ("_slow", "is_clear", "is_small", "last")
+    __slots__ = ("_slow", "is_short", "is_steady", "last")
 
     def __init__(self) -> None:
         self.last = 3600.0
-        self.is_small = self.is_clear = False
-        self._slow = -1  # how slow it has been; not known yet
+        self.is_short = self.is_steady = False
+        self._slow = -1  # 0: short, SLOW_MEMORY: slow; -1: not known yet
 
-    def measured(self, seconds: float, at_work: float | None) -> None:
-        """It took so long, and so long of that the thread was at work, if that is known."""
-        if at_work is None and seconds <= SMALL_S:
-            return  # as ever
+    def measured(self, seconds: float, cpu_s: float | None) -> None:
+        """Take notice of a run that took `seconds`, and of them `cpu_s` on the CPU, if that was measured."""
+        if cpu_s is None and seconds <= SHORT_S:
+            return
         self.last = seconds
-        if seconds > AWAY_S or (at_work is not None and at_work > SMALL_S):
-            self._slow = MOST_SLOW if self._slow < 0 else min(MOST_SLOW, self._slow + 3)
+        if seconds > BLOCKED_S or (cpu_s is not None and cpu_s > SHORT_S):
+            self._slow = SLOW_MEMORY if self._slow < 0 else min(SLOW_MEMORY, self._slow + 3)
         elif self._slow:
             self._slow = max(0, self._slow - 1)
-        self.is_small = self._slow <= MOST_SLOW // 2
-        self.is_clear = self._slow == 0 and seconds <= SMALL_S
+        self.is_short = self._slow <= SLOW_MEMORY // 2
+        self.is_steady = self._slow == 0 and seconds <= SHORT_S
 
 
 @dataclass(slots=True)
 class RegisteredProgram:
-    """This task's part of one run signature.
+    """This task's part of one run signature, compiled.
 
     Attributes:
-        coalesced: channels whose tensors wait for a later one: see `lowering.py`.
+        programs: one for each device of the task that takes part.
+        coalesced: channels whose tensors wait for a later send (`master/lowering.py`).
         handle: under which it is known.
-        triggers: as in `Registration`.
-        reports: whether the client hears of the end (`lowering.py`).
-        client: as in `Registration`.
-        inline_segment: the only segment of a part that meets nobody (`step_scheduler.py`); None: it may meet somebody.
+        triggers, reports, client: as in `Registration`.
+        inline_segment: the only segment of a part that can be run inline; None: it cannot.
         segments: by device and where they begin.
-        gaps: channel -> how long the program then goes on before it sends or pauses, about.
+        gaps: channel -> seconds for which the program continues after sending on it, until it sends again or pauses; smoothed.
     """
 
     session: str
@@ -137,31 +118,38 @@ class RegisteredProgram:
         key = executor.program.device, executor.counter
         return self.segments.get(key) or self.segments.setdefault(key, Segment())
 
-    def went_on(self, channel: ChannelKey, seconds: float) -> None:
-        """After sending to a channel, the program went on for so long. One hiccup counts little."""
+    def continued(self, channel: ChannelKey, seconds: float) -> None:
+        """After sending on a channel, the program continued for so long. One outlier counts little."""
         known = self.gaps.get(channel, 0.0)
-        self.gaps[channel] = min((known + seconds) / 2, 2 * known + SMALL_S / 4)
+        self.gaps[channel] = min((known + seconds) / 2, 2 * known + SHORT_S / 4)
 
     def trigger(self, client: int, task: str) -> Trigger | None:
         """What a client's tensors start on a task."""
         return Trigger(self.handle, client) if client and task in self.triggers else None
 
 
+def only_segment(registered: RegisteredProgram) -> Segment | None:
+    """The segment of a part that is one program of calls only, so that it runs to its end without a pause; else None."""
+    if len(registered.programs) != 1 or any(type(now) is not Call for now in registered.programs[0].instructions):
+        return None
+    return registered.segments.setdefault((registered.programs[0].device, 0), Segment())
+
+
 class RunQueue:
-    """What one thread is doing.
+    """What one thread runs next, and what its program has produced and not sent yet.
 
     Attributes:
-        ready: what it is to run next; None while it runs nothing.
+        ready: (runner, executor, segment) of what comes next; None while the thread runs nothing.
         last: what is done when nothing is left to run.
-        outbox: task -> what the program that it runs has put out, and has not sent yet.
-        since: the same -> when the first of that was put out that the receiver may be waiting for.
-        sent, sent_at: the channel that was put out last, and when.
+        outbox: task -> tensors of the running program that have not been sent.
+        since: task -> when the first of them was produced that the receiver may be waiting for.
+        sent, sent_at: the channel of the last tensor that was produced, and when.
     """
 
     __slots__ = ("last", "outbox", "ready", "sent", "sent_at", "since")
 
     def __init__(self) -> None:
-        self.ready: deque[tuple[StepRunner, Executor, Segment]] | None = None
+        self.ready: deque[tuple[Callable[[Executor, Segment], None], Executor, Segment]] | None = None
         self.last: list[Callable[[], None]] = []
         self.outbox: dict[str, dict[ChannelKey, Any]] = {}
         self.since: dict[str, float] = {}
@@ -169,16 +157,16 @@ class RunQueue:
         self.sent_at = 0.0
 
     def take(self, first: Callable[..., None], *arguments: Any) -> None:
-        """Do `first(*arguments)`, then run whatever small segments it made ready, in order, until none is left."""
-        if self.ready is not None:  # already inside a turn of this thread
+        """Call `first(*arguments)`, then run the short segments that became ready, in order, until none is left."""
+        if self.ready is not None:  # called by something that this queue runs
             first(*arguments)
             return
         ready = self.ready = deque()
         try:
             first(*arguments)
             while ready:
-                running, executor, segment = ready.popleft()
-                running.run(executor, segment)
+                run, executor, segment = ready.popleft()
+                run(executor, segment)
         finally:
             self.ready = None
             if self.last:
@@ -192,7 +180,7 @@ class RunQueue:
                 stack.callback(do)
 
     def at_end(self, do: Callable[[], None]) -> None:
-        """Do something that nobody is in a hurry for, when the turn has run what is ready: at once, if there is no turn."""
+        """Do something that is not urgent when the queue is empty: at once, if nothing is ready."""
         if self.ready:
             self.last.append(do)
         else:
@@ -200,24 +188,17 @@ class RunQueue:
 
 
 class RunQueues(threading.local):
-    """The calling thread's turn."""
+    """The run queue of the calling thread."""
 
     def __init__(self) -> None:
         self.current = RunQueue()
 
 
-def only_segment(registered: RegisteredProgram) -> Segment | None:
-    """The segment of programs that are one, which runs to its end whatever others do; None if they are not."""
-    if len(registered.programs) != 1 or any(type(now) is not Call for now in registered.programs[0].instructions):
-        return None
-    return registered.segments.setdefault((registered.programs[0].device, 0), Segment())
-
-
-class InlineStep(TaskStep):
-    """A step as its only program sees it.
+class InlineStep:
+    """A part of a step that is run inline, as its only program sees it: what an executor of calls asks of a step.
 
     Args:
-        registered: the program, which has an `only_segment`.
+        registered: the program, which has an `inline_segment`.
         feeds: name -> value.
 
     Attributes:
@@ -227,15 +208,15 @@ class InlineStep(TaskStep):
         InternalError: a feed is missing.
     """
 
-    __slots__ = ("_executor", "_segment", "outcome")
+    __slots__ = ("_executor", "_segment", "is_over", "outcome")
 
     outcome: Mapping[str, Any] | OpError
 
     def __init__(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> None:
-        self.is_over = False  # nor will it be before it has run
+        self.is_over = False  # it cannot be ended while it runs
         assert registered.inline_segment is not None
         self._segment = registered.inline_segment
-        self._executor = Executor(self, registered.programs[0])
+        self._executor = Executor(self, registered.programs[0])  # type: ignore[arg-type]  # calls neither send nor wait
         self._executor.feed(number, feeds)
 
     def run(self) -> None:
@@ -246,73 +227,60 @@ class InlineStep(TaskStep):
         del self._executor  # which refers to this
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
-        """As `TaskStep.ended`."""
+        """The program has ended."""
         self.outcome = fetched
 
     def fail(self, error: OpError) -> None:
-        """As `TaskStep.fail`."""
+        """The program has failed."""
         self.outcome = error
 
 
-HOSTED_S: Final = 0.2  # a client that runs a program itself gives no signs of life meanwhile: it must not take longer
-LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
-MAX_TOGETHER: Final = 64  # small tensors in one message: a loop may send without ever pausing, and others wait for it
-Finish = Callable[[Mapping[str, Any] | OpError], None]
-"""Told once, with the fetched values or the error."""
-
-
-class Around(Protocol):
-    """What a running part needs of its worker.
+@dataclass(slots=True)
+class WorkerThreads:
+    """The threads that run the steps of a worker.
 
     Attributes:
-        run_queues: what its threads run.
-        pool: the threads that run what is not small; None: everything runs in the caller's thread.
-        away: what these do.
+        pool: runs segments that are not short; None: the caller's thread runs everything.
+        expect: called by a thread that has sent tensors of a step which now waits for others.
+        run_queues: of the threads.
+        in_pool: what the pool runs.
     """
 
-    run_queues: RunQueues
     pool: ThreadPoolExecutor | None
-    away: dict[object, None]
+    expect: Callable[[], None]
+    run_queues: RunQueues = field(default_factory=RunQueues)
+    in_pool: dict[object, None] = field(default_factory=dict)
 
-    def expect(self) -> None:
-        """The calling thread has sent tensors of a step which now waits for others."""
-        ...
 
-    def is_near(self, task: str) -> bool:
-        """Whether large tensors cost no more than small ones on the way to a task."""
-        ...
+class StepOwner(Protocol):
+    """What a step uses of its worker, which is above this module: `Worker` says what each method does."""
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
-        """Send tensors of a step to a task."""
-        ...
+    threads: WorkerThreads
+    is_near: Callable[[str], bool]
 
-    def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None:
-        """Ask for variables of other tasks."""
-        ...
-
-    def over(self, number: int, outcome: Mapping[str, Any] | OpError) -> None:
-        """A step has ended here."""
-        ...
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None: ...
+    def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None: ...
+    def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None: ...
 
 
 class StepRunner:
-    """What a `TaskStep` calls, for one part of a step.
+    """The `StepRuntime` of one part of a step.
 
     Args:
         worker: whose part it is.
         number: the step's.
         registered: the programs.
         client: for whom its tensors start the parts of other tasks, or 0.
-        finish: told of the end.
-        caller_thread: takes segments that are neither small nor long, if it has time.
-        resume: has somebody do what resumes a program; None: this thread or the pool does.
+        finish: called at the end.
+        caller_thread: the client's thread, which runs segments that are neither short nor long if it is idle; None: there is none.
+        resume: has some thread do what resumes a program; None: this thread or the pool does.
     """
 
-    __slots__ = ("_client", "_finish", "_caller_thread", "_registered", "_number", "_resume", "_worker")
+    __slots__ = ("_caller_thread", "_client", "_finish", "_number", "_registered", "_resume", "_threads", "_worker")
 
     def __init__(
         self,
-        worker: Around,
+        worker: StepOwner,
         number: int,
         registered: RegisteredProgram,
         client: int,
@@ -321,6 +289,7 @@ class StepRunner:
         resume: Callable[[Callable[[], None]], None] | None,
     ) -> None:
         self._worker = worker
+        self._threads = worker.threads
         self._number = number
         self._registered = registered
         self._client = client
@@ -331,100 +300,101 @@ class StepRunner:
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def schedule(self, executor: Executor) -> None:
-        """Run an executor in this thread's turn if it is small, by the client's thread if that is idle, in the pool otherwise."""
-        worker = self._worker
+        """Queue a short segment in this thread; have any other one run by the client's thread if that is idle, else by the pool."""
+        threads = self._threads
         segment = self._registered.segment(executor)
-        turn = worker.run_queues.current
-        if turn.ready is not None and (segment.is_small or worker.pool is None):
-            turn.ready.append((self, executor, segment))
+        queue = threads.run_queues.current
+        if queue.ready is not None and (segment.is_short or threads.pool is None):
+            queue.ready.append((self.run, executor, segment))
             return
 
         def run() -> None:
             try:
-                worker.run_queues.current.take(self.run, executor, segment)
+                threads.run_queues.current.take(self.run, executor, segment)
             finally:
-                worker.away.pop(executor, None)
+                threads.in_pool.pop(executor, None)
 
-        if self._caller_thread is not None and segment.last <= HOSTED_S and self._caller_thread.take(run):
+        if self._caller_thread is not None and segment.last <= CALLER_THREAD_S and self._caller_thread.take(run):
             return
-        if worker.pool is not None:
-            worker.away[executor] = None
-            worker.pool.submit(run)
+        if threads.pool is not None:
+            threads.in_pool[executor] = None
+            threads.pool.submit(run)
         else:
             run()
 
     def resume(self, executor: Executor) -> None:
-        """Have an executor go on whose request was settled, by whichever thread calls this."""
+        """Let an executor continue whose request was settled, by whichever thread calls this."""
         if self._resume is None:
             self.schedule(executor)
         else:
-            run_queues, segment = self._worker.run_queues, self._registered.segment(executor)
+            run_queues, segment = self._threads.run_queues, self._registered.segment(executor)
             self._resume(lambda: run_queues.current.take(self.run, executor, segment))
 
     def offload(self, work: Callable[[], None]) -> None:
-        """Do what may run beside a program: in the pool."""
-        pool, run_queues = self._worker.pool, self._worker.run_queues
+        """Do what may run beside a program: in the pool, if there is one."""
+        pool, run_queues = self._threads.pool, self._threads.run_queues
         if pool is not None:
             pool.submit(lambda: run_queues.current.take(work))
         else:
             work()
 
     def run(self, executor: Executor, segment: Segment) -> None:
-        """Run an executor until it pauses or ends, then send what it has put out."""
-        turn = self._worker.run_queues.current
-        if turn.sent is not None:  # inside another one, of which a kernel runs a session
-            around = turn.sent, turn.sent_at, turn.outbox, turn.since
-            turn.sent, turn.outbox, turn.since = None, {}, {}
+        """Run an executor until it pauses or ends, then send what it has produced."""
+        threads = self._threads
+        queue = threads.run_queues.current
+        if queue.sent is not None:  # a kernel of another program runs a session: its outbox is put aside
+            outer = queue.sent, queue.sent_at, queue.outbox, queue.since
+            queue.sent, queue.outbox, queue.since = None, {}, {}
             try:
                 self.run(executor, segment)
             finally:
-                turn.sent, turn.sent_at, turn.outbox, turn.since = around
+                queue.sent, queue.sent_at, queue.outbox, queue.since = outer
             return
-        at_work = None if segment.is_clear else time.thread_time()
+        cpu_s = None if segment.is_steady else time.thread_time()
         began = time.perf_counter()
         executor.run()
         ended = time.perf_counter()
-        if at_work is not None:
-            at_work = time.thread_time() - at_work
-        segment.measured(ended - began, at_work)
-        if turn.sent is None:
-            return  # it has put out nothing
+        if cpu_s is not None:
+            cpu_s = time.thread_time() - cpu_s
+        segment.measured(ended - began, cpu_s)
+        if queue.sent is None:
+            return
         registered = self._registered
-        registered.went_on(turn.sent, ended - turn.sent_at)
-        outbox = turn.outbox
-        turn.sent, turn.outbox, turn.since = None, {}, {}
+        registered.continued(queue.sent, ended - queue.sent_at)
+        outbox = queue.outbox
+        queue.sent, queue.outbox, queue.since = None, {}, {}
         try:
             for task, values in outbox.items():
                 self._worker.send(task, self._number, values, registered.trigger(self._client, task))
         except OpError as e:
             executor.step.fail(e)
-        if not executor.step.is_over and not self._worker.away:  # nobody else of this process needs the interpreter
-            self._worker.expect()
+        if not executor.step.is_over and not threads.in_pool:  # no other thread of this process needs the interpreter
+            threads.expect()
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
-        """Send a tensor to another task, now or together with later ones."""
+        """Send a tensor to a device of another task, now or together with later ones."""
         worker, registered = self._worker, self._registered
-        turn = worker.run_queues.current
+        queue = self._threads.run_queues.current
         now = time.perf_counter()
-        if turn.sent is not None:
-            registered.went_on(turn.sent, now - turn.sent_at)
-        turn.sent, turn.sent_at = channel, now
+        if queue.sent is not None:
+            registered.continued(queue.sent, now - queue.sent_at)
+        queue.sent, queue.sent_at = channel, now
         task = task_of(destination)
-        together = turn.outbox.get(task)
+        together = queue.outbox.get(task)
         if together is None:
-            together = turn.outbox[task] = {}
+            together = queue.outbox[task] = {}
         together[channel] = value
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
-        if not large and len(together) < MAX_TOGETHER:
+        if not large and len(together) < MAX_COALESCED:
             if channel in registered.coalesced:
                 return
-            since = turn.since.setdefault(task, now)
-            if now - since <= SMALL_S and registered.gaps.get(channel, 0.0) <= SMALL_S:
+            since = queue.since.setdefault(task, now)
+            if now - since <= SHORT_S and registered.gaps.get(channel, 0.0) <= SHORT_S:
                 return
-        turn.since.pop(task, None)
-        worker.send(task, self._number, turn.outbox.pop(task), registered.trigger(self._client, task))
+        queue.since.pop(task, None)
+        worker.send(task, self._number, queue.outbox.pop(task), registered.trigger(self._client, task))
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         """Ask for variables that could not be read."""
@@ -432,5 +402,5 @@ class StepRunner:
 
     def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
         """The step has ended."""
-        self._worker.over(self._number, outcome)
+        self._worker.step_ended(self._number, outcome)
         self._finish(outcome)

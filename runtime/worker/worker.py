@@ -36,7 +36,7 @@ from .colocated import CallerThread
 from .executor import ignore_numpy_warnings
 from .registration import Registration, Trigger
 from .step import TaskStep
-from .step_scheduler import Finish, InlineStep, RegisteredProgram, RunQueues, StepRunner, only_segment
+from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
 from .throttled_kernels import throttled
 from .traced_step import TracedStep
 
@@ -113,16 +113,15 @@ class Worker:
         self.default_container = default_container
         self._make_state = make_state
         self._out = push or _nowhere
-        self.expect = expect
         self.is_near = is_near
         self._ask = ask
         self._lends = lends
         self.direct = RemoteVariables(task, default_container, opens=not self._gpus)
-        self.pool = (
-            ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
-            if threads
-            else None
-        )
+        pool = None
+        if threads:
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
+        self.threads = WorkerThreads(pool, expect)
+        self.run_queues = self.threads.run_queues
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._registered: dict[str, RegisteredProgram] = {}
@@ -131,8 +130,6 @@ class Worker:
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
-        self.run_queues = RunQueues()
-        self.away: dict[object, None] = {}
 
     # --- sessions and programs -------------------------------------------------------------------------------------
 
@@ -264,7 +261,7 @@ class Worker:
         """The programs, if they are one that meets nobody and is known to be quick; then `run_inline` may run it."""
         registered = self._registered.get(handle)
         segment = registered.inline_segment if registered is not None else None
-        return registered if segment is not None and segment.is_clear else None
+        return registered if segment is not None and segment.is_steady else None
 
     def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
         """Run a step of which nobody can hear before it has ended: the fetched values, or the error."""
@@ -429,7 +426,7 @@ class Worker:
         step = self._steps.get(number)
         return step is None or step.may_go_on
 
-    def over(self, number: int, outcome: Mapping[str, Any] | OpError) -> None:
+    def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None:
         """A step has ended here."""
         self._forget(number)
         if isinstance(outcome, OpError):
@@ -460,8 +457,8 @@ class Worker:
         for functions in list(self.resources.inner) if self._has_own_state else ():
             functions.cancel()
         self.direct.close()
-        if self.pool is not None:
-            self.pool.shutdown(wait=False, cancel_futures=True)
+        if self.threads.pool is not None:
+            self.threads.pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _moment(channel: ChannelKey) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import dovetail as dt
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.worker.colocated import CallerThread
 from dovetail.runtime.worker.step import ChannelKey
-from dovetail.runtime.worker.step_scheduler import HOSTED_S, SMALL_S, RegisteredProgram, Segment, StepRunner
+from dovetail.runtime.worker.step_scheduler import CALLER_THREAD_S, SHORT_S, RegisteredProgram, Segment, StepRunner
 from dovetail.runtime.worker.worker import Worker
 
 
@@ -107,34 +107,34 @@ def test_a_host_that_fails_at_its_work_can_take_more() -> None:
 
 def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
     first, second = Segment(), Segment()
-    assert not first.is_small and not first.is_clear and first.last > HOSTED_S  # not known yet
-    first.measured(SMALL_S / 2, SMALL_S / 2)
-    second.measured(SMALL_S * 50, SMALL_S * 50)
-    assert first.is_small and first.is_clear and not second.is_small
-    first.measured(SMALL_S * 3, None)  # nobody knows yet why
-    assert first.is_small and not first.is_clear
+    assert not first.is_short and not first.is_steady and first.last > CALLER_THREAD_S  # not known yet
+    first.measured(SHORT_S / 2, SHORT_S / 2)
+    second.measured(SHORT_S * 50, SHORT_S * 50)
+    assert first.is_short and first.is_steady and not second.is_short
+    first.measured(SHORT_S * 3, None)  # nobody knows yet why
+    assert first.is_short and not first.is_steady
     for _ in range(5):
-        first.measured(SMALL_S * 3, SMALL_S / 2)  # another process had the core
-        assert first.is_small
-    first.measured(SMALL_S * 100, SMALL_S / 2)  # for very long, or it slept
-    assert first.is_small
-    first.measured(SMALL_S * 2, SMALL_S * 2)
-    assert not first.is_small
+        first.measured(SHORT_S * 3, SHORT_S / 2)  # another process had the core
+        assert first.is_short
+    first.measured(SHORT_S * 100, SHORT_S / 2)  # for very long, or it slept
+    assert first.is_short
+    first.measured(SHORT_S * 2, SHORT_S * 2)
+    assert not first.is_short
     for _ in range(3):
-        first.measured(SMALL_S / 2, SMALL_S / 2)
-    assert first.is_small
+        first.measured(SHORT_S / 2, SHORT_S / 2)
+    assert first.is_short
 
 
 def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
     loaded = RegisteredProgram("session", ())
-    loaded.went_on(3, 1.0)
-    assert loaded.gaps[3] < SMALL_S
+    loaded.continued(3, 1.0)
+    assert loaded.gaps[3] < SHORT_S
     for _ in range(5):
-        loaded.went_on(3, 1.0)
-    assert loaded.gaps[3] > SMALL_S
+        loaded.continued(3, 1.0)
+    assert loaded.gaps[3] > SHORT_S
     for _ in range(20):
-        loaded.went_on(3, 0.0)
-    assert loaded.gaps[3] < SMALL_S
+        loaded.continued(3, 0.0)
+    assert loaded.gaps[3] < SHORT_S
 
 
 def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
