@@ -21,7 +21,7 @@ from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import OpDef
 from ...graph.core.shape import text
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
-from ...graph.resources.accumulator import ReachedAccumulator
+from ...graph.resources.accumulator import RemoteAccumulator
 from ...graph.resources.resource_manager import Context, VariableState
 from ..backend import Backend
 from ..fusion.optimizer_loops import writes_in_place
@@ -395,9 +395,9 @@ _LOWERED = _ByType(
 )
 
 
-def _reached(found: Any) -> VariableState | ReachedAccumulator:
+def _reached(found: Any) -> VariableState | RemoteAccumulator:
     """A variable or accumulator of another task; AbortedError where a value came instead."""
-    if type(found) is not VariableState and type(found) is not ReachedAccumulator:
+    if type(found) is not VariableState and type(found) is not RemoteAccumulator:
         raise AbortedError(
             None, None,
             "The variable cannot be changed any more where this step found it: it was made anew or given another shape, or there is no "

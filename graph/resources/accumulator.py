@@ -1,10 +1,10 @@
-"""The rules of accumulators: gradients come in from many steps, and one takes their mean or sum.
+"""Conditional accumulators: many steps add gradients, and one takes their mean or sum.
 
-An accumulator has a global step. A gradient that was computed for an older one is stale, and dropped without a word. A take
+An accumulator has a global step. A gradient that was computed for an older step is stale, and dropped silently. A take
 waits until enough gradients have come, gets what has come so far (which may be more), clears it, and advances the global step
 by one. Takes are served in the order of arrival.
 
-Where others add to a dense one, too, its state is kept by a `SharedSum`; those who take stand in line in its own task still.
+Where other processes add to a dense one, too, a `SharedAccumulator` keeps its state. Takes still wait in its own task.
 
 The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that had it.
 """
@@ -24,9 +24,9 @@ import numpy as np
 from ..core.dtypes import DType
 from ..core.errors import InvalidArgumentError, OpError, UnavailableError
 from ..core.shape import Dims, compatible, text
-from .async_request import Desk, Request, check_room
-from .shared_accumulator import SharedSum, bytes_of, state_of
-from .shared_storage import OpenedSum, Post, Postable
+from .async_request import AsyncResource, Request, check_room
+from .shared_accumulator import SharedAccumulator, encode_state, state_bytes
+from .shared_storage import Publishable, PublishedValue, SharedSumValue
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class TakeGradient(Request):
         self.count = count
 
 
-class Accumulator(Desk[TakeGradient]):
-    """What both kinds share.
+class Accumulator(AsyncResource[TakeGradient]):
+    """The rules that dense and sparse accumulators share.
 
     Attributes:
         count: gradients since the last take. global_step: gradients of older steps are dropped.
@@ -94,7 +94,7 @@ class Accumulator(Desk[TakeGradient]):
 
     def set_global_step(self, step: int) -> None:
         """Drop gradients older than `step` from now on."""
-        with self._lock:
+        with self.lock:
             self._set(step)
 
     def _set(self, step: int) -> None:
@@ -108,7 +108,7 @@ class Accumulator(Desk[TakeGradient]):
         )
 
     def _total(self) -> Any:
-        """What has been summed up, reduced; and forget it."""
+        """The mean or sum, and reset it."""
         raise NotImplementedError
 
     # --- the rules -------------------------------------------------------------------------------------------------
@@ -132,24 +132,24 @@ class Accumulator(Desk[TakeGradient]):
         yield from self._takes
 
 
-class DenseAccumulator(Accumulator, Postable):
+class DenseAccumulator(Accumulator, Publishable):
     """Sums arrays of one shape.
 
-    A first gradient that nobody can change, as those that come in messages, is kept as it is until there is another one.
+    A first gradient that is read-only, as those of messages are, is kept without a copy until the second one comes.
     """
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
         super().__init__(name, kind)
         self._sum: Array | None = None
         self._is_own = True  # whether the sum may be written into
-        self._post: Post | None = None
-        self._shared: SharedSum | None = None  # while others reach it: then it has what is summed and counted
+        self._post: PublishedValue | None = None
+        self._shared: SharedAccumulator | None = None  # while other processes add: then it has sum and count
 
     def apply(self, gradient: Array, local_step: int) -> None:
         """Add a gradient, unless it is stale.
 
         Raises:
-            InvalidArgumentError: its shape does not fit. UnavailableError: somebody else who adds does not let go of it.
+            InvalidArgumentError: its shape does not fit. UnavailableError: another process does not release the lock.
         """
         self._check(gradient)
 
@@ -164,11 +164,11 @@ class DenseAccumulator(Accumulator, Postable):
                         return
             self._serve()
 
-        self._do(event)
+        self.perform(event)
 
     def counted(self) -> int:
         """As `Accumulator.counted`."""
-        with self._lock:
+        with self.lock:
             if self._shared is None:
                 return self.count
             with self._shared as shared:
@@ -176,7 +176,7 @@ class DenseAccumulator(Accumulator, Postable):
 
     def set_global_step(self, step: int) -> None:
         """As `Accumulator.set_global_step`."""
-        with self._lock:
+        with self.lock:
             if self._shared is None:
                 self._set(step)
                 return
@@ -186,11 +186,11 @@ class DenseAccumulator(Accumulator, Postable):
                 shared.step = step
 
     def ask(self, request: TakeGradient) -> Any:
-        """As `Desk.ask`; who could not even look does not wait."""
+        """As `AsyncResource.ask`. Where the shared state cannot be read, the request does not wait."""
         try:
             return super().ask(request)
         except OpError:
-            with self._lock, contextlib.suppress(ValueError):
+            with self.lock, contextlib.suppress(ValueError):
                 self._takes.remove(request)
             raise
 
@@ -224,7 +224,7 @@ class DenseAccumulator(Accumulator, Postable):
         if shared is None:
             super()._serve()
             return
-        shared.opened.wanted = takes[0].count if takes else 0  # before it looks: who adds from now on rings
+        shared.opened.wanted = takes[0].count if takes else 0  # before it looks: processes that add from now on ring
         if not takes:
             return
         with shared:
@@ -234,14 +234,14 @@ class DenseAccumulator(Accumulator, Postable):
                 request.answer(shared.take(self.kind.reduction == "MEAN"))
 
     def _cancel(self, request: TakeGradient) -> None:
-        with contextlib.suppress(UnavailableError):  # whom nobody could look for now is looked for later
+        with contextlib.suppress(UnavailableError):  # the next take is looked for later
             super()._cancel(request)
 
-    # --- where others add to it, too ---------------------------------------------------------------------------------
+    # --- shared with other processes ---------------------------------------------------------------------------------
 
-    def post(self, post: Post | None) -> None:
-        """Have this post when it is opened; None: nobody else reaches it any more."""
-        with self._lock:
+    def post(self, post: PublishedValue | None) -> None:
+        """As `Publishable.post`: it is used when the accumulator is shared (`open`)."""
+        with self.lock:
             shared = self._shared
             if shared is not None:
                 self.count, self.global_step, self._sum = shared.close()
@@ -252,39 +252,42 @@ class DenseAccumulator(Accumulator, Postable):
             if shared is not None:
                 shared.opened.closed()
 
-    def open(self, opened: Callable[[Array], OpenedSum | None], bell: tuple[int, int]) -> bool:
-        """Let others add to it: in the place that is made of its state, if one is. `bell`: what they ring. Whether they can now."""
+    def open(self, opened: Callable[[Array], SharedSumValue | None], bell: tuple[int, int]) -> bool:
+        """Let other processes add to it, in the shared value that `opened` makes of its state.
+
+        `bell`: its task's doorbell. Whether they can.
+        """
         dtype, dims = self.kind.dtype.np, self.kind.shape
-        with self._lock:
-            if self._shared is None and bytes_of(dims, dtype) is not None:
+        with self.lock:
+            if self._shared is None and state_bytes(dims, dtype) is not None:
                 shape = tuple(int(n or 0) for n in dims or ())
-                found = opened(state_of(self._sum, shape, dtype, self.count, self.global_step, *bell))
+                found = opened(encode_state(self._sum, shape, dtype, self.count, self.global_step, *bell))
                 if found is not None:
-                    self._shared, self._sum = SharedSum(found, shape, dtype), None
+                    self._shared, self._sum = SharedAccumulator(found, shape, dtype), None
                     found.wanted = self._takes[0].count if self._takes else 0
             return self._shared is not None
 
     def look(self) -> None:
-        """Serve those who wait for what others have added. If that cannot be had, their waits end with the error that says why."""
+        """Serve takes that wait for what other processes have added. Where the state cannot be read, they fail with that error."""
         shared = self._shared
         if shared is None or not shared.is_full():
             return
         try:
-            self._do(self._serve)
+            self.perform(self._serve)
         except UnavailableError as error:
-            self._do(partial(self._refuse, error))
+            self.perform(partial(self._refuse, error))
 
     def _refuse(self, error: OpError) -> None:
         while self._takes:
             self._takes.popleft().refuse(error)
 
 
-class ReachedAccumulator(DenseAccumulator):
-    """An accumulator of another process, which waits for nothing here."""
+class RemoteAccumulator(DenseAccumulator):
+    """An accumulator of another process. Takes are not possible here."""
 
-    def __init__(self, name: str, kind: AccumulatorKind, opened: OpenedSum) -> None:
+    def __init__(self, name: str, kind: AccumulatorKind, opened: SharedSumValue) -> None:
         super().__init__(name, kind)
-        self._reached = SharedSum(opened, tuple(int(n or 0) for n in kind.shape or ()), kind.dtype.np)
+        self._reached = SharedAccumulator(opened, tuple(int(n or 0) for n in kind.shape or ()), kind.dtype.np)
 
     def apply(self, gradient: Array, local_step: int) -> None:
         """As `DenseAccumulator.apply`, and wake its task where that waits for it."""
@@ -292,9 +295,9 @@ class ReachedAccumulator(DenseAccumulator):
             self.ring()
 
     def add(self, gradient: Array, local_step: int) -> bool:
-        """Add a gradient, unless it is stale. Whether its task is to be told (`ring`)."""
+        """Add a gradient, unless it is stale. Whether its task has to be woken (`ring`)."""
         self._check(gradient)
-        with self._lock, self._reached as shared:
+        with self.lock, self._reached as shared:
             if not shared.add(gradient, local_step):
                 return False
         return self._reached.is_full()
@@ -356,7 +359,7 @@ class SparseAccumulator(Accumulator):
             self.count += 1
             self._serve()
 
-        self._do(add)
+        self.perform(add)
 
     def _total(self) -> tuple[Array, Array, Array]:
         parts, self._parts = self._parts, []
@@ -378,7 +381,7 @@ __all__ = [
     "Accumulator",
     "AccumulatorKind",
     "DenseAccumulator",
-    "ReachedAccumulator",
+    "RemoteAccumulator",
     "SparseAccumulator",
     "TakeGradient",
 ]

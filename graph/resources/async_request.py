@@ -1,20 +1,19 @@
-"""Requests that a resource may answer later: how a step waits for another step without holding a thread.
+"""Asynchronous requests: how a step waits for another step without holding a thread.
 
-Theory of operation. A kernel that may have to wait (a dequeue, a take of gradients) puts a `Request` to the resource, the
-`Desk`. What can be answered at once is. Otherwise the kernel gives back the request itself as its result, and whoever
-runs the kernel sets the program aside, having left word whom to tell (`when_settled`). Some later event at the same desk
-(another step's enqueue, a close) settles the request, and its waiter is told; that is all the waking there is.
+A kernel that may have to wait (a dequeue, a take of gradients) puts a `Request` to the resource, an `AsyncResource`. A request that can be
+answered at once gives its result. Otherwise the kernel's result is the request itself. The executor then sets the program aside and
+registers a callback (`when_settled`). A later event at the same resource (another step's enqueue, a close) settles the request, and the
+callback is called.
 
-A request has one of these fates:
+A request has one of these states:
 
     waiting  --answer-->  answered  --result-->  taken          the step goes on with the value
     waiting  --refuse-->  refused   --result-->  taken          the step fails with the error
     waiting  --cancel-->  cancelled                             the step ended first; what the request held goes back
-    answered --cancel-->  cancelled                             the same: nobody has seen the value, so nothing is lost
+    answered --cancel-->  cancelled                             the same: nothing has seen the value, so nothing is lost
 
-The rules of a desk (`_admit`, `_serve`, `_withdraw`, `_take_back`) are plain functions of its state, called with its one
-lock held; waiters are told after the lock is let go. No thread, clock or socket is involved, so any order of events can be
-played through in a test.
+The rules of a resource (`_admit`, `_serve`, `_withdraw`, `_take_back`) are functions of its state, called under its one lock. Callbacks run
+after the lock is released. No thread, clock or socket is involved, so tests can play any order of events.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from typing import Any, Generic, TypeVar
 
 from ..core.errors import CancelledError, OpError, ResourceExhaustedError
 
-MAX_WAITING = 10_000  # requests that wait at one desk: beyond it somebody starts steps and never looks at their ends
+MAX_WAITING = 10_000  # requests that wait at one resource: more come from steps whose results nothing takes
 
 
-class Fate(enum.Enum):
-    """Where a request stands."""
+class RequestState(enum.Enum):
+    """The state of a request."""
 
     WAITING = enum.auto()
     ANSWERED = enum.auto()
@@ -41,19 +40,19 @@ class Fate(enum.Enum):
 
 
 class Request:
-    """Something asked of a desk.
+    """Something asked of a resource.
 
     Attributes:
         what: what is waited for, in words.
-        fate: where it stands.
+        state: see above.
     """
 
-    __slots__ = ("_desk", "_outcome", "_tell", "fate", "what")
+    __slots__ = ("_resource", "_outcome", "_tell", "state", "what")
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.fate = Fate.WAITING
-        self._desk: Desk[Any] | None = None
+        self.state = RequestState.WAITING
+        self._resource: AsyncResource[Any] | None = None
         self._outcome: Any = None
         self._tell: Callable[[], None] | None = None
 
@@ -61,61 +60,61 @@ class Request:
         """What is waited for, in words, with what is known of it at this moment."""
         return self.what
 
-    # --- for the rules of a desk, under its lock -------------------------------------------------------------------
+    # --- for the rules of a resource, under its lock -------------------------------------------------------------------
 
     def answer(self, value: Any = ()) -> None:
-        """It can be done; `value` is what `finished` makes the result of."""
-        self._settle(Fate.ANSWERED, value)
+        """Settle it. `finished` makes the result of `value`."""
+        self._settle(RequestState.ANSWERED, value)
 
     def refuse(self, error: OpError) -> None:
-        """It will never be done."""
-        self._settle(Fate.REFUSED, error)
+        """Settle it with an error."""
+        self._settle(RequestState.REFUSED, error)
 
-    def _settle(self, fate: Fate, outcome: Any) -> None:
-        assert self.fate is Fate.WAITING and self._desk is not None
-        self.fate, self._outcome = fate, outcome
+    def _settle(self, state: RequestState, outcome: Any) -> None:
+        assert self.state is RequestState.WAITING and self._resource is not None
+        self.state, self._outcome = state, outcome
         if self._tell is not None:
-            self._desk._told.append(self._tell)
+            self._resource._told.append(self._tell)
             self._tell = None
 
     def finished(self, value: Any) -> Any:
-        """The kernel's result, made from the answer; without the lock, because it may copy a lot."""
+        """The kernel's result, made from the answer; without the lock, because it may copy much data."""
         return value
 
-    # --- for whoever runs the kernel -------------------------------------------------------------------------------
+    # --- for the executor -------------------------------------------------------------------------------
 
     def when_settled(self, tell: Callable[[], None]) -> bool:
-        """Leave word: True when `tell` will be called once, from some thread; False when it is settled already."""
-        assert self._desk is not None
-        with self._desk._lock:
-            if self.fate is not Fate.WAITING:
+        """Register a callback. True: `tell` will be called once, from any thread. False: it is settled already."""
+        assert self._resource is not None
+        with self._resource.lock:
+            if self.state is not RequestState.WAITING:
                 return False
             self._tell = tell
             return True
 
     def result(self) -> Any:
         """The kernel's result. Raises what the request was refused with, or CancelledError."""
-        assert self._desk is not None
-        with self._desk._lock:
-            assert self.fate is not Fate.WAITING
-            fate, outcome = self.fate, self._outcome
-            if fate is not Fate.CANCELLED:
-                self.fate = Fate.TAKEN
+        assert self._resource is not None
+        with self._resource.lock:
+            assert self.state is not RequestState.WAITING
+            state, outcome = self.state, self._outcome
+            if state is not RequestState.CANCELLED:
+                self.state = RequestState.TAKEN
             self._outcome = None
-        if fate is Fate.CANCELLED:
+        if state is RequestState.CANCELLED:
             raise CancelledError(None, None, f"The wait for {self.what} was cancelled")
-        if fate is Fate.REFUSED:
+        if state is RequestState.REFUSED:
             raise outcome
         return self.finished(outcome)
 
     def cancel(self) -> None:
-        """Nobody waits any more: what it holds goes back. Does nothing once the result was taken."""
-        assert self._desk is not None
-        self._desk._cancel(self)
+        """The step no longer waits: what the request holds goes back. Does nothing once the result was taken."""
+        assert self._resource is not None
+        self._resource._cancel(self)
 
 
-class Followed(Request):
-    """A request after whose answer there is something to do: its result is `then(result)`, which may be another request."""
+class ChainedRequest(Request):
+    """A request with a continuation: its result is `then(result)`, which may be another request."""
 
     __slots__ = ("_first", "_then")
 
@@ -143,29 +142,29 @@ class Followed(Request):
 R = TypeVar("R", bound=Request)
 
 
-class Desk(Generic[R]):
-    """A resource that answers requests, some of them later. Subclasses give the rules."""
+class AsyncResource(Generic[R]):
+    """A resource that answers requests, at once or later. Subclasses give the rules."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._told: list[Callable[[], None]] = []
 
     # --- the rules, under the lock ---------------------------------------------------------------------------------
 
     def _admit(self, request: R) -> None:
-        """Put a request into its line; an OpError says that there is no place for it."""
+        """Put a request into its queue. OpError: it is refused."""
         raise NotImplementedError
 
     def _serve(self) -> None:
-        """Settle what can be settled now."""
+        """Settle the requests that can be settled now."""
         raise NotImplementedError
 
     def _withdraw(self, request: R) -> None:
-        """Take a waiting request out of its line, and what it holds back."""
+        """Take a waiting request out of its queue, and take back what it holds."""
         raise NotImplementedError
 
     def _take_back(self, request: R, value: Any) -> None:
-        """Take an answer back that nobody has seen. What cannot be taken back is lost with its step."""
+        """Take back an answer that nothing has seen. What cannot be taken back is lost with its step."""
 
     def _waiting(self) -> Iterable[R]:
         """All requests that wait."""
@@ -174,42 +173,42 @@ class Desk(Generic[R]):
     # --- events ----------------------------------------------------------------------------------------------------
 
     def ask(self, request: R) -> Any:
-        """The result of a request that can be answered at once; else the request itself."""
-        request._desk = self
+        """Put a request: its result if it can be answered at once, else the request itself."""
+        request._resource = self
 
         def event() -> None:
             self._admit(request)
             self._serve()
 
-        self._do(event)
-        return request if request.fate is Fate.WAITING else request.result()
+        self.perform(event)
+        return request if request.state is RequestState.WAITING else request.result()
 
     def drop(self) -> None:
-        """The resource is cleared away: all that waits is cancelled."""
+        """The resource is deleted: all requests that wait are cancelled."""
 
         def event() -> None:
             for request in list(self._waiting()):
                 self._withdraw(request)
                 request.refuse(CancelledError(None, None, f"{request.what}: its container was cleared"))
 
-        self._do(event)
+        self.perform(event)
 
     def _cancel(self, request: R) -> None:
         def event() -> None:
-            if request.fate is Fate.WAITING:
+            if request.state is RequestState.WAITING:
                 self._withdraw(request)
-            elif request.fate is Fate.ANSWERED:
+            elif request.state is RequestState.ANSWERED:
                 self._take_back(request, request._outcome)
-            elif request.fate is not Fate.REFUSED:
+            elif request.state is not RequestState.REFUSED:
                 return
-            request.fate, request._outcome, request._tell = Fate.CANCELLED, None, None
+            request.state, request._outcome, request._tell = RequestState.CANCELLED, None, None
             self._serve()
 
-        self._do(event)
+        self.perform(event)
 
-    def _do(self, event: Callable[[], None]) -> None:
+    def perform(self, event: Callable[[], None]) -> None:
         """Let an event happen, then tell those whose requests it settled, in the order in which it did."""
-        with self._lock:
+        with self.lock:
             event()
             told, self._told = self._told, []
         for tell in told:
@@ -225,4 +224,4 @@ def check_room(line: deque[Any], what: str) -> None:
         )  # fmt: skip
 
 
-__all__ = ["MAX_WAITING", "Desk", "Fate", "Followed", "Request", "check_room"]
+__all__ = ["MAX_WAITING", "AsyncResource", "RequestState", "ChainedRequest", "Request", "check_room"]

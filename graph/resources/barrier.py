@@ -19,7 +19,7 @@ import numpy as np
 from ..core.dtypes import DType
 from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from ..core.shape import Dims, compatible, text
-from .async_request import Desk, Request, check_room
+from .async_request import AsyncResource, Request, check_room
 
 Array = np.ndarray[Any, Any]
 Ready = tuple[int, bytes, tuple[Array, ...]]  # index, key, components
@@ -48,7 +48,7 @@ class TakeMany(Request):
         return np.array([i for i, _, _ in value], np.int64), keys, *columns
 
 
-class Barrier(Desk[TakeMany]):
+class Barrier(AsyncResource[TakeMany]):
     """Elements by key, and the takes that wait."""
 
     def __init__(self, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...]) -> None:
@@ -91,7 +91,7 @@ class Barrier(Desk[TakeMany]):
                 f"Shape mismatch in component {component} of {self}. "
                 f"Expected {text(self.shapes[component])}, got {text(values.shape[1:])}",
             )  # fmt: skip
-        self._do(lambda: self._insert(component, keys, values))
+        self.perform(lambda: self._insert(component, keys, values))
 
     def _insert(self, component: int, keys: Sequence[bytes], values: Array) -> None:
         if self._is_cancelled:
@@ -134,7 +134,7 @@ class Barrier(Desk[TakeMany]):
                 self._partial.clear()
             self._serve()
 
-        self._do(event)
+        self.perform(event)
 
     # --- the rules -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ step ended, goes to where its numbers belong, so the order is as if the take had
 A close stands in the line of givers: enqueues before it still finish, those behind it fail. Once it is through, takes get what
 is left, and fail when too few are left.
 
-The kinds differ in which element comes next: `_Fifo`, `_Shuffled`, `_ByPriority`.
+The kinds differ in which element comes next: `_Fifo`, `_RandomShuffle`, `_PriorityHeap`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..core.dtypes import DType
 from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from ..core.settings import setting
 from ..core.shape import Dims, compatible, text
-from .async_request import Desk, Request, check_room
+from .async_request import AsyncResource, Request, check_room
 
 Array = np.ndarray[Any, Any]
 Tuple = tuple[Array, ...]
@@ -124,7 +124,7 @@ class _Fifo:
         return len(self._elements)
 
 
-class _Shuffled:
+class _RandomShuffle:
     """A random one."""
 
     def __init__(self, seed: tuple[int, int]) -> None:
@@ -147,7 +147,7 @@ class _Shuffled:
         return len(self._elements)
 
 
-class _ByPriority:
+class _PriorityHeap:
     """The one with the lowest first component; of equal ones the oldest."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class _ByPriority:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-class Give(Request):
+class EnqueueRequest(Request):
     """An enqueue: what is left to put in, oldest first."""
 
     __slots__ = ("bytes", "left")
@@ -181,13 +181,13 @@ class Give(Request):
         self.bytes = sum(_size(e) for e in self.left)
 
 
-class Close(Request):
+class CloseRequest(Request):
     """A close, in the line of givers."""
 
     __slots__ = ()
 
 
-class Take(Request):
+class DequeueRequest(Request):
     """A dequeue of `count` elements, and those that it has already."""
 
     __slots__ = ("count", "dtypes", "fewer", "held", "many", "pads", "shapes")
@@ -226,7 +226,7 @@ class Take(Request):
 # --- the queue -------------------------------------------------------------------------------------------------------
 
 
-class Queue(Desk[Any]):
+class Queue(AsyncResource[Any]):
     """A queue: elements, and the two lines that wait."""
 
     def __init__(self, name: str, kind: QueueKind) -> None:
@@ -235,15 +235,15 @@ class Queue(Desk[Any]):
         self.kind = kind
         self.is_closed = False
         self._store: _Store = (
-            _Shuffled(kind.seed)
+            _RandomShuffle(kind.seed)
             if kind.label == "RandomShuffleQueue"
-            else _ByPriority()
+            else _PriorityHeap()
             if kind.label == "PriorityQueue"
             else _Fifo()
         )
         self._capacity = kind.capacity if kind.capacity > 0 else UNBOUNDED
-        self._gives: deque[Give | Close] = deque()
-        self._takes: deque[Take] = deque()
+        self._gives: deque[EnqueueRequest | CloseRequest] = deque()
+        self._takes: deque[DequeueRequest] = deque()
         self._count = 0
         self._bytes = 0
         self._limit = int(setting("DOVETAIL_QUEUE_MB")) << 20
@@ -265,11 +265,11 @@ class Queue(Desk[Any]):
         """
         for e in elements:
             self._check(e)
-        return self.ask(Give(f"room in {self}", [tuple(e) for e in elements]))
+        return self.ask(EnqueueRequest(f"room in {self}", [tuple(e) for e in elements]))
 
     def dequeue(self) -> Any:
         """One element."""
-        return self.ask(Take(self, 1, many=False))
+        return self.ask(DequeueRequest(self, 1, many=False))
 
     def dequeue_many(self, count: int, *, fewer: bool = False) -> Any:
         """`count` elements, stacked; with `fewer`, what is left when it is closed.
@@ -283,7 +283,7 @@ class Queue(Desk[Any]):
             raise InvalidArgumentError(
                 None, None, f"{self} was made without shapes, so only single elements can be taken"
             )
-        return self.ask(Take(self, count, many=True, fewer=fewer))
+        return self.ask(DequeueRequest(self, count, many=True, fewer=fewer))
 
     def close(self, cancel_pending_enqueues: bool = False) -> Any:
         """Let no more in: behind the enqueues that wait, or in their place."""
@@ -292,16 +292,16 @@ class Queue(Desk[Any]):
             def event() -> None:
                 for request in list(self._gives):
                     self._withdraw(request)
-                    if isinstance(request, Close):
+                    if isinstance(request, CloseRequest):
                         request.answer()
                     else:
                         request.refuse(CancelledError(None, None, "Enqueue operation was cancelled"))
                 self.is_closed = True
                 self._serve()
 
-            self._do(event)
+            self.perform(event)
             return ()
-        return self.ask(Close(f"the enqueues that wait for room in {self}"))
+        return self.ask(CloseRequest(f"the enqueues that wait for room in {self}"))
 
     def _check(self, components: Sequence[Array]) -> None:
         dtypes = tuple(np.asarray(c).dtype for c in components)
@@ -321,13 +321,13 @@ class Queue(Desk[Any]):
 
     # --- the rules -------------------------------------------------------------------------------------------------
 
-    def _admit(self, request: Give | Close | Take) -> None:
-        if isinstance(request, Take):
+    def _admit(self, request: EnqueueRequest | CloseRequest | DequeueRequest) -> None:
+        if isinstance(request, DequeueRequest):
             check_room(self._takes, request.what)
             self._takes.append(request)
             return
         check_room(self._gives, request.what)
-        if isinstance(request, Give):
+        if isinstance(request, EnqueueRequest):
             if self._limit and self._bytes + request.bytes > self._limit:
                 raise ResourceExhaustedError(
                     None, None,
@@ -347,7 +347,7 @@ class Queue(Desk[Any]):
         changed = False
         while self._gives:
             head = self._gives[0]
-            if isinstance(head, Close):
+            if isinstance(head, CloseRequest):
                 self.is_closed = changed = True
                 head.answer()
             elif self.is_closed:
@@ -393,17 +393,17 @@ class Queue(Desk[Any]):
             self._takes.popleft()
         return changed
 
-    def _withdraw(self, request: Give | Close | Take) -> None:
-        if isinstance(request, Take):
+    def _withdraw(self, request: EnqueueRequest | CloseRequest | DequeueRequest) -> None:
+        if isinstance(request, DequeueRequest):
             self._takes.remove(request)
             self._put_back(request.held)
             return
         self._gives.remove(request)
-        if isinstance(request, Give):
+        if isinstance(request, EnqueueRequest):
             self._bytes -= request.bytes
 
-    def _take_back(self, request: Give | Close | Take, value: Any) -> None:
-        if isinstance(request, Take):
+    def _take_back(self, request: EnqueueRequest | CloseRequest | DequeueRequest, value: Any) -> None:
+        if isinstance(request, DequeueRequest):
             self._put_back(value)
 
     def _put_back(self, elements: list[Element]) -> None:
@@ -419,4 +419,4 @@ def _size(components: Tuple) -> int:
     return sum(c.nbytes for c in components)
 
 
-__all__ = ["Close", "Element", "Give", "Queue", "QueueKind", "Take"]
+__all__ = ["CloseRequest", "Element", "EnqueueRequest", "Queue", "QueueKind", "DequeueRequest"]

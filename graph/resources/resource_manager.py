@@ -1,4 +1,4 @@
-"""State that outlives a step, and how the kernel of a stateful op reaches it.
+"""The resource manager: state that outlives a step, and how the kernel of a stateful op reaches it.
 
 The reference of a stateful op is called as `reference(context, *inputs, **attrs)`. The `Context` belongs to one node in one
 session: it names the node, gives out resources (variables, queues) by container and name, and counts how often the node has
@@ -20,9 +20,9 @@ import numpy as np
 
 from ..core.errors import InvalidArgumentError
 from ..core.shape import Dims
-from .async_request import Desk
+from .async_request import AsyncResource
 from .collective_context import CollectiveContext, SingleMember
-from .shared_storage import Post, Postable
+from .shared_storage import Publishable, PublishedValue
 from .variable import VariableState, changing, update_together
 
 Array = np.ndarray[Any, Any]
@@ -39,11 +39,11 @@ class _Dead:
 
 
 DEAD: Any = _Dead()
-"""Stands where a tensor has no value, because the branch that it is in was not taken."""
+"""The value of a dead tensor: its branch was not taken."""
 
 
 def frozen(value: Array) -> Array:
-    """The value as an array that nobody will change: itself when that is sure, else a copy."""
+    """The value as an array that never changes: itself where that is certain, else a copy."""
     value = np.asarray(value)
     if value.flags.writeable or value.base is not None:  # a fed array, or a view of a message
         value = value.copy()
@@ -57,11 +57,11 @@ class Resources:
     Attributes:
         collectives: runs the task's collective ops with those of other tasks.
         default_container: where state lives that names no container.
-        together: what somebody has found, and finds again as long as no container is cleared: by whom.
+        together: a cache of looked-up resources, by the object that looked them up; emptied when a container is cleared.
         version: how often a container was cleared.
-        data_folders: where files lie that data sets of other processes may use; None: anywhere.
-        functions: what was compiled of functions that use the state, by function.
-        inner: what runs functions for kernels of the task: it is told to `cancel` them when the task ends.
+        data_folders: folders whose files data sets of other processes may read; None: all.
+        functions: compiled functions that use the state, by function.
+        inner: executors of functions that kernels call: they are told to `cancel` when the task ends.
     """
 
     def __init__(self, collectives: CollectiveContext | None = None, default_container: str = "") -> None:
@@ -73,7 +73,9 @@ class Resources:
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.version = 0
-        self._posts: dict[tuple[str, str], Post] = {}  # of resources that are there, and of some that are to come
+        self._posts: dict[
+            tuple[str, str], PublishedValue
+        ] = {}  # of resources that exist, and of some that are still to be made
         self._lock = threading.Lock()
 
     def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
@@ -86,7 +88,7 @@ class Resources:
             found = self._containers.setdefault(container, {})
             if name not in found:
                 made = found[name] = make()
-                if isinstance(made, Postable) and (container, name) in self._posts:
+                if isinstance(made, Publishable) and (container, name) in self._posts:
                     made.post(self._posts[container, name])
             resource = found[name]
         if not isinstance(resource, kind):
@@ -100,34 +102,34 @@ class Resources:
         return self._containers.get(container, {}).get(name)
 
     def keep_together(self, whom: object, found: Any, version: int) -> None:
-        """Keep what somebody has found since a version, if no container was cleared meanwhile."""
+        """Cache what `whom` has looked up since a version, if no container was cleared meanwhile."""
         with self._lock:
             if version == self.version:
                 self.together[whom] = found
 
     def clear(self, container: str) -> bool:
-        """Drop a container with all that is in it; whether it existed."""
+        """Delete a container with all its resources. Whether it existed."""
         with self._lock:
             lost = self._containers.pop(container, None)
             self.version += 1
             self.together.clear()
             for resource in (lost or {}).values():
-                if isinstance(resource, Postable):
+                if isinstance(resource, Publishable):
                     resource.post(None)
         for resource in (lost or {}).values():
-            if isinstance(resource, Desk):
+            if isinstance(resource, AsyncResource):
                 resource.drop()
         return lost is not None
 
-    def post(self, container: str, name: str, post: Post | None) -> None:
-        """Give the resource of that name a post, as soon as there is one that can have it; None: take it away."""
+    def post(self, container: str, name: str, post: PublishedValue | None) -> None:
+        """Publish the resource of that name, as soon as it exists. None: end that."""
         with self._lock:
             if post is None:
                 self._posts.pop((container, name), None)
             else:
                 self._posts[container, name] = post
             resource = self.find(container, name)
-            if isinstance(resource, Postable):
+            if isinstance(resource, Publishable):
                 resource.post(post)
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:

@@ -1,16 +1,15 @@
-"""Sums that several processes add to: the state of an accumulator where others reach it.
+"""The state of an accumulator to which several processes add.
 
-It is one value of bytes, opened as a variable's is (`shared_storage.py`): two places, of which one has it, under a lock that ends with its
-holder.
+The state is one value of bytes, shared as a variable's is (`shared_storage.py`): double-buffered, under a lock that ends with its holder.
 
-    gradients since the last take | the accumulator's step | its task's bell: two words | unused, up to 64 bytes | the sum
+    gradients since the last take | the accumulator's step | its task's doorbell: two words | unused, up to 64 bytes | the sum
 
-Whoever adds a gradient writes all of it anew, into the other place, and one store makes that the value. So a process that is killed
-has added its gradient or has not. So does who takes the sum; who sets the step alone stores that word.
+A process that adds a gradient writes the whole state into the other buffer, and one store switches the buffers. So a process that
+is killed has added its gradient or has not. A take works in the same way. Setting the step stores one word.
 
-Who waits for gradients does so in the accumulator's own task. It tells how many it waits for, outside of the value, before it looks
-how many there are; others look at that when they have added and let go of the lock, and ring the bell where there are enough. So
-either the one or the other sees it. A process may be killed before it has rung: the task looks again from time to time.
+Only the accumulator's own task waits for gradients. It writes how many it waits for, outside of the value, before it looks how many there
+are. Other processes look at that after they have added and released the lock, and ring the doorbell where there are enough. So one of the
+two sees it. A process may be killed before it rings: the task also looks from time to time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..core.shape import element_count
-from .shared_storage import OpenedSum
+from .shared_storage import SharedSumValue
 
 Array = np.ndarray[Any, Any]
 
@@ -31,14 +30,14 @@ _PLACES: Final = 2
 _LISTED: Final = 2  # references to an array that only a list, and the call that asks, hold
 
 
-def bytes_of(dims: tuple[int | None, ...] | None, dtype: np.dtype[Any]) -> int | None:
-    """How many bytes the state takes; None: its size is not known, or nothing is summed."""
+def state_bytes(dims: tuple[int | None, ...] | None, dtype: np.dtype[Any]) -> int | None:
+    """Size of the state. None: the shape is not known, or has no elements."""
     count = element_count(dims)
     return HEAD + count * dtype.itemsize if count else None
 
 
-def state_of(total: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *words: int) -> Array:
-    """The bytes of a state. `words`: gradients, step, and the two of the bell."""
+def encode_state(total: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *words: int) -> Array:
+    """The bytes of a state. `words`: gradients, step, and the two of the doorbell."""
     found = np.zeros(HEAD + int(np.prod(shape)) * dtype.itemsize, np.uint8)
     found[: 8 * len(words)].view(np.int64)[:] = words
     if total is not None:
@@ -46,20 +45,20 @@ def state_of(total: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], 
     return found
 
 
-class SharedSum:
-    """The state of an accumulator that several processes add to. Entered by whoever adds or takes, one at a time.
+class SharedAccumulator:
+    """The state of an accumulator to which several processes add. A context manager that takes the lock.
 
     Args:
         opened: where it is. shape, dtype: of the sum.
     """
 
-    def __init__(self, opened: OpenedSum, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, opened: SharedSumValue, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.opened = opened
         self._shape, self._dtype = shape, dtype
         self._seen: dict[int, tuple[Array, memoryview, Array]] = {}  # what is in each place
         self._result: list[Array] = []  # what was taken last
 
-    def __enter__(self) -> SharedSum:
+    def __enter__(self) -> SharedAccumulator:
         self.opened.acquire()
         return self
 
@@ -76,7 +75,7 @@ class SharedSum:
             found = self._seen[id(place)] = place, words, place[HEAD:].view(self._dtype).reshape(self._shape)
         return found
 
-    # --- for who has entered it ------------------------------------------------------------------------------------
+    # --- with the lock held ------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -93,7 +92,7 @@ class SharedSum:
         self._in(self.opened.both()[0])[1][_STEP] = step
 
     def add(self, gradient: Array, local_step: int) -> int:
-        """Add a gradient of the sum's shape: how many there are now; 0: it was stale, and is dropped."""
+        """Add a gradient of the sum's shape: how many there are now. 0: it was stale and is dropped."""
         old, new = self.opened.both()
         _, words, total = self._in(old)
         if local_step < words[_STEP]:
@@ -110,7 +109,7 @@ class SharedSum:
         return count
 
     def take(self, is_mean: bool) -> Array:
-        """The sum or mean of what there is; and begin anew, with the next step."""
+        """The sum or mean of all gradients since the last take. Resets the count and advances the step."""
         old, new = self.opened.both()
         _, words, total = self._in(old)
         _, new_words, _ = self._in(new)
@@ -126,17 +125,17 @@ class SharedSum:
         return result
 
     def _own(self) -> Array:
-        """An array for what is taken: that of the last time, if nobody holds it."""
+        """An array for the result: that of the last take, if nothing refers to it."""
         held = self._result
         if not held or sys.getrefcount(held[0]) > _LISTED:
             held[:] = [np.empty(self._shape, self._dtype)]
         held[0].flags.writeable = True
         return held[0]
 
-    # --- for everybody ---------------------------------------------------------------------------------------------
+    # --- without the lock ---------------------------------------------------------------------------------------------
 
     def is_full(self) -> bool:
-        """Whether somebody may wait in its task for no more gradients than there are: to be asked without having entered it."""
+        """Whether there are as many gradients as its task waits for."""
         wanted = self.opened.wanted
         if not wanted:
             return False
@@ -155,7 +154,7 @@ class SharedSum:
         return place.data[:HEAD].cast("q")
 
     def close(self) -> tuple[int, int, Array | None]:
-        """Let no other process reach it any more: gradients, step and sum. `opened.closed` is to be called then."""
+        """End the sharing and give gradients, step and sum. The caller calls `opened.closed` then."""
         value = self.opened.close()
         _, words, total = self._in(value)
         count, step = words[_COUNT], words[_STEP]
@@ -163,4 +162,4 @@ class SharedSum:
         return count, step, np.array(total) if count else None
 
 
-__all__ = ["HEAD", "SharedSum", "bytes_of", "state_of"]
+__all__ = ["HEAD", "SharedAccumulator", "state_bytes", "encode_state"]

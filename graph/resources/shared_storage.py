@@ -1,12 +1,11 @@
-"""Where large values lie: in this process's own memory, or where a runtime lets other processes read them.
+"""Interfaces by which a runtime keeps the values of resources where other processes reach them.
 
-A server's variables are read by other processes, and so are results that are sent to them. If a value lies where those can read
-it, nothing has to be copied for them (`runtime/shared_memory/pool.py`). This layer knows no processes: a runtime says where there is
-such memory (`use`). `resource_manager.py` asks for it, and whether what lies there may be changed now; kernels ask for it where
-their result is sent to another task (`to_send`). It is given back when nobody holds an array over it any more.
+A server's variables are read by other processes, and so are results that are sent to them. A value that lies in shared memory is not
+copied for them. Nothing in graph/ knows processes: the runtime installs its memory (`use`), and variables and kernels ask for room in
+it (`kept_copy`, `to_send`). Memory is given back when nothing refers to an array over it.
 
-Where others want to read a variable without asking for its value each time, the runtime gives it a `Post`, which is told of each
-change.
+A variable that others read without asking each time has a `PublishedValue`, which is told of each change. One that others also write is
+kept in a `SharedValue`. `runtime/shared_memory/` has the implementations.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-class Memory(Protocol):
-    """Memory that others may read.
+class ValueMemory(Protocol):
+    """Memory that other processes may read.
 
     Attributes:
-        is_read: whether there are others who read it.
+        is_read: whether other processes read it.
     """
 
     is_read: bool
@@ -40,24 +39,24 @@ class Memory(Protocol):
         """Whether `base` is that of an array which this has made, and nobody else reads it now."""
 
 
-class Post(Protocol):
-    """Where others look for a variable's value. Who holds the variable's lock calls it."""
+class PublishedValue(Protocol):
+    """Where other processes read a variable's value. Called with the variable's lock held."""
 
     def change(self) -> None:
-        """The value is about to change, or to go elsewhere: nobody may read it until `changed` or `show`."""
+        """The value is about to change or to move: nothing may read it until `changed` or `show`."""
 
     def changed(self) -> None:
-        """The value has changed, where it was."""
+        """The value has changed in place."""
 
     def show(self, value: Array | None) -> None:
         """From now on this is the value; None: there is none. One that does not lie in shared memory is not shown to others."""
 
 
-class Opened(Protocol):
-    """A variable's value where other processes change it, too: two places, of which one has it, and a lock between processes.
+class SharedValue(Protocol):
+    """A variable's value that other processes change, too: double-buffered, guarded by a lock between processes.
 
     Attributes:
-        key: by which everybody orders the variables that he takes together.
+        key: the order in which all processes lock several variables.
         is_there: whether there is a value.
     """
 
@@ -67,80 +66,83 @@ class Opened(Protocol):
     def is_there(self) -> bool: ...
 
     def read(self) -> Array | None:
-        """A snapshot of the value, not to be changed; None: it cannot be read now by who has not acquired it."""
+        """A read-only snapshot of the value. None: it can be read only with the lock held."""
 
     def gone(self) -> Exception:
-        """What to raise where it is not there any more."""
+        """The error to raise where it does not exist any more."""
 
     def acquire(self) -> None:
-        """Let nobody else change it. Who calls this holds the variable's own lock.
+        """Take the lock between processes. The caller holds the variable's own lock.
 
         Raises:
-            UnavailableError: somebody else does not let go of it. AbortedError: it is not there any more.
+            UnavailableError: another process does not release it. AbortedError: the value does not exist any more.
         """
 
     def release(self) -> None:
-        """Let others change it. It does no harm where it has not been acquired."""
+        """Release the lock. Does nothing where it is not held."""
 
     def fits(self, value: Array) -> bool:
-        """Whether it may get this value; for those who have acquired it, as what follows."""
+        """Whether it has room for this value. This and what follows are called with the lock held."""
 
     def begin(self, copied: bool = True) -> Array:
-        """Where its next value is to be written, with a copy of what it is now."""
+        """The buffer for its next value, with a copy of the current one."""
 
     def both(self) -> tuple[Array, Array]:
-        """What it is now, and where its next value is to be written."""
+        """The current value, and the buffer for the next one."""
 
     def end(self) -> None:
-        """The next value has been written: it is the value from now on."""
+        """The next value is written: switch the buffers."""
 
     def close(self) -> Array:
-        """Let no other process change it from now on: the value. It may have been acquired or not.
+        """End the sharing and give the value. The lock may be held or not.
 
         Raises:
-            AbortedError: it is another process's.
+            AbortedError: it belongs to another process.
         """
 
     def closed(self) -> None:
-        """Its post says so now."""
+        """The published value says so now."""
 
 
-class OpenedSum(Opened, Protocol):
-    """The state of an accumulator, opened for others to add to (`shared_accumulator.py`).
+class SharedSumValue(SharedValue, Protocol):
+    """The state of an accumulator, to which other processes add (`shared_accumulator.py`).
 
     Attributes:
-        wanted: how many gradients its task waits for; 0: for none. Who has added looks at it when he has let go of the lock.
+        wanted: how many gradients its task waits for; 0: none. A process looks at it after it has added and released the lock.
     """
 
     wanted: int
 
     def glance(self) -> Array | None:
-        """What it is about now, without a lock: it may be changing; None: it is not there any more."""
+        """The state without a lock: it may be changing. None: it does not exist any more."""
 
     def ring(self, bell: tuple[int, int]) -> None:
-        """Wake its task, which said by what."""
+        """Wake its task by its doorbell."""
 
 
-class Postable:
-    """What may be posted: a resource that others reach where it lies."""
+class Publishable:
+    """A resource that can be published: other processes reach it in shared memory."""
 
     __slots__ = ()
 
-    def post(self, post: Post | None) -> None:
-        """Tell this post of each change from now on; None: nobody any more, and nobody else reaches it."""
+    def post(self, post: PublishedValue | None) -> None:
+        """Tell this published value of each change from now on. None: end publishing and sharing."""
         raise NotImplementedError
 
 
-_used: list[Memory] = []
+_used: list[ValueMemory] = []
 
 
-def use(memory: Memory) -> None:
-    """Let the values of variables lie in this memory from now on."""
+def use(memory: ValueMemory) -> None:
+    """Keep the values of variables in this memory from now on."""
     _used[:] = [memory]
 
 
 def kept_copy(value: Array, posted: bool = False) -> Array:
-    """A contiguous copy for a variable to keep, at the best place that there is; for one with a post, also where it is small."""
+    """A contiguous copy for a variable to keep, in shared memory if possible.
+
+    `posted`: the variable is published, so also if it is small.
+    """
     if _used and value.dtype.kind != "O":
         found = _used[0].empty(value.shape, value.dtype, posted)
         if found is not None:
@@ -150,21 +152,21 @@ def kept_copy(value: Array, posted: bool = False) -> Array:
 
 
 def shared_empty(size: int) -> Array | None:
-    """So many bytes that other processes may write into as well; None: there is no such memory, or no room."""
+    """So many bytes that other processes may write, too. None: there is no such memory, or no room."""
     return _used[0].empty((size,), np.dtype(np.uint8), True) if _used else None
 
 
 def to_send(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
     """An array of undefined content for a result that another process will read where it lies.
 
-    Whoever has written the result makes it read-only: it is no longer this process's alone. None: nobody reads this process's memory,
-    there is no room in what is shared, or the result is small. Any memory will do then.
+    The caller writes the result and makes it read-only. None: no process reads this process's memory, it has no room, or the result is
+    small. Any memory will do then.
     """
     return _used[0].empty(shape, dtype) if _used and _used[0].is_read else None
 
 
 def may_change(value: Array) -> bool:
-    """Whether an array that nobody else refers to may be written into: its memory is its own, and no other process reads it."""
+    """Whether an array with no other reference may be overwritten: it owns its memory, and no other process reads it."""
     return value.base is None or any(memory.may_change(value.base) for memory in _used)
 
 
@@ -174,7 +176,7 @@ def is_shared(value: Array) -> bool:
 
 
 def shared(value: Array) -> Array:
-    """An array for a variable with a post to keep: itself if others can read it where it lies, else a copy that they can.
+    """An array for a published variable to keep: itself if it lies in shared memory, else a copy there.
 
     Itself, too, where there is no room.
     """

@@ -1,6 +1,6 @@
-"""Where a variable's value lives, and how it is read and changed: by whole steps, each atomic.
+"""The value of a variable, and how it is read and changed: each change is atomic.
 
-Some values lie where other processes read them or change them, too (`shared_storage.py`); nobody who holds a `VariableState` has to know.
+Other processes may read a value, or change it, too (`shared_storage.py`). Users of a `VariableState` need not know.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from ..core.dtypes import DType
 from ..core.errors import FailedPreconditionError, InvalidArgumentError
 from ..core.shape import Dims, compatible, text
-from .shared_storage import Opened, Post, Postable, kept_copy, may_change, shared
+from .shared_storage import Publishable, PublishedValue, SharedValue, kept_copy, may_change, shared
 
 Array = np.ndarray[Any, Any]
 
 
-class VariableState(Postable):
-    """Where a variable's value lives.
+class VariableState(Publishable):
+    """The value of a variable: copy-on-write.
 
-    A read is a snapshot that costs nothing: what it gave out is never changed. So an update stores a new array, or changes the
-    old one where nobody but the variable holds it (`changing`). Either is atomic: while one is at work readers wait.
+    A read is a snapshot without a copy: an array that was given out is never changed. So an update stores a new array, or changes
+    the old one where only the variable refers to it (`changing`). Either is atomic: readers wait meanwhile.
 
-    A variable that has a post (`graph/resources/shared_storage.py`) tells it of each change, and keeps its value where others can
-    read it. While it is *opened* others change it, too: then its value is kept by that, and none here.
+    A published variable (`shared_storage.py`) tells its `PublishedValue` of each change and keeps its value in shared memory. While it is
+    shared (`open`), other processes change it, too: then its `SharedValue` keeps the value.
     """
 
     __slots__ = ("__weakref__", "_is_elsewhere", "_opened", "_post", "_value", "dtype", "lock", "name")
@@ -38,12 +38,12 @@ class VariableState(Postable):
         self.dtype = dtype.base
         self.lock = threading.Lock()
         self._value: Array | None = None
-        self._post: Post | None = None
-        self._opened: Opened | None = None
-        self._is_elsewhere = True  # than the post says
+        self._post: PublishedValue | None = None
+        self._opened: SharedValue | None = None
+        self._is_elsewhere = True  # whether the value lies elsewhere than was published
 
     def __enter__(self) -> None:
-        """Let nobody else change it, here or in another process."""
+        """Take the lock, and that between processes."""
         self.lock.acquire()
         if self._opened is not None:
             try:
@@ -90,7 +90,7 @@ class VariableState(Postable):
         return copy
 
     def _there(self) -> Array:
-        """The value, for those who hold the lock."""
+        """The value. The lock is held."""
         if self._value is None:
             if self._opened is not None:
                 value = self._opened.read()
@@ -125,8 +125,8 @@ class VariableState(Postable):
             self._store(new)
         return new
 
-    def open(self, opened: Callable[[Array], Opened | None]) -> bool:
-        """Keep the value where others change it, too: at the place that is made of it, if one is. Whether it is there now."""
+    def open(self, opened: Callable[[Array], SharedValue | None]) -> bool:
+        """Share the value with processes that change it, too: in what `opened` makes of it. Whether it is shared now."""
         with self.lock:
             value: Any = self._value
             if self._opened is None and isinstance(value, np.ndarray):
@@ -135,12 +135,12 @@ class VariableState(Postable):
                     self._value = None  # nobody changes what others hold
             return self._opened is not None
 
-    def reach(self, opened: Opened) -> None:
-        """Stand for a variable of another process from now on."""
+    def reach(self, opened: SharedValue) -> None:
+        """Stand for a shared variable of another process from now on."""
         self._opened = opened
 
     def _take_back(self) -> None:
-        """Let no other process change it any more. For holders of the lock."""
+        """End the sharing. The lock is held."""
         opened = self._opened
         if opened is not None:
             self._value = opened.close()
@@ -152,8 +152,8 @@ class VariableState(Postable):
                 self._is_elsewhere = False
             opened.closed()
 
-    def post(self, post: Post | None) -> None:
-        """Tell this post of each change from now on; None: nobody any more."""
+    def post(self, post: PublishedValue | None) -> None:
+        """As `Publishable.post`."""
         with self.lock:
             self._take_back()
             if self._post is not None:
@@ -169,7 +169,7 @@ class VariableState(Postable):
             post.show(value)
 
     def move(self, value: Any) -> None:
-        """Store a value that lies where no post can show it, such as a GPU's memory. For holders of the lock."""
+        """Store a value that cannot be published, such as one in a GPU's memory. The lock is held."""
         if self._opened is not None:
             self._take_back()
         if self._post is not None:
@@ -178,9 +178,9 @@ class VariableState(Postable):
         self._value = value
 
     def _store(self, new: Array, is_own: bool = True) -> Array:
-        """Make an array the value; a copy of it, where it is not its variable's own. For holders of the lock.
+        """Make an array the value, or a copy where others may change it (not `is_own`). The lock is held.
 
-        With a post, the old value is overwritten where nobody holds it: others know then where the new one lies.
+        The old value of a published variable is overwritten where nothing refers to it, so that the value stays where it is.
         """
         opened = self._opened
         if opened is not None:
@@ -212,11 +212,11 @@ class VariableState(Postable):
         return stored
 
     def _take(self) -> Array:
-        """The value, for a holder of the lock to overwrite and to put back: a copy, where somebody holds it or a part of it,
-        here or in another process.
+        """The value, to be overwritten and put back with the lock held: a copy, where something refers to it or a part of it, here or in
+        another process.
 
-        Readers find no value in the meantime and wait for the lock. So nobody can get hold of the array after it was found to be
-        held by nobody: only the list here, and the call that asks for the number of references, do.
+        Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its count was found to
+        be two: the list here, and the call that counts.
         """
         if self._opened is not None:
             return self._opened.begin()
@@ -257,14 +257,14 @@ def _has_room(old: Any, new: Array) -> bool:
 
 
 def _is_free(held: list[Array]) -> bool:
-    """Whether an array may be overwritten that only this list holds: nobody else refers to it, here or in another process."""
+    """Whether only this list refers to its array, here or in another process, so that it may be overwritten."""
     return sys.getrefcount(held[0]) <= 2 and may_change(held[0]) and held[0].flags.c_contiguous
 
 
 def update_together(states: Sequence[VariableState], change: Callable[..., Sequence[Any]]) -> None:
     """Store `change(*old values)`, one new value per state, atomically; `change` must not modify its arguments.
 
-    Locks are taken in one order for everybody, so two updates can't wait for each other. Nothing changes when `change` fails.
+    Locks are taken in one order everywhere, so two updates cannot deadlock. Nothing changes when `change` fails.
     """
     with _locked(states):
         new = change(*[s._there() for s in states])
@@ -282,7 +282,7 @@ def read_together(states: Sequence[VariableState]) -> list[Array]:
 def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Array]]:
     """The values of different variables, all contiguous, to be overwritten in place, atomically.
 
-    Who holds an old value keeps it: then the variable gets a copy, and it is that which is overwritten. Check everything before
+    A snapshot that was given out stays: then the variable gets a copy to overwrite. Check everything before
     the first element is written, because what was written stays when an exception leaves the block.
 
     >>> with changing([state]) as (value,):
@@ -292,7 +292,7 @@ def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Arr
 
 
 class _Changing(AbstractContextManager[list[Array]]):
-    """A class, since a generator as a context takes as long as a small update."""
+    """A class: a generator as a context manager takes as long as a small update."""
 
     __slots__ = ("_locks", "_states", "_values")
 
@@ -327,13 +327,13 @@ def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
 
 
 class _Locks(AbstractContextManager[None]):
-    """The locks of several variables, taken in this order; those between processes in that of their places."""
+    """The locks of several variables, taken in this order; those between processes by their keys."""
 
     __slots__ = ("_opened", "_states")
 
     def __init__(self, states: Sequence[VariableState]) -> None:
         self._states = states
-        self._opened: list[Opened] = []
+        self._opened: list[SharedValue] = []
 
     def __enter__(self) -> None:
         for state in self._states:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ...graph.core.frames import is_steered
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
-from ...graph.resources.shared_accumulator import bytes_of
+from ...graph.resources.shared_accumulator import state_bytes
 from ..cluster.spec import Cluster
 from .insert_channels import is_copied
 from .one_sided_updates import cpu_of
@@ -77,7 +77,7 @@ def direct_additions(
     found = []
     for maker in makers:
         home, additions = device_of(maker), takers[maker]
-        size = bytes_of(maker.attrs["shape"], maker.attrs["dtype"].np)
+        size = state_bytes(maker.attrs["shape"], maker.attrs["dtype"].np)
         if (
             "/device:CPU:" not in home or size is None or size > most_bytes
             or maker.controls or maker.outputs[0] in feeds or not additions

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError, from_code
-from ...graph.resources.async_request import Desk
+from ...graph.resources.async_request import AsyncResource
 from .algorithms import Array, MessageAlgorithm
 from .failure_detector import COUNT_S, COUNTED, FailureDetector
 from .membership import AnyRequest, BufferQueue, Group, Membership, MessageRequest, SharedMemoryRequest, stop_link
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 WARN_S = 5.0  # between two warnings that say who is missing
 
 
-class Coordinator(Desk[AnyRequest]):
+class Coordinator(AsyncResource[AnyRequest]):
     """The collectives of one task.
 
     Args:
@@ -63,7 +63,7 @@ class Coordinator(Desk[AnyRequest]):
         self._incarnation = incarnation
         self._messenger = PeerMessenger(task, send)
         self.memberships = MembershipService(self._messenger, self._on_bound_message)
-        self._by_message = MessageExecutor(self._messenger, self.memberships, self._do)
+        self._by_message = MessageExecutor(self._messenger, self.memberships, self.perform)
         self._in_memory = SharedMemoryExecutor(memory, self, self._messenger, self.memberships, self._by_message)
         self._detector = FailureDetector(patience_s, lives)
         self._warned = 0.0
@@ -91,7 +91,7 @@ class Coordinator(Desk[AnyRequest]):
         if task_of[rank] != self.task:
             text = f"Member {rank} of the group is {members[rank]}, but its op runs on {self.task or 'this process'}"
             raise InvalidArgumentError(None, None, text)
-        with self._lock:
+        with self.lock:
             membership = self.memberships.of_session(session, name, task_of)
         if shared is None or not membership.is_spread:
             return self.ask(MessageRequest(what, membership, (*key, rank), make_algorithm(), signature, finish))
@@ -103,13 +103,13 @@ class Coordinator(Desk[AnyRequest]):
 
     # --- the rules of requests, under the lock ---------------------------------------------------------------------
 
-    def _do(self, event: Callable[[], None]) -> None:
+    def perform(self, event: Callable[[], None]) -> None:
         def whole() -> None:
             event()
             while self._messenger.unsent:
                 self.memberships.fail(*self._messenger.unsent.pop())
 
-        super()._do(whole)
+        super().perform(whole)
 
     def _admit(self, request: AnyRequest) -> None:
         membership = request.membership
@@ -145,7 +145,7 @@ class Coordinator(Desk[AnyRequest]):
 
     def message(self, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
         """A message of another task."""
-        self._do(lambda: self._on_message(fields, tensors))
+        self.perform(lambda: self._on_message(fields, tensors))
 
     def _on_message(self, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
         event, task, token = fields["event"], fields["task"], fields["token"]
@@ -262,7 +262,7 @@ class Coordinator(Desk[AnyRequest]):
 
     def tick(self, now: float) -> None:
         """Time has passed: ask for heartbeats, and fail memberships that wait for tasks that are silent."""
-        self._do(lambda: self._tick(now))
+        self.perform(lambda: self._tick(now))
 
     def _tick(self, now: float) -> None:
         detector = self._detector

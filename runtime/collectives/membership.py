@@ -219,8 +219,8 @@ def stop_link(request: AnyRequest) -> None:
 def _waiting_text(request: AnyRequest) -> str:
     """What a member waits for: the collective, and the members without which it cannot go on."""
     membership, (instance, _, rank) = request.membership, request.key
-    assert request._desk is not None
-    with request._desk._lock:
+    assert request._resource is not None
+    with request._resource.lock:
         absent = membership.missing
         ranks = {r for r, task in enumerate(membership.task_of) if task in absent}
         if not ranks:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...graph.core.errors import OpError
-from ...graph.resources.async_request import Desk
+from ...graph.resources.async_request import AsyncResource
 from .membership import HANDSHAKE_RUN, AnyRequest, BufferQueue, Membership, MessageRequest, SharedMemoryRequest
 from .membership_service import MembershipService, PeerMessenger, ended_early_error
 from .message_executor import MessageExecutor
@@ -31,7 +31,7 @@ class SharedMemoryExecutor:
     """
 
     def __init__(
-        self, memory: SharedMemory | None, coordinator: Desk[AnyRequest], messenger: PeerMessenger,
+        self, memory: SharedMemory | None, coordinator: AsyncResource[AnyRequest], messenger: PeerMessenger,
         service: MembershipService, messages: MessageExecutor,
     ) -> None:  # fmt: skip
         self._memory, self._coordinator = memory, coordinator
@@ -46,7 +46,7 @@ class SharedMemoryExecutor:
     def _takes_buffer(self, request: SharedMemoryRequest) -> bool:
         """Give the buffer to a run if no other has it or waits for it, and the membership is well."""
         queue, membership = request.queue, request.membership
-        with self._coordinator._lock:
+        with self._coordinator.lock:
             if (
                 queue.buffer is None
                 or queue.current is not None
@@ -78,17 +78,17 @@ class SharedMemoryExecutor:
             error = ended_early_error(self._service.task, request)
             if isinstance(e, OpError):
                 error = type(e)(None, None, f"{request.what}: {e.message}")
-            self._coordinator._do(lambda: self._service.fail(membership, error))
+            self._coordinator.perform(lambda: self._service.fail(membership, error))
             if isinstance(e, OpError):
                 raise error from None
             raise
         if not is_done:
             return self._coordinator.ask(request.again())
-        with self._coordinator._lock:
+        with self._coordinator.lock:
             queue.current = None
             is_awaited = bool(queue.waiting)
         if is_awaited:
-            self._coordinator._do(lambda: self._start_next(queue))
+            self._coordinator.perform(lambda: self._start_next(queue))
         return request.finish(algorithm.result)
 
     # --- under the lock --------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class SharedMemoryExecutor:
 
             def wake(to: int) -> None:
                 task = membership.task_of[to]
-                self._coordinator._do(lambda: self._messenger.send(task, WAKE, membership, instance=instance))
+                self._coordinator.perform(lambda: self._messenger.send(task, WAKE, membership, instance=instance))
 
             queue.buffer = SharedBuffer(self._memory, *found, rank, wake)
         queue.is_agreed = True
@@ -172,10 +172,10 @@ class _HandshakeRequest(MessageRequest):
 
     def __init__(
         self, what: str, membership: Membership, key: tuple[str, int, int], handshake: BufferHandshake,
-        finish: Callable[[Any], Any], coordinator: Desk[AnyRequest], agreed: Callable[[Any], None],
+        finish: Callable[[Any], Any], coordinator: AsyncResource[AnyRequest], agreed: Callable[[Any], None],
     ) -> None:  # fmt: skip
         super().__init__(what, membership, key, handshake, "board", finish)  # the signature is part of the protocol
-        self._desk, self._agreed = coordinator, agreed
+        self._resource, self._agreed = coordinator, agreed
 
     def answer(self, value: Any = ()) -> None:
         """The members have agreed."""

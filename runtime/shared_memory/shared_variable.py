@@ -43,9 +43,9 @@ from ...graph.core.dtypes import DType
 from ...graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources import shared_storage
-from ...graph.resources.accumulator import AccumulatorKind, ReachedAccumulator
+from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
 from ...graph.resources.resource_manager import VariableState
-from ...graph.resources.shared_accumulator import bytes_of
+from ...graph.resources.shared_accumulator import state_bytes
 from .doorbell import Ringer, ringer
 from .record_layout import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
 from .segment import Mapper, MappingError
@@ -110,7 +110,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class SharedVariable:
-    """An opened variable, as one process sees it: as `memory.Opened`. Its calls are made by who holds the variable's lock.
+    """An opened variable, as one process sees it: as `SharedValue`. Its calls are made by who holds the variable's lock.
 
     Args:
         place: where the record is. words: the record. door: through which its lock is taken.
@@ -137,15 +137,15 @@ class SharedVariable:
 
     @property
     def is_there(self) -> bool:
-        """As `memory.Opened.is_there`."""
+        """As `SharedValue.is_there`."""
         return True
 
     def read(self) -> Array | None:
-        """As `memory.Opened.read`."""
+        """As `SharedValue.read`."""
         return self._snapshots.read()
 
     def acquire(self) -> None:
-        """As `memory.Opened.acquire`."""
+        """As `SharedValue.acquire`."""
         self._lock(LOCK_TIMEOUT_S)
         places = self.places()
         if places is None:
@@ -154,28 +154,28 @@ class SharedVariable:
         self._places = places
 
     def release(self) -> None:
-        """As `memory.Opened.release`."""
+        """As `SharedValue.release`."""
         self._places = ()
         self._unlock()
 
     def fits(self, value: Array) -> bool:
-        """As `memory.Opened.fits`."""
+        """As `SharedValue.fits`."""
         return bool(value.shape == self._places[0].shape)
 
     def begin(self, copied: bool = True) -> Array:
-        """As `memory.Opened.begin`."""
+        """As `SharedValue.begin`."""
         old, new = self.both()
         if copied:
             np.copyto(new, old)
         return new
 
     def both(self) -> tuple[Array, Array]:
-        """As `memory.Opened.both`."""
+        """As `SharedValue.both`."""
         turn = self._words[TURN] & 1
         return self._places[turn], self._places[1 - turn]
 
     def end(self) -> None:
-        """As `memory.Opened.end`."""
+        """As `SharedValue.end`."""
         self._words[TURN] += 1
 
     @property
@@ -202,11 +202,11 @@ class SharedVariable:
         self._rope.ring()
 
     def close(self) -> Array:
-        """As `memory.Opened.close`."""
+        """As `SharedValue.close`."""
         raise AbortedError(None, None, f"{self.label} can be given another shape by the task alone that it belongs to")
 
     def closed(self) -> None:
-        """As `memory.Opened.closed`."""
+        """As `SharedValue.closed`."""
 
     # --- the lock between processes --------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class SharedVariable:
                 fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
 
     def gone(self) -> AbortedError:
-        """As `memory.Opened.gone`."""
+        """As `SharedValue.gone`."""
         return AbortedError(
             None, None,
             f"{self.label} is not any more where this step found it: it was made anew or given another shape, or its session was closed "
@@ -300,7 +300,7 @@ class OwnSharedVariable(SharedVariable):
         return self._both
 
     def close(self) -> Array:
-        """As `memory.Opened.close`; from now on nobody changes it who does not hold the lock already.
+        """As `SharedValue.close`; from now on nobody changes it who does not hold the lock already.
 
         The record is changed before `closed` lets go of the lock between processes.
         """
@@ -314,7 +314,7 @@ class OwnSharedVariable(SharedVariable):
         return shared_storage.kept_copy(self._both[self._words[TURN] & 1], posted=True)
 
     def closed(self) -> None:
-        """As `memory.Opened.closed`."""
+        """As `SharedValue.closed`."""
         if not self.is_stuck:
             self._unlock()
 
@@ -354,7 +354,7 @@ class _RemoteSharedVariable(SharedVariable):
 
     @property
     def is_there(self) -> bool:
-        """As `memory.Opened.is_there`."""
+        """As `SharedValue.is_there`."""
         return self._lookout.opened() is not None
 
 
@@ -383,9 +383,9 @@ class RemoteVariable:
                 label = f"The {'variable' if is_variable else 'accumulator'} '{name}' of {task}"
                 state = _states[place, kind] = _state(name, kind, _RemoteSharedVariable(self._lookout, door, label))
         self._state, self._door = state, door
-        self._bytes = None if isinstance(kind, DType) else bytes_of(kind.shape, kind.dtype.np)
+        self._bytes = None if isinstance(kind, DType) else state_bytes(kind.shape, kind.dtype.np)
 
-    def read(self) -> VariableState | ReachedAccumulator | None:
+    def read(self) -> VariableState | RemoteAccumulator | None:
         """It; None: it is not opened now, or has no value."""
         there = self._lookout.opened()
         return None if there is None or self._bytes not in (None, there[0].nbytes) else self._state
@@ -398,9 +398,9 @@ class RemoteVariable:
 
 def _state(
     name: str, kind: DType | AccumulatorKind, opened: _RemoteSharedVariable
-) -> VariableState | ReachedAccumulator:
+) -> VariableState | RemoteAccumulator:
     if isinstance(kind, AccumulatorKind):
-        return ReachedAccumulator(name, kind, opened)
+        return RemoteAccumulator(name, kind, opened)
     state = VariableState(name, kind)
     state.reach(opened)
     return state
@@ -408,7 +408,7 @@ def _state(
 
 _BYTES = np.dtype(np.uint8)
 _states: weakref.WeakValueDictionary[
-    tuple[RecordAddress, DType | AccumulatorKind], VariableState | ReachedAccumulator
+    tuple[RecordAddress, DType | AccumulatorKind], VariableState | RemoteAccumulator
 ] = weakref.WeakValueDictionary()
 _segments: weakref.WeakValueDictionary[tuple[int, ...], LockFile] = weakref.WeakValueDictionary()
 _reaching = threading.Lock()

@@ -36,7 +36,7 @@ from ...graph.core.errors import (
     UnimplementedError,
     UnknownError,
 )
-from ...graph.resources.async_request import Desk, Request
+from ...graph.resources.async_request import AsyncResource, Request
 from ...graph.resources.resource_manager import DEAD
 from ..wire.messages import ChannelKey
 from .async_kernel import AsyncKernel
@@ -342,7 +342,7 @@ def _value(value: Any) -> Any:
         raise InvalidArgumentError(
             None, None, "What is fetched has no value: it is made in a branch that was not taken"
         )
-    if isinstance(value, Desk):
+    if isinstance(value, AsyncResource):
         raise InvalidArgumentError(None, None, f"A handle cannot be fetched: {value} stays where it is")
     read = getattr(value, "read", None)
     return read() if read is not None else value

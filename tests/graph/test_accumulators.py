@@ -14,7 +14,7 @@ from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError
 from dovetail.graph.ops.state.accumulator_api import dequeue_counted
 from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulator, SparseAccumulator
-from dovetail.graph.resources.async_request import Fate
+from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.queue import Queue, QueueKind
 
 F32 = as_dtype("float32")
@@ -42,7 +42,7 @@ def test_a_take_waits_for_enough_gradients_and_advances_the_step():
     a = dense()
     take = a.take(2)
     a.apply(array(1, 2), 0)
-    assert take.fate is Fate.WAITING
+    assert take.state is RequestState.WAITING
     a.apply(array(3, 6), 0)
     np.testing.assert_array_equal(take.result(), [2, 4])
     assert a.global_step == 1 and a.count == 0
@@ -102,10 +102,10 @@ def test_takes_are_served_in_order_and_a_cancelled_one_takes_nothing():
     a = dense()
     first, second, third = a.take(2), a.take(1), a.take(1)
     a.apply(array(1), 0)
-    assert second.fate is Fate.WAITING
+    assert second.state is RequestState.WAITING
     first.cancel()
     np.testing.assert_array_equal(second.result(), [1])
-    assert third.fate is Fate.WAITING
+    assert third.state is RequestState.WAITING
     a.drop()
     with pytest.raises(CancelledError):
         third.result()
@@ -243,7 +243,7 @@ def test_who_is_counted_stands_in_line_already():
     queue.enqueue([(np.int64(5),), (np.int64(6),)])
     assert (first.result(), second.result()) == (5, 6)
     stale = run(None, queue, counted, 0, component_types=(as_dtype("int64"),))
-    assert stale.fate is Fate.WAITING and counted.count == 0  # it is in line, but counts for no update
+    assert stale.state is RequestState.WAITING and counted.count == 0  # it is in line, but counts for no update
 
 
 def test_a_shape_of_sparse_gradients_is_that_of_their_first_axes():

@@ -11,7 +11,7 @@ import pytest
 import dovetail as tf
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
-from dovetail.graph.resources.async_request import Fate
+from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.barrier import Barrier
 
 F32, I32 = as_dtype("float32"), as_dtype("int32")
@@ -31,7 +31,7 @@ def test_elements_are_ready_when_they_are_whole():
     take = b.take_many(2, False)
     put(b, 0, x=1, y=2)
     put(b, 1, y=20)
-    assert take.fate is Fate.WAITING and (b.ready_size, b.incomplete_size) == (1, 1)
+    assert take.state is RequestState.WAITING and (b.ready_size, b.incomplete_size) == (1, 1)
     put(b, 1, x=10)
     indices, keys, floats, ints = take.result()
     assert keys.tolist() == [b"x", b"y"] and floats.tolist() == [1, 2] and ints.tolist() == [10, 20]
@@ -76,7 +76,7 @@ def test_after_a_close_begun_keys_can_be_completed():
     with pytest.raises(CancelledError, match="is closed, and key b'z' is new"):
         put(b, 0, z=1)
     put(b, 1, x=10)
-    assert waits.fate is Fate.WAITING
+    assert waits.state is RequestState.WAITING
     put(b, 1, y=20)
     assert waits.result()[1].tolist() == [b"x", b"y"]
     with pytest.raises(OutOfRangeError, match=r"requested 3, total size 0"):
@@ -101,7 +101,7 @@ def test_a_cancelled_take_gives_back_what_nobody_saw():
     take = b.take_many(1, False)
     put(b, 0, x=1)
     put(b, 1, x=10)
-    assert take.fate is Fate.ANSWERED and b.ready_size == 0
+    assert take.state is RequestState.ANSWERED and b.ready_size == 0
     take.cancel()
     assert b.take_many(1, False)[1].tolist() == [b"x"]
     waits = b.take_many(1, False)

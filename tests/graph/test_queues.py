@@ -18,7 +18,7 @@ from dovetail.graph.core.errors import (
     ResourceExhaustedError,
 )
 from dovetail.graph.resources import async_request
-from dovetail.graph.resources.async_request import Fate, Request
+from dovetail.graph.resources.async_request import Request, RequestState
 from dovetail.graph.resources.queue import Queue, QueueKind
 
 INT = as_dtype("int32")
@@ -52,7 +52,7 @@ def test_a_take_from_an_empty_queue_waits_for_the_next_element():
     calls = told(first), told(second)
     put(q, 7)
     assert [len(c) for c in calls] == [1, 0]
-    assert first.result() == 7 and second.fate is Fate.WAITING
+    assert first.result() == 7 and second.state is RequestState.WAITING
     put(q, 8)
     assert second.result() == 8
 
@@ -61,7 +61,7 @@ def test_an_enqueue_of_more_than_fits_goes_in_as_room_appears():
     q = queue(capacity=2)
     waits = put(q, 1, 2, 3, 4, 5)
     assert len(q) == 2
-    assert [int(q.dequeue()) for _ in range(2)] == [1, 2] and waits.fate is Fate.WAITING
+    assert [int(q.dequeue()) for _ in range(2)] == [1, 2] and waits.state is RequestState.WAITING
     assert int(q.dequeue()) == 3
     assert waits.result() == () and len(q) == 2
 
@@ -78,7 +78,7 @@ def test_requests_are_served_in_the_order_of_arrival():
     q = queue()
     many, one = q.dequeue_many(2), q.dequeue()
     put(q, 1)
-    assert one.fate is Fate.WAITING  # though there would have been one for it
+    assert one.state is RequestState.WAITING  # though there would have been one for it
     put(q, 2, 3)
     np.testing.assert_array_equal(many.result(), [1, 2])
     assert one.result() == 3
@@ -270,7 +270,7 @@ def test_in_every_interleaving_each_element_comes_out_once_and_in_order():
             if event == "cancel m":
                 if "m" in open_requests:
                     m = open_requests.pop("m")
-                    mixed = m.fate is Fate.ANSWERED  # younger elements may have come out before these go back
+                    mixed = m.state is RequestState.ANSWERED  # younger elements may have come out before these go back
                     m.cancel()
             elif event == "m":
                 ask("m", q.dequeue_many(2))
@@ -282,7 +282,7 @@ def test_in_every_interleaving_each_element_comes_out_once_and_in_order():
         takes_waiting = [r for n, r in open_requests.items() if n[0] == "t"]
         q.close()
         for name, request in open_requests.items():
-            if request.fate is Fate.ANSWERED and name[0] == "t":
+            if request.state is RequestState.ANSWERED and name[0] == "t":
                 out.append(int(request.result()))
         while True:
             try:
@@ -293,7 +293,7 @@ def test_in_every_interleaving_each_element_comes_out_once_and_in_order():
         assert sorted(out) == [1, 2, 3, 11, 12, 13], (order, out)
         for number in (1, 2, 3):
             assert out.index(number) < out.index(number + 10) or takes_waiting or mixed, (order, out)
-        assert all(r.fate is not Fate.WAITING for r in open_requests.values())
+        assert all(r.state is not RequestState.WAITING for r in open_requests.values())
     assert count > 100
 
 
@@ -328,7 +328,7 @@ def test_nothing_is_lost_or_doubled_whatever_is_cancelled(operations, capacity):
             waiting.pop(n % len(waiting)).cancel()
         elif waiting and what == "see":
             request = waiting[n % len(waiting)]
-            if request.fate is Fate.ANSWERED:
+            if request.state is RequestState.ANSWERED:
                 waiting.remove(request)
                 out.extend(request.result().tolist())
     for request in waiting:

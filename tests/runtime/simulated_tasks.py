@@ -100,7 +100,7 @@ class Step:
         self._do(ask)
 
     def is_ready(self):
-        return isinstance(self.result, Request) and self.result.fate.name != "WAITING"
+        return isinstance(self.result, Request) and self.result.state.name != "WAITING"
 
     def go_on(self):
         self._do(self.result.result)

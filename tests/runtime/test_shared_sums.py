@@ -14,7 +14,7 @@ from dovetail.graph.core.dtypes import as_dtype, float32
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulator, TakeGradient
-from dovetail.graph.resources.async_request import Fate
+from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime.shared_memory import shared_variable as module
 from dovetail.runtime.shared_memory.doorbell import Doorbell, Ringer
@@ -143,15 +143,15 @@ def test_it_is_as_if_nobody_else_reached_it(actions, reduction, name):
         assert task.mine.counted() == alone.counted()
         for pair in list(waiting):
             is_request = [isinstance(x, TakeGradient) for x in pair]
-            if is_request[0] and pair[0].fate is not Fate.WAITING:
-                assert is_request[1] and pair[1].fate is Fate.ANSWERED
+            if is_request[0] and pair[0].state is not RequestState.WAITING:
+                assert is_request[1] and pair[1].state is RequestState.ANSWERED
                 np.testing.assert_array_equal(pair[0].result(), pair[1].result())
                 waiting.remove(pair)
             elif not is_request[0]:
                 np.testing.assert_array_equal(*pair)
                 waiting.remove(pair)
             else:
-                assert pair[1].fate is Fate.WAITING
+                assert pair[1].state is RequestState.WAITING
     for mine, _ in waiting:
         mine.cancel()
 
@@ -163,7 +163,7 @@ def test_the_bell_is_rung_for_what_is_waited_for_alone():
     assert not task.was_rung()
     take = task.mine.take(3)
     theirs.apply(np.ones(3, "f"), 0)
-    assert not task.was_rung() and take.fate is Fate.WAITING
+    assert not task.was_rung() and take.state is RequestState.WAITING
     theirs.apply(np.ones(3, "f"), 0)
     assert task.was_rung()
     task.posts.look()
@@ -334,7 +334,7 @@ def test_a_process_that_is_stopped_holds_up_nobody_for_long(adders, monkeypatch,
         with pytest.raises(UnavailableError, match=said):
             take.result()
     else:
-        assert take.fate is Fate.WAITING
+        assert take.state is RequestState.WAITING
     os.kill(stopped.process.pid, signal.SIGCONT)
     stopped.end()
     task.posts.look()
@@ -352,7 +352,7 @@ def test_a_wait_ends_while_a_process_is_stopped(adders, monkeypatch):
     stopped.begin("stop", "acquire", "after")
     os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
     first.cancel()  # which raises nothing
-    assert first.fate is Fate.CANCELLED and second.fate is Fate.WAITING
+    assert first.state is RequestState.CANCELLED and second.state is RequestState.WAITING
     os.kill(stopped.process.pid, signal.SIGCONT)
     stopped.end()
     task.posts.look()

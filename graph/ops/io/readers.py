@@ -22,7 +22,7 @@ from ...core.dtypes import int64, string
 from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
-from ...resources.async_request import Followed, Request
+from ...resources.async_request import ChainedRequest, Request
 from ...resources.queue import Queue
 from ...resources.resource_manager import Context
 from ..control.python_function import function_of, process_nonce, register
@@ -56,7 +56,7 @@ class Reader:
         while not found:
             answer = queue.dequeue()
             if isinstance(answer, Request):
-                return Followed(answer, lambda name: self._begin(name, most) or self.read(queue, most))
+                return ChainedRequest(answer, lambda name: self._begin(name, most) or self.read(queue, most))
             found = self._begin(answer, most)
         return found
 
@@ -174,7 +174,7 @@ def _read(context: Context, found: Any, queue: Any, most: int, finish: Callable[
         )
 
     def settled(answer: Any) -> Any:
-        return Followed(answer, settled) if isinstance(answer, Request) else finish(answer)
+        return ChainedRequest(answer, settled) if isinstance(answer, Request) else finish(answer)
 
     return settled(mine.read(names, most))
 

@@ -192,7 +192,7 @@ def test_a_dead_member_is_noticed():
     request = net.ask(0, [1.0], run=1)
     for now in range(1, 12):
         net.tick(float(now))
-    assert request.fate.name == "WAITING"  # it is slow, but it lives
+    assert request.state.name == "WAITING"  # it is slow, but it lives
     net.down.add(TASKS[1])
     for now in range(12, 19):
         net.tick(float(now))
@@ -221,7 +221,7 @@ def test_who_has_not_started_is_waited_for_and_named(caplog):
     request = net.ask(0, [1.0])
     for now in range(40):
         net.tick(float(now))
-    assert request.fate.name == "WAITING"
+    assert request.state.name == "WAITING"
     assert 5 <= len(caplog.records) <= 8
     assert "waits at it for /job:worker/replica:0/task:1" in caplog.text
     net.down.clear()
@@ -283,7 +283,7 @@ def test_malformed_messages_are_ignored():
     }
     for more in ({}, {"sender": 1, "to": 7}, {"sender": 0, "to": 0}, {"sender": 1, "to": 0}):
         net.desks[TASKS[0]].message(head | more, ())
-    assert request.fate.name == "WAITING"
+    assert request.state.name == "WAITING"
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -477,7 +477,7 @@ def test_a_link_starts_when_all_are_there_and_in_one_order():
     for i, link in enumerate(net.links):
         assert [s[0] for s in link.started] == [0, 1], i
         assert link.started[0] == (0, b"find me!" * 16, "job 0", [10, 11, 12])
-    assert all(r.fate.name == "WAITING" for r in requests)
+    assert all(r.state.name == "WAITING" for r in requests)
     net.links[0].tell("done")  # of the run that was started last
     assert requests[0].result() == "done"
 

@@ -172,7 +172,7 @@ def test_a_dead_member_is_noticed():
         for desk in net.desks:
             desk.tick(float(now))
         net.play([step])
-    assert step.result.fate.name == "WAITING"
+    assert step.result.state.name == "WAITING"
     net.down.add(TASKS[1])
     for now in range(12, 19):
         net.desks[0].tick(float(now))
