@@ -47,7 +47,7 @@ def launches(quick: bool) -> Iterator[Case]:
 
 def _launches() -> Iterator[Row]:
     from dovetail.codegen.gpu.driver.graphs import capture
-    from dovetail.codegen.gpu.driver.launch import KernelOnDevice, RoutineOnDevice
+    from dovetail.codegen.gpu.driver.launch import LoadedKernel, LoadedRoutine
     from dovetail.codegen.gpu.ir import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
     from dovetail.codegen.gpu.toolchain import compile
 
@@ -60,9 +60,9 @@ def _launches() -> Iterator[Row]:
     parameters = (Parameter("in0", "*fp32", True), Parameter("out0", "*fp32", True), Parameter("n0", "i32"))
     kernel = TritonKernel("add_one", text, parameters, (("BLOCK", 1024),))
     routine = Routine((Launch(kernel, Grid((Count(("n0",), 1024),))),))
-    loaded = KernelOnDevice(device, compile.compile_kernel(kernel, device.target))
+    loaded = LoadedKernel(device, compile.compile_kernel(kernel, device.target))
     x, y = device.from_host(np.zeros(1024, np.float32)), device.empty((1024,), np.dtype(np.float32))
-    run = RoutineOnDevice(device, routine, [loaded], 1, 1, {"n0": 1024})
+    run = LoadedRoutine(device, routine, [loaded], 1, 1, {"n0": 1024})
     addresses = (x.pointer, y.pointer)
     samples = []
     for _ in range(50):

@@ -33,14 +33,14 @@ from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
 from .fusion_passes import fuse_for_gpu
-from .gemm_epilogue import Apart, EdgedOnDevice
-from .graph_regions import with_stretches
-from .horizontal_fusion import joint_nodes, with_joint_updates
+from .gemm_epilogue import EpilogueTemplateKernel, UnfusedParts
+from .graph_regions import with_graph_regions
+from .horizontal_fusion import fuse_updates, fused_update_nodes
 from .ir import SM90
-from .kernels import FusedOnDevice, TemplateOnDevice
-from .residency import OnHost, OnShape, SmallOnHost, View, lives_on_device
+from .kernels import FusedGpuKernel, TemplateKernel
+from .residency import HostKernel, ShapeKernel, SmallHostKernel, ViewKernel, lives_on_device
 from .select import state_kernel, template_of
-from .transfers import with_crossings
+from .transfers import insert_transfers
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
 _OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
@@ -89,12 +89,12 @@ class CudaBackend:
         """A kernel made from the group's loops, or from a template with those at its edges."""
         if isinstance(group, EpilogueKernel):
             template = template_of(group.anchor, self.gpu.device.target, group.edges, self.gpu.tf32)
-            apart = Apart(self, group)
-            return apart if template is None else EdgedOnDevice(self.gpu, group, template, apart)
+            apart = UnfusedParts(self, group)
+            return apart if template is None else EpilogueTemplateKernel(self.gpu, group, template, apart)
         tensors = (*group.inputs, *group.outputs)
         if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
-            return SmallOnHost(self._host.fused(group, context_of))
-        return FusedOnDevice(self.gpu, group, context_of)
+            return SmallHostKernel(self._host.fused(group, context_of))
+        return FusedGpuKernel(self.gpu, group, context_of)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """What runs a node that is not fused."""
@@ -104,26 +104,26 @@ class CudaBackend:
         if node.type in _PASSING or Trait.STATE_HANDLE in node.opdef.traits or not node.inputs:
             return plain
         if Trait.METADATA in node.opdef.traits:
-            return OnShape(plain)
+            return ShapeKernel(plain)
         if node.type in _VIEWS:
-            return View(node, plain)
+            return ViewKernel(node, plain)
         if node.type in _OF_SHAPES:
-            return SmallOnHost(plain)
+            return SmallHostKernel(plain)
         tensors = (*node.inputs, *node.outputs)
         if context is None and not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
-            return SmallOnHost(plain)
+            return SmallHostKernel(plain)
         if context is not None:
-            return state_kernel(self.gpu, node, context, OnHost(plain)) or OnHost(plain)
+            return state_kernel(self.gpu, node, context, HostKernel(plain)) or HostKernel(plain)
         template = template_of(node, self.gpu.device.target, tf32=self.gpu.tf32)
-        return OnHost(plain) if template is None else TemplateOnDevice(self.gpu, node, template, OnHost(plain))
+        return HostKernel(plain) if template is None else TemplateKernel(self.gpu, node, template, HostKernel(plain))
 
     def finish(self, program: Program) -> Program:
         """The program with copies where tensors arrive and leave, and long stretches of launches as graphs."""
-        program = with_crossings(program, self.gpu.device, self.peers, self.lends)
+        program = insert_transfers(program, self.gpu.device, self.peers, self.lends)
         if not self.gpu.check:
-            program = with_joint_updates(program, self.gpu)
+            program = fuse_updates(program, self.gpu)
         return (
-            with_stretches(program, self.gpu.device)
+            with_graph_regions(program, self.gpu.device)
             if setting("DOVETAIL_CUDA_GRAPHS") and not self.gpu.check
             else program
         )
@@ -142,7 +142,7 @@ def planned_updates(unit: PartitionGraph) -> tuple[tuple[str, ...], ...]:
         return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
 
     try:
-        program = with_joint_updates(lower(unit, backend, context_of), backend.gpu)
+        program = fuse_updates(lower(unit, backend, context_of), backend.gpu)
     except OpError:
         return ()
-    return tuple(joint_nodes(program.instructions))
+    return tuple(fused_update_nodes(program.instructions))

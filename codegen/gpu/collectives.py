@@ -43,11 +43,7 @@ def collective_kernel(gpu: GpuContext, node: Node, context: Context) -> Kernel |
         "CollectiveBroadcast": _Broadcast,
     }
     kind = kinds.get(node.type)
-    if (
-        kind is None
-        or not are_gpus(node.attrs["members"])
-        or node.attrs.get("way", "auto") not in ("auto", "nccl")
-    ):
+    if kind is None or not are_gpus(node.attrs["members"]) or node.attrs.get("way", "auto") not in ("auto", "nccl"):
         return None
     return kind(gpu, node, context)
 

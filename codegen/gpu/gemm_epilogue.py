@@ -21,8 +21,8 @@ from ..ir.tile_loops import TileLoops
 from .bind.gemm import PRODUCTS, library_product
 from .bind.template import Choice, Template
 from .context import GpuContext
-from .kernels import OnDevice
-from .library_gemm import Wanted, around_library
+from .kernels import GpuKernel
+from .library_gemm import GemmRequest, library_gemms
 
 Shape = tuple[int, ...]
 
@@ -65,10 +65,10 @@ def _cut(values: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
     return out
 
 
-class EdgedOnDevice(OnDevice):
+class EpilogueTemplateKernel(GpuKernel):
     """The template with its edges."""
 
-    def __init__(self, gpu: GpuContext, group: EpilogueKernel, template: Template, apart: Apart) -> None:
+    def __init__(self, gpu: GpuContext, group: EpilogueKernel, template: Template, apart: UnfusedParts) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
         super().__init__(gpu, group.nodes[-1].name, len(group.inputs), constants, apart)
         self.group = group
@@ -110,7 +110,7 @@ class EdgedOnDevice(OnDevice):
         candidates = list(choice.candidates)
         if group.anchor.type in PRODUCTS and self.gpu.tunes:
             product = library_product(group.anchor, choice.sizes, self.gpu.tf32)
-            candidates += around_library(self.gpu, Wanted(group, product, operands, shape, beside, values))
+            candidates += library_gemms(self.gpu, GemmRequest(group, product, operands, shape, beside, values))
         return Choice(candidates, choice.sizes, outputs)
 
 
@@ -132,7 +132,7 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape | None:
     return made if made[-1:] == shape[-1:] else None
 
 
-class Apart:
+class UnfusedParts:
     """The parts of a joined step, one after the other."""
 
     def __init__(self, backend: Backend, group: EpilogueKernel) -> None:

@@ -1,7 +1,7 @@
 """Stretches: runs of a program's launches that become one CUDA graph, started by one call.
 
 A launch costs the host microseconds: allocating its results, looking up what fits the shapes, telling the driver. A training step
-of a small model is mostly that. So steps that follow one another and run on the GPU alone are put together as a `Stretch`, which
+of a small model is mostly that. So steps that follow one another and run on the GPU alone are put together as a `GraphRegion`, which
 makes a graph of them when it repeats (`captured`).
 
 Taking a variable's place out of its container is no work for the GPU, and is done before a stretch, every time. What comes from the
@@ -18,25 +18,25 @@ from typing import Any
 from ..ir.program import Call, Instruction, Loop, Predicated, Program, Send
 from ..lower.region import constants_of, region_of
 from .driver.device import Device
-from .graph_replay import Stretch
-from .kernels import OnDevice
-from .residency import OnShape, SmallOnHost, View
-from .transfers import FROM_HOST, leaving
-from .variables import Assign
+from .graph_replay import GraphRegion
+from .kernels import GpuKernel
+from .residency import ShapeKernel, SmallHostKernel, ViewKernel
+from .transfers import TO_DEVICE, to_host
+from .variables import AssignKernel
 
 FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
-_KINDS = (OnDevice, OnShape, View, SmallOnHost)
+_KINDS = (GpuKernel, ShapeKernel, ViewKernel, SmallHostKernel)
 _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "Read", "ReadVariableOp", "NoOp"))
-_TAKEN = _WITHOUT_WORK | _HANDLES | {FROM_HOST}
+_TAKEN = _WITHOUT_WORK | _HANDLES | {TO_DEVICE}
 
 
-def with_stretches(program: Program, device: Device) -> Program:
+def with_graph_regions(program: Program, device: Device) -> Program:
     """The program with stretches in the place of runs of launches, inside loops too."""
     gathering = _Gathering(device, constants_of(program.slots), Counter(_read(program.instructions)), set())
     gathering.readers.update(slot for _, slot in program.fetches)
-    gathering.leaving.update(s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is leaving)
+    gathering.leaving.update(s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is to_host)
     return replace(program, instructions=tuple(gathering.gathered(program.instructions)))
 
 
@@ -57,12 +57,12 @@ def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
 def _is_taken(call: Call) -> bool:
     """Whether a call may be part of a stretch."""
     kernel = call.kernel
-    return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, Assign) and kernel.is_small)
+    return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, AssignKernel) and kernel.is_small)
 
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:
     """Whether what a run begins with may as well be done behind a call: it only finds variables, and brings what others take."""
-    return all(c.op in _HANDLES or c.op == FROM_HOST for c in run) and not any(
+    return all(c.op in _HANDLES or c.op == TO_DEVICE for c in run) and not any(
         set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
     )
 
@@ -74,12 +74,12 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
     for call in calls:
         for position in [i for i, s in enumerate(call.inputs) if s == slot]:
             kernel = call.kernel
-            if isinstance(kernel, OnDevice):
+            if isinstance(kernel, GpuKernel):
                 if not kernel.takes_array(position):
                     return False
-            elif isinstance(kernel, OnShape) and position == 0:
+            elif isinstance(kernel, ShapeKernel) and position == 0:
                 continue
-            elif (isinstance(kernel, View) and position == 0) or call.op in _WITHOUT_WORK:
+            elif (isinstance(kernel, ViewKernel) and position == 0) or call.op in _WITHOUT_WORK:
                 if not all(_is_array(s, calls, outputs) for s in call.outputs):
                     return False
             else:
@@ -98,7 +98,7 @@ class _Gathering:
     device: Device
     constants: dict[int, Any]
     readers: Counter[int]
-    leaving: set[int]
+    to_host: set[int]
 
     def gathered(self, instructions: Iterable[Instruction]) -> list[Instruction]:
         """Instructions with stretches."""
@@ -121,14 +121,14 @@ class _Gathering:
     def joined(self, run: list[Call]) -> list[Call]:
         """What stands in the place of a run: a stretch, and before it what it needs; or the run."""
         handles = [c for c in run if c.op in _HANDLES]
-        count = sum(isinstance(c.kernel, OnDevice) for c in run)
+        count = sum(isinstance(c.kernel, GpuKernel) for c in run)
         if count < FEWEST or any(c.frees for c in handles):
             return list(run)
-        rest = [c for c in run if c.op not in _HANDLES and c.op != FROM_HOST]
+        rest = [c for c in run if c.op not in _HANDLES and c.op != TO_DEVICE]
         joined = region_of(rest, self.constants)
         fed, before = [], handles
         for call in run:
-            if call.op != FROM_HOST:
+            if call.op != TO_DEVICE:
                 continue
             slot = call.inputs[0]
             times = sum(c.inputs.count(slot) for c in rest)
@@ -141,8 +141,8 @@ class _Gathering:
             if slot in self.leaving and self.readers[slot] == sum(c.inputs.count(slot) for c in rest) + 1
         ]  # fmt: skip
         arrays = [i for i, slot in enumerate(joined.given) if _is_array(slot, rest, joined.outputs)]
-        stretch = Stretch(self.device, joined, fed, arrays, away)
+        stretch = GraphRegion(self.device, joined, fed, arrays, away)
         return [*before, joined.as_call(stretch, f"Stretch of {count} kernels")]
 
 
-__all__ = ["FEWEST", "Stretch", "with_stretches"]
+__all__ = ["FEWEST", "GraphRegion", "with_graph_regions"]

@@ -32,8 +32,8 @@ from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
 from .driver.device import Device, NotCapturableError
 from .driver.graphs import Graph, capture
-from .residency import SMALL, arriving, is_brought, on_device
-from .variables import all_held_alone
+from .residency import SMALL, belongs_on_device, on_device, received
+from .variables import all_unshared
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Captured:
     missed: int = 0
 
 
-class Stretch:
+class GraphRegion:
     """Several calls as one.
 
     Args:
@@ -177,7 +177,7 @@ class Stretch:
     def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
         if self._fed:
             device = self.device
-            inputs = [arriving(device, x) if i in self._fed else x for i, x in enumerate(inputs)]
+            inputs = [received(device, x) if i in self._fed else x for i, x in enumerate(inputs)]
         return self._run.one_by_one(inputs, NotCapturableError)
 
     # --- graphs ----------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Stretch:
 
     def _is_copied_in(self, i: int, x: Any) -> bool:
         """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
-        return i in self._arrays or (i in self._fed and is_brought(x))
+        return i in self._arrays or (i in self._fed and belongs_on_device(x))
 
     def _with_host(self, inputs: Sequence[Any]) -> set[int]:
         """Inputs that are variables whose values are with the host, such as a counter of steps, and copied in."""
@@ -261,7 +261,7 @@ class Stretch:
                     if isinstance(x, (np.ndarray, np.generic)):
                         device.refill(place, np.asarray(x))
                     else:
-                        device.copy_into(place, arriving(device, x))
+                        device.copy_into(place, received(device, x))
                 for i, place in captured.copied:
                     value = inputs[i]._value
                     if type(value) is np.ndarray:
@@ -288,7 +288,7 @@ class Stretch:
 
 def _values(captured: _Captured, inputs: Sequence[Any], updated: Sequence[VariableState]) -> list[Any] | None:
     """What the variables hold; None: a value is not where it was, or is to be changed and held by others."""
-    if not all_held_alone(updated):
+    if not all_unshared(updated):
         return None
     values = []
     for i, pointer, shape in captured.variables:
@@ -304,4 +304,4 @@ def _values(captured: _Captured, inputs: Sequence[Any], updated: Sequence[Variab
     return values
 
 
-__all__ = ["DUE", "MOST_GRAPHS", "MOST_MISSED", "Stretch"]
+__all__ = ["DUE", "MOST_GRAPHS", "MOST_MISSED", "GraphRegion"]

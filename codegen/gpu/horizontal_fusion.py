@@ -26,32 +26,32 @@ from ..backend import NodeError
 from ..ir.program import Call, Instruction, Loop, Program
 from .context import GpuContext
 from .driver.array import DeviceArray
-from .driver.launch import RoutineOnDevice
-from .kernels import OnDevice, loaded_kernel
-from .optimizer import Update
-from .residency import OnShape, SmallOnHost, View, on_device
-from .templates.multi_tensor import MOST, several, sizes_of
-from .variables import all_held_alone, held_alone, pointer_of
+from .driver.launch import LoadedRoutine
+from .kernels import GpuKernel, loaded_kernel
+from .optimizer import OptimizerUpdate
+from .residency import ShapeKernel, SmallHostKernel, ViewKernel, on_device
+from .templates.multi_tensor import MOST, multi_tensor_update, sizes_of
+from .variables import all_unshared, is_unshared, pointer_of
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp"))
-_HARMLESS = (OnDevice, OnShape, View, SmallOnHost)
+_HARMLESS = (GpuKernel, ShapeKernel, ViewKernel, SmallHostKernel)
 _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"))
 
 
-def with_joint_updates(program: Program, gpu: GpuContext) -> Program:
+def fuse_updates(program: Program, gpu: GpuContext) -> Program:
     """The program with one launch in the place of several updates, inside loops too."""
     return replace(program, instructions=tuple(_joined(program.instructions, gpu)))
 
 
-def joint_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
+def fused_update_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
     """For each launch that does several updates: the names of their nodes."""
     for step in instructions:
         if isinstance(step, Loop):
-            yield from joint_nodes((*step.head, *step.body))
-        elif isinstance(step, Call) and isinstance(step.kernel, JointUpdate):
+            yield from fused_update_nodes((*step.head, *step.body))
+        elif isinstance(step, Call) and isinstance(step.kernel, MultiTensorUpdate):
             yield step.nodes
 
 
@@ -93,7 +93,7 @@ class _Gathering:
     epoch: int = 0
 
     def add(self, step: Instruction) -> None:
-        if isinstance(step, Call) and isinstance(step.kernel, Update):
+        if isinstance(step, Call) and isinstance(step.kernel, OptimizerUpdate):
             self.update(step, step.kernel)
         elif isinstance(step, Call) and self.may_pass(step):
             kept = [s for s in step.frees if s in self.needed]
@@ -129,7 +129,7 @@ class _Gathering:
             return False
         return isinstance(call.kernel, _HARMLESS) or call.op in _WITHOUT_WORK
 
-    def update(self, call: Call, kernel: Update) -> None:
+    def update(self, call: Call, kernel: OptimizerUpdate) -> None:
         """An update: gathered, unless it is not like those that were, or large."""
         places = [self.variables.get(i) for i in call.inputs[: kernel.places]]
         known = None not in places and len(set(places)) == len(places)
@@ -153,7 +153,7 @@ class _Gathering:
         self.made.update(call.outputs)
 
     @staticmethod
-    def shared(call: Call, kernel: Update) -> list[int]:
+    def shared(call: Call, kernel: OptimizerUpdate) -> list[int]:
         """The slots of numbers that are the same for all elements."""
         return [call.inputs[i] for i in kernel.shared]
 
@@ -169,25 +169,25 @@ class _Gathering:
         if len(pending) == 1:
             self.out.append(replace(last, frees=tuple(frees)))
             return
-        kernels: list[Update] = [c.kernel for c in pending]  # type: ignore[misc]
+        kernels: list[OptimizerUpdate] = [c.kernel for c in pending]  # type: ignore[misc]
         inputs = self.shared(pending[0], kernels[0])
         for call, kernel in zip(pending, kernels, strict=True):
             inputs += [slot for i, slot in enumerate(call.inputs) if i not in kernel.shared]
         outputs = tuple(slot for c in pending for slot in c.outputs)
-        joint = JointUpdate(self.gpu, kernels)
+        joint = MultiTensorUpdate(self.gpu, kernels)
         names = tuple(name for c in pending for name in c.nodes or (c.node,))
         op = f"{len(pending)} x {last.op}"
         self.out.append(Call(joint, tuple(inputs), outputs, tuple(frees), last.node, op, last.origin, names))
 
 
-class JointUpdate(OnDevice):
+class MultiTensorUpdate(GpuKernel):
     """Several updates as one launch.
 
     It takes the numbers that they share, then of each update its variables and its gradient. Where one of them is not as it must
     be (not initialised, another shape), or two turn out to be of one variable, they run one after the other.
     """
 
-    def __init__(self, gpu: GpuContext, updates: Sequence[Update]) -> None:
+    def __init__(self, gpu: GpuContext, updates: Sequence[OptimizerUpdate]) -> None:
         first = updates[0]
         super().__init__(gpu, updates[-1].label, len(first.shared), range(len(first.shared)), _no_fallback)
         self.updates = tuple(updates)
@@ -196,7 +196,7 @@ class JointUpdate(OnDevice):
         self.places = first.places
         self.own = len(first.loops.loads) - len(first.shared)
         self.dtype = first.dtype
-        self._runs: dict[tuple[int, ...], RoutineOnDevice] = {}
+        self._runs: dict[tuple[int, ...], LoadedRoutine] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         shared, rest = inputs[: len(self.shared)], inputs[len(self.shared) :]
@@ -222,7 +222,7 @@ class JointUpdate(OnDevice):
                 run = self._runs[lengths] = self._prepared_for(lengths)
             with device.lock:
                 device.make_current()
-                if not all_held_alone(states):
+                if not all_unshared(states):
                     device.must_run("an update of a variable whose value somebody holds")
                 if device.updates is not None:
                     device.updates += states
@@ -232,7 +232,7 @@ class JointUpdate(OnDevice):
                     places = each[: self.places]
                     addresses += [pointer_of(s) for s in places]
                     addresses.append(gradient.pointer)
-                    new += [s._value if held_alone(s) else device.empty(shape, self.dtype, s.name) for s in places]
+                    new += [s._value if is_unshared(s) else device.empty(shape, self.dtype, s.name) for s in places]
                 run([*addresses, *[x.pointer for x in new]], self.label)
                 for state, value in zip(states, new, strict=True):
                     state._value = value
@@ -261,17 +261,17 @@ class JointUpdate(OnDevice):
         made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _prepared_for(self, lengths: tuple[int, ...]) -> RoutineOnDevice:
+    def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
         """The launch for arrays of these lengths."""
         wide = max(lengths) >= 1 << 30
-        routine = several(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
+        routine = multi_tensor_update(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
         sizes: Mapping[str, int] = sizes_of(lengths)
         own = [i for i in range(len(self.loops.loads)) if i not in self.shared]
         names = [f"in{i}" for i in self.shared]
         names += [f"in{i}_{k}" for k in range(len(lengths)) for i in own]
         names += [f"out{i}_{k}" for k in range(len(lengths)) for i in range(self.places)]
-        return RoutineOnDevice(self.device, routine, kernels, 0, 0, sizes, names=names)
+        return LoadedRoutine(self.device, routine, kernels, 0, 0, sizes, names=names)
 
 
 def _no_fallback(*inputs: Any) -> Any:

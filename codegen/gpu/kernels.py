@@ -33,11 +33,11 @@ from .bind.template import Choice, Template
 from .context import GpuContext
 from .driver.array import DeviceArray
 from .driver.device import Device
-from .driver.launch import KernelOnDevice, NotSuitableError, RoutineOnDevice
+from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
 from .ir import Routine, TritonKernel
-from .residency import OnHost, on_host, value_on
+from .residency import HostKernel, on_host, value_on
 from .toolchain import compile
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class _Ready:
     results: int
 
 
-class OnDevice:
+class GpuKernel:
     """Something that runs on the GPU: gets its inputs there, makes its outputs, launches the fastest of its candidates.
 
     Subclasses say what there is to launch in `choose`.
@@ -179,15 +179,15 @@ class OnDevice:
         if not isinstance(candidate, Routine):
             return lambda addresses, label: candidate(addresses)
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in candidate.launches]
-        return RoutineOnDevice(self.device, candidate, kernels, inputs, len(choice.outputs), choice.sizes)
+        return LoadedRoutine(self.device, candidate, kernels, inputs, len(choice.outputs), choice.sizes)
 
 
-def loaded_kernel(device: Device, kernel: TritonKernel) -> KernelOnDevice:
+def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:
     """A kernel, compiled and loaded; once per device."""
-    loaded: dict[TritonKernel, KernelOnDevice] = device.loaded
+    loaded: dict[TritonKernel, LoadedKernel] = device.loaded
     found = loaded.get(kernel)
     if found is None:
-        found = loaded[kernel] = KernelOnDevice(device, compile.compile_kernel(kernel, device.target))
+        found = loaded[kernel] = LoadedKernel(device, compile.compile_kernel(kernel, device.target))
     return found
 
 
@@ -209,7 +209,7 @@ def hash_of(kernel: TritonKernel) -> str:
     return hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
 
 
-class FusedOnDevice(OnDevice):
+class FusedGpuKernel(GpuKernel):
     """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
 
     def __init__(self, gpu: GpuContext, group: FusedKernel, context_of: ContextOf | None = None) -> None:
@@ -264,10 +264,10 @@ class FusedOnDevice(OnDevice):
                     grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
                 except NotFusibleError:
                     continue  # what lies inside may have its axes in another order than results have
-                kernel = FusedOnDevice(self.gpu, grown, self._context_of)
+                kernel = FusedGpuKernel(self.gpu, grown, self._context_of)
                 kernel.checked = False
                 values = [at[t] for t in (*grown.inputs, *grown.shapes)]
-                mine, theirs = np.asarray(OnDevice.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
+                mine, theirs = np.asarray(GpuKernel.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
                 if not agree(mine, theirs):
                     return node, difference(mine, theirs)
         return self.group.nodes[-1], "only in the whole kernel"
@@ -293,10 +293,10 @@ class FusedOnDevice(OnDevice):
         return Choice(fused(group.loops, joined, elements), names | {"elements": elements}, outputs)
 
 
-class TemplateOnDevice(OnDevice):
+class TemplateKernel(GpuKernel):
     """A node that a template runs."""
 
-    def __init__(self, gpu: GpuContext, node: Node, template: Template, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, template: Template, fallback: HostKernel) -> None:
         order = template.order or tuple(range(len(node.inputs)))
         constants = [i for i, at in enumerate(order) if node.inputs[at].op.type == "Const"]
         back = [order.index(i) for i in range(len(order))]
@@ -313,7 +313,7 @@ class TemplateOnDevice(OnDevice):
         return super().__call__(*inputs)
 
     def takes_array(self, position: int) -> bool:
-        """As `OnDevice.takes_array`."""
+        """As `GpuKernel.takes_array`."""
         return super().takes_array(position if self._order is None else self._order.index(position))
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:

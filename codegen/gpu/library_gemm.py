@@ -22,16 +22,16 @@ from ..ir.tile_loops import TileLoops
 from .context import GpuContext
 from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
-from .driver.launch import RoutineOnDevice
+from .driver.launch import LoadedRoutine
 from .ir import Routine
-from .kernels import FusedOnDevice, hash_of, loaded_kernel
+from .kernels import FusedGpuKernel, hash_of, loaded_kernel
 
 Shape = tuple[int, ...]
 ALGORITHMS = 2  # of the library's, that are measured with kernels around them
 _LABEL = "a product by cuBLASLt, with kernels around it"
 
 
-class Piece:
+class EpilogueLaunch:
     """A kernel at an edge, as a launch of its own.
 
     Args:
@@ -53,7 +53,7 @@ class Piece:
         shapes: Sequence[Shape],
         told: Sequence[Sequence[int]],
     ) -> None:
-        choice = FusedOnDevice(gpu, kernel).choose(shapes, told)
+        choice = FusedGpuKernel(gpu, kernel).choose(shapes, told)
         routine = None if choice is None else choice.candidates[0]
         if choice is None or not isinstance(routine, Routine):
             raise ValueError("no kernel for these shapes")
@@ -62,19 +62,19 @@ class Piece:
         self.bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in choice.outputs)
         self._device, self._tile = gpu.device, tile
         self._sizes, self._outputs = choice.sizes, len(choice.outputs)
-        self._ready: RoutineOnDevice | None = None
+        self._ready: LoadedRoutine | None = None
 
     def __call__(self, tile: int, beside: Sequence[int], outputs: Sequence[int]) -> None:
         """Queue a run, on arrays at these addresses."""
         if self._ready is None:
             kernels = [loaded_kernel(self._device, launch.kernel) for launch in self.routine.launches]
-            self._ready = RoutineOnDevice(
+            self._ready = LoadedRoutine(
                 self._device, self.routine, kernels, self.beside + 1, self._outputs, self._sizes
             )
         self._ready([*beside[: self._tile], tile, *beside[self._tile :], *outputs], _LABEL)
 
 
-class AroundLibrary:
+class LibraryGemm:
     """A candidate: kernels before the operands, a product of the library, a kernel behind it.
 
     Called with the addresses of the operands, of what the kernels read beside them (before the first operand, before the second,
@@ -89,8 +89,8 @@ class AroundLibrary:
         self,
         device: Device,
         product: LibraryProduct,
-        before: Sequence[Piece | None],
-        behind: Piece | None,
+        before: Sequence[EpilogueLaunch | None],
+        behind: EpilogueLaunch | None,
         scratch: int,
     ) -> None:
         self._device, self._product = device, product
@@ -121,7 +121,7 @@ class AroundLibrary:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GemmRequest:
     """A joined step with sizes, as candidates are looked for.
 
     Attributes:
@@ -141,7 +141,7 @@ class Wanted:
     told: Sequence[Sequence[Sequence[int]]]
 
 
-def around_library(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
+def library_gemms(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
     """The library's candidates for a joined step; none where it is missing or has nothing for it."""
     if not is_there(gpu.device):
         return []
@@ -151,10 +151,10 @@ def around_library(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
         return []  # the parts say what is wrong
 
 
-def _around(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
+def _around(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
     group, product, device = wanted.group, wanted.product, gpu.device
     kernels, edges = (*group.before, group.behind), group.edges
-    before: list[Piece | None] = [None, None]
+    before: list[EpilogueLaunch | None] = [None, None]
     narrow = [_stored_narrow(edge) for edge in edges[:2]]
     if gpu.device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
         product = replace(product, types=(narrow[0], narrow[1]))
@@ -170,13 +170,13 @@ def _around(gpu: GpuContext, wanted: Wanted) -> list[AroundLibrary]:
     if behind is not None and last is not None:
         if _is_bias(behind, last, result):
             found = library_products(device, replace(product, bias=True))
-            out += [AroundLibrary(device, p, before, None, 0) for p in found[:ALGORITHMS]]
+            out += [LibraryGemm(device, p, before, None, 0) for p in found[:ALGORITHMS]]
         if result.size == 2:
             behind, result = widened(behind, tile_of(behind, last)), float32
         piece = _piece(gpu, behind, last, wanted.tile, wanted.beside[2], wanted.told[2])
         scratch = math.prod(wanted.tile) * result.size
     found = library_products(device, replace(product, result=result))
-    return out + [AroundLibrary(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
+    return out + [LibraryGemm(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
 
 
 def _piece(
@@ -186,9 +186,9 @@ def _piece(
     tile: Shape,
     beside: Sequence[Shape],
     told: Sequence[Sequence[int]],
-) -> Piece:
+) -> EpilogueLaunch:
     at = tile_of(kernel, edge)
-    return Piece(gpu, kernel, at, [*beside[:at], tile, *beside[at:]], told)
+    return EpilogueLaunch(gpu, kernel, at, [*beside[:at], tile, *beside[at:]], told)
 
 
 def _stored_narrow(edge: TileLoops | None) -> DType | None:

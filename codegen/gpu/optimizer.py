@@ -16,16 +16,16 @@ from .bind.template import Choice
 from .context import GpuContext
 from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
-from .kernels import OnDevice
-from .residency import OnHost, on_device
-from .variables import compare_places, copies, held_alone, pointer_of
+from .kernels import GpuKernel
+from .residency import HostKernel, on_device
+from .variables import compare_with_reference, host_copies, is_unshared, pointer_of
 
 
-class Update(OnDevice):
+class OptimizerUpdate(GpuKernel):
     """An update of a variable and its slots by one kernel, in place where nobody else holds a value."""
 
     def __init__(
-        self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: OnHost
+        self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: HostKernel
     ) -> None:
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
         super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
@@ -52,7 +52,7 @@ class Update(OnDevice):
             return self.fallback(*inputs)
         rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
         device = self.device
-        before = copies(states) if self.gpu.check else []
+        before = host_copies(states) if self.gpu.check else []
         with ExitStack() as held:
             for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
                 held.enter_context(state.lock)
@@ -68,19 +68,19 @@ class Update(OnDevice):
             with device.lock:
                 device.make_current()
                 old = [pointer_of(s) for s in states]
-                if not all(map(held_alone, states)):
+                if not all(map(is_unshared, states)):
                     device.must_run("an update of a variable whose value somebody holds")
                 if device.updates is not None:
                     device.updates += states
                 new: list[Any] = [
-                    s._value if held_alone(s) else device.empty(shape, self.dtype, s.name) for s in states
+                    s._value if is_unshared(s) else device.empty(shape, self.dtype, s.name) for s in states
                 ]
                 ready.run([*old, *[x.pointer for x in rest], *[x.pointer for x in new]], self.label)
                 for state, value in zip(states, new, strict=True):
                     state._value = value
                 del new
         if self.gpu.check:
-            compare_places(self.node, self.fallback, states, before, given)
+            compare_with_reference(self.node, self.fallback, states, before, given)
         return states[0] if self.is_ref else ()
 
     def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:

@@ -15,19 +15,19 @@ from ...graph.ops.random.random_common import stream_of
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel
 from .driver.device import Device
-from .driver.launch import RoutineOnDevice
+from .driver.launch import LoadedRoutine
 from .ir import Routine
 from .kernels import loaded_kernel
 from .residency import SMALL, on_host
 from .templates.random import integers, normal
 
 if TYPE_CHECKING:
-    from .residency import OnHost
+    from .residency import HostKernel
 
 DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomStandardNormal": normal, "RandomUniformInt": integers}
 
 
-class StreamOnDevice:
+class RandomStreamKernel:
     """Makes the stream of a draw, in the GPU's memory: a captured graph that takes it is one for all draws."""
 
     def __init__(self, device: Device, node: Node, plain: Kernel) -> None:
@@ -39,10 +39,10 @@ class StreamOnDevice:
         return tuple([self.device.from_host(x, self.label) for x in self.plain(*waited)])
 
 
-class RandomOnDevice:
+class RandomKernel:
     """Draws numbers of a given shape. Each run draws others, so what is launched is put together anew."""
 
-    def __init__(self, device: Device, node: Node, context: Context, fallback: OnHost) -> None:
+    def __init__(self, device: Device, node: Node, context: Context, fallback: HostKernel) -> None:
         self.device = device
         self.context = context
         self.fallback = fallback
@@ -64,7 +64,7 @@ class RandomOnDevice:
             low, high = stream.key
             numbers = {"key": low | high << 32, "draw": stream.draw, "n": count, **limits}
             out = device.empty(sizes, self.dtype, self.label)
-            RoutineOnDevice(device, self.routine, kernels, 0, 1, numbers)([out.pointer], self.label)
+            LoadedRoutine(device, self.routine, kernels, 0, 1, numbers)([out.pointer], self.label)
         return out
 
     def limits(self, bounds: Sequence[Any]) -> dict[str, int] | None:

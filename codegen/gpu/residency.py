@@ -30,18 +30,18 @@ def lives_on_device(dtype: DType, count: int | None) -> bool:
     return dtype.is_floating or count is None or count > SMALL
 
 
-def arriving(device: Device, value: Any) -> Any:
+def received(device: Device, value: Any) -> Any:
     """What comes from the client or another device, where it belongs."""
     if type(value) is DeviceArray:
         return value if value.device is device else device.from_peer(value, "a received tensor")
     if type(value) is Incoming:
         return value.taken("a received tensor")
-    if isinstance(value, (np.ndarray, np.generic)) and is_brought(value):
+    if isinstance(value, (np.ndarray, np.generic)) and belongs_on_device(value):
         return device.from_host(value, "a fed or received tensor")
     return value
 
 
-def is_brought(value: Any) -> bool:
+def belongs_on_device(value: Any) -> bool:
     """Whether an array of the host's belongs into a GPU's memory."""
     kind = value.dtype.kind
     return kind == "f" or (kind == "V" and value.dtype.names is None) or (kind in "iub" and value.size > SMALL)
@@ -75,7 +75,7 @@ def value_on(state: VariableState, device: Device) -> Any:
     return value
 
 
-class OnHost:
+class HostKernel:
     """A node without a GPU kernel: its NumPy reference, on copies of the inputs."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -85,11 +85,11 @@ class OnHost:
         return self.kernel(*[on_host(x) for x in inputs])
 
 
-class SmallOnHost(OnHost):
+class SmallHostKernel(HostKernel):
     """Nodes whose inputs and outputs are with the host anyway."""
 
 
-class OnShape:
+class ShapeKernel:
     """A node that looks at nothing but the shape of its input."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -101,7 +101,7 @@ class OnShape:
         return self.kernel(x, *rest)
 
 
-class View:
+class ViewKernel:
     """The same elements in another shape: no copy."""
 
     def __init__(self, node: Node, plain: Kernel) -> None:

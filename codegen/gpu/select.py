@@ -27,11 +27,11 @@ from .bind.template import Template
 from .collectives import collective_kernel
 from .context import GpuContext
 from .ir import SM90, Routine, Target
-from .optimizer import Update
-from .random import DRAWS, RandomOnDevice, StreamOnDevice
-from .residency import OnHost
-from .sparse import rows_kernel
-from .variables import Assign
+from .optimizer import OptimizerUpdate
+from .random import DRAWS, RandomKernel, RandomStreamKernel
+from .residency import HostKernel
+from .sparse import sparse_kernel
+from .variables import AssignKernel
 
 _MULTIPLYING = (
     PRODUCTS
@@ -39,7 +39,7 @@ _MULTIPLYING = (
     | {"Attention", "AttentionWithSums", "AttentionGrad"}
 )
 """Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
-_ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
+_ASSIGNS = frozenset(("AssignKernel", "AssignVariableOp"))
 
 
 _MAKERS: dict[str, Callable[..., Template]] = {
@@ -74,21 +74,21 @@ def template_of(
         return None
 
 
-def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: OnHost) -> Kernel | None:
+def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> Kernel | None:
     """The kernel of a node that changes variables, draws random numbers, or meets others; None: it has none for GPUs."""
     found = collective_kernel(gpu, node, context)
     if found is not None:
         return found
     if node.type in _ASSIGNS:
-        return Assign(gpu, node, context, fallback)
-    rows = rows_kernel(gpu, node, fallback)
+        return AssignKernel(gpu, node, context, fallback)
+    rows = sparse_kernel(gpu, node, fallback)
     if rows is not None:
         return rows
     if node.type == "RandomStream":
-        return StreamOnDevice(gpu.device, node, fallback.kernel)
+        return RandomStreamKernel(gpu.device, node, fallback.kernel)
     if node.type in DRAWS:
         try:
-            return RandomOnDevice(gpu.device, node, context, fallback)
+            return RandomKernel(gpu.device, node, context, fallback)
         except ValueError:  # not this type
             return None
     updated = update_of(node)
@@ -98,7 +98,7 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: OnHost
     dtype = node.inputs[gradient].dtype.base
     if not dtype.is_floating or dtype not in SUPPORTED:
         return None
-    return Update(gpu, node, places, gradient, loops, fallback)
+    return OptimizerUpdate(gpu, node, places, gradient, loops, fallback)
 
 
 def likely_source(group: EpilogueKernel) -> str:

@@ -24,27 +24,27 @@ from .bind.scatter import MOST_UPDATES, fits, slices_of
 from .bind.template import Choice
 from .context import GpuContext
 from .driver.array import DeviceArray
-from .driver.launch import RoutineOnDevice
+from .driver.launch import LoadedRoutine
 from .ir import Routine, triton_type
-from .kernels import OnDevice, loaded_kernel
-from .optimizer import Update
-from .residency import OnHost, lives_on_device, value_on
+from .kernels import GpuKernel, loaded_kernel
+from .optimizer import OptimizerUpdate
+from .residency import HostKernel, lives_on_device, value_on
 from .templates.gather import check_segment_sum, gather, segment_sum
 from .templates.scatter import check_scatter, launch_sizes, scatter
 from .templates.sparse_optimizer import sparse_update
-from .variables import compare_places, copies, partly_changed
+from .variables import compare_with_reference, host_copies, mutable_values
 
 Shape = tuple[int, ...]
 
 
-def rows_kernel(gpu: GpuContext, node: Node, fallback: OnHost) -> OnDevice | None:
+def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKernel | None:
     """The kernel of a node that picks, or changes, rows of variables; None where there is none."""
     name = node.type.removeprefix("Resource")
     try:
         if name == "Gather":
-            return GatherRows(gpu, node, fallback)
-        if name.startswith("Scatter"):
-            return Scatter(gpu, node, fallback)
+            return GatherKernel(gpu, node, fallback)
+        if name.startswith("ScatterKernel"):
+            return ScatterKernel(gpu, node, fallback)
         if name.startswith("SparseApply"):
             rule = RULES[name.removeprefix("SparseApply")]
             return (DecayingUpdate if rule.decays else SparseUpdate)(gpu, node, fallback)
@@ -53,10 +53,10 @@ def rows_kernel(gpu: GpuContext, node: Node, fallback: OnHost) -> OnDevice | Non
     return None
 
 
-class OnRows(OnDevice):
+class SparseVariableKernel(GpuKernel):
     """A change of some rows of variables, the first `places` inputs. Subclasses say in `routine` what to launch."""
 
-    def __init__(self, gpu: GpuContext, node: Node, places: int, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, places: int, fallback: HostKernel) -> None:
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
         super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
         self.node = node
@@ -93,11 +93,11 @@ class OnRows(OnDevice):
             x if type(x) is DeviceArray and x.device is device else self._brought(self.places + i, x)
             for i, x in enumerate(given)
         ]
-        before = copies(states) if self.gpu.check else []
-        with partly_changed(device, states) as places:
+        before = host_copies(states) if self.gpu.check else []
+        with mutable_values(device, states) as places:
             run([*places, *[x.pointer for x in arrays], *places], self.label)
         if self.gpu.check:
-            compare_places(self.node, self.fallback, states, before, given)
+            compare_with_reference(self.node, self.fallback, states, before, given)
         return states[0] if self.is_ref else ()
 
     @property
@@ -105,21 +105,21 @@ class OnRows(OnDevice):
         """The element type of the variables."""
         return self.node.inputs[0].dtype.base
 
-    def _prepared_for(self, shape: Shape, given: Sequence[Shape]) -> RoutineOnDevice | None:
+    def _prepared_for(self, shape: Shape, given: Sequence[Shape]) -> LoadedRoutine | None:
         found = self.routine(shape, given)
         if found is None:
             return None
         routine, sizes = found
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
-        return RoutineOnDevice(self.device, routine, kernels, 0, 0, sizes, names=self.names)
+        return LoadedRoutine(self.device, routine, kernels, 0, 0, sizes, names=self.names)
 
 
-class Scatter(OnRows):
+class ScatterKernel(SparseVariableKernel):
     """ScatterAdd and kin, ScatterNdAdd and kin, on a variable."""
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         super().__init__(gpu, node, 1, fallback)
-        name = node.type.removeprefix("Resource").removeprefix("Scatter")
+        name = node.type.removeprefix("Resource").removeprefix("ScatterKernel")
         self.is_nd = name.startswith("Nd")
         self.kind = name.removeprefix("Nd").lower()
         self.index, self.dtype = (t.dtype.base for t in node.inputs[1:3])
@@ -142,10 +142,10 @@ class Scatter(OnRows):
         return scatter(self.kind, self.dtype, self.index, sizes, coordinates[-1], single=single)[0], sizes
 
 
-class SparseUpdate(OnRows):
+class SparseUpdate(SparseVariableKernel):
     """A rule's step for the rows that a gradient names."""
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         self.sparse = _Sparse(node)
         super().__init__(gpu, node, self.sparse.places, fallback)
         sparse = self.sparse
@@ -170,17 +170,17 @@ class SparseUpdate(OnRows):
         return sparse_update(self.loops, self.places, sparse.gradient, sparse.dtype, sparse.index, sizes)[0], sizes
 
 
-class DecayingUpdate(OnDevice):
+class DecayingUpdate(GpuKernel):
     """A rule whose slots change in all rows: the dense update, with the rows of the gradient added up beforehand."""
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         sparse = self.sparse = _Sparse(node)
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
         super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
         loops = update(sparse.rule, sparse.dtype, sparse.flags)
-        self.update = Update(gpu, node, sparse.places, sparse.gradient, loops, fallback)
+        self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, loops, fallback)
         check_segment_sum(sparse.dtype)
-        self._sums: dict[Any, RoutineOnDevice | None] = {}
+        self._sums: dict[Any, LoadedRoutine | None] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         sparse, device = self.sparse, self.device
@@ -208,13 +208,13 @@ class DecayingUpdate(OnDevice):
         given[sparse.gradient] = dense
         return self.update(*given)
 
-    def _prepared_for(self, shape: Shape, rows: Shape, indices: Shape) -> RoutineOnDevice | None:
+    def _prepared_for(self, shape: Shape, rows: Shape, indices: Shape) -> LoadedRoutine | None:
         sizes = self.sparse.sizes(shape, rows, indices)
         if sizes is None:
             return None
         routine = segment_sum(self.sparse.dtype, self.sparse.index, sizes)[0]
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
-        return RoutineOnDevice(self.device, routine, kernels, 2, 1, sizes)
+        return LoadedRoutine(self.device, routine, kernels, 2, 1, sizes)
 
 
 class _Sparse:
@@ -245,10 +245,10 @@ class _Sparse:
         return launch_sizes(shape[0], math.prod(shape[1:]), indices[0], shape[:1])
 
 
-class GatherRows(OnDevice):
+class GatherKernel(GpuKernel):
     """Rows of a resource variable; only these are read."""
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         constants = [1] if node.inputs[1].op.type == "Const" else []
         super().__init__(gpu, node.name, 2, constants, lambda value, at: np.asarray(value)[np.asarray(at)])
         self.reference = fallback

@@ -18,52 +18,52 @@ from ...graph.core.source_location import UNKNOWN
 from ...graph.resources.resource_manager import VariableState
 from ..ir.program import Call, Instruction, Kernel, Loop, Program, Recv, Send
 from .driver.array import DeviceArray
-from .driver.copies import Coming
+from .driver.copies import HostCopy
 from .driver.device import Device
 from .driver.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
-from .kernels import OnDevice
-from .residency import OnHost, OnShape, View, arriving
+from .kernels import GpuKernel
+from .residency import HostKernel, ShapeKernel, ViewKernel, received
 
-FROM_HOST = "ToDevice"
+TO_DEVICE = "ToDevice"
 """The op of a step that brings a value to the GPU, and puts it where it was."""
 
-_LAUNCHING = (OnDevice, OnShape, View)  # what does not wait for anything
+_LAUNCHING = (GpuKernel, ShapeKernel, ViewKernel)  # what does not wait for anything
 _WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))
 
 
-def leaving(value: Any) -> Any:
+def to_host(value: Any) -> Any:
     """What leaves a GPU, in the host's memory. Of a variable's place, which can be fetched, it is the value."""
     if type(value) is VariableState:
         value = value.read()
-    if type(value) is Coming:  # a stretch has begun with it
+    if type(value) is HostCopy:  # a stretch has begun with it
         return value.result()
     return value.device.to_host(value) if type(value) is DeviceArray else value
 
 
-def beginning(value: Any) -> Any:
+def start_to_host(value: Any) -> Any:
     """What leaves a GPU, on its way to the host's memory."""
     if type(value) is VariableState:
         value = value.read()
-    return value.device.coming_to_host(value) if type(value) is DeviceArray and value.nbytes else leaving(value)
+    return value.device.coming_to_host(value) if type(value) is DeviceArray and value.nbytes else to_host(value)
 
 
-def offered(value: Any, destination: str, lends: Lends) -> Any:
+def start_or_lend(value: Any, destination: str, lends: Lends) -> Any:
     """What leaves for a GPU of another process: where it lies, if that process reads it there; else on its way to the host."""
     if type(value) is DeviceArray and value.nbytes >= LEAST_BYTES and lends(destination):
         lent = outgoing(value, destination)
         if lent is not None:
             return lent
-    return beginning(value)
+    return start_to_host(value)
 
 
-def ended(value: Any) -> Any:
+def wait_for_host(value: Any) -> Any:
     """What has come to the host's memory, or is there to be lent."""
     if type(value) is Outgoing:
         return value.wait()
-    return value.result() if type(value) is Coming else value
+    return value.result() if type(value) is HostCopy else value
 
 
-def with_crossings(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
+def insert_transfers(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
     """The program with a step at each crossing.
 
     Args:
@@ -72,10 +72,10 @@ def with_crossings(program: Program, device: Device, peers: frozenset[str], lend
         peers: names of devices that take tensors in GPU memory.
         lends: which GPUs of other tasks read this one's memory; None: none.
     """
-    return _Crossings(program, device, peers, lends).result()
+    return _Insertion(program, device, peers, lends).result()
 
 
-class _Crossings:
+class _Insertion:
     def __init__(self, program: Program, device: Device, peers: frozenset[str], lends: Lends | None) -> None:
         self.program = program
         self.lends = lends
@@ -100,17 +100,17 @@ class _Crossings:
 
     def arrive(self, slot: int, what: str) -> Instruction:
         device = self.device
-        return Call(lambda value: arriving(device, value), (slot,), (slot,), (), what, FROM_HOST, UNKNOWN)
+        return Call(lambda value: received(device, value), (slot,), (slot,), (), what, TO_DEVICE, UNKNOWN)
 
     def begin(self, destination: str) -> Kernel:
         """What begins to send to a device."""
         lends = self.lends
         if lends is None or "/device:GPU:" not in destination:
-            return beginning
-        return lambda value: offered(value, destination, lends)
+            return start_to_host
+        return lambda value: start_or_lend(value, destination, lends)
 
     def leave(self, slot: int, out: int, what: str, frees: tuple[int, ...] = ()) -> Instruction:
-        return Call(leaving, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
+        return Call(to_host, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
 
     def inside(self, instructions: Iterable[Instruction]) -> list[Instruction]:
         out: list[Instruction] = []
@@ -124,7 +124,7 @@ class _Crossings:
                     Call(self.begin(step.destination), (step.slot,), (coming,), step.frees, what, "ToHost", UNKNOWN)
                 )
                 waiting = [
-                    Call(ended, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
+                    Call(wait_for_host, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
                     replace(step, slot=there, frees=(there,)),
                 ]
                 continue
@@ -133,7 +133,7 @@ class _Crossings:
                 waiting = []
             if isinstance(step, Recv) and step.slot >= 0:
                 out += [step, self.arrive(step.slot, f"from {step.source}")]
-            elif isinstance(step, Call) and type(step.kernel) is OnHost:
+            elif isinstance(step, Call) and type(step.kernel) is HostKernel:
                 out.append(replace(step, op=f"{step.op} (on the host)"))
             elif isinstance(step, Loop):
                 out.append(replace(step, head=tuple(self.inside(step.head)), body=tuple(self.inside(step.body))))

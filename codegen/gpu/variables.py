@@ -25,10 +25,10 @@ from .driver.allocator import Block
 from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
 from .driver.device import Device
-from .residency import OnHost, lives_on_device, on_device
+from .residency import HostKernel, lives_on_device, on_device
 
 
-class Assign:
+class AssignKernel:
     """Stores a value as it is: it is never changed by anybody who does not hold it alone.
 
     A small one is copied over the old one, so that the variable stays where it is: graphs of launches read it there.
@@ -37,7 +37,7 @@ class Assign:
         is_small: whether it is known to be small, and in the GPU's memory.
     """
 
-    def __init__(self, gpu: GpuContext, node: Node, context: Context, fallback: OnHost) -> None:
+    def __init__(self, gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> None:
         self.gpu = gpu
         self.fallback = fallback
         dtype, dims = node.inputs[1].dtype.base, node.inputs[1].dims
@@ -65,7 +65,7 @@ class Assign:
         if type(value) is not DeviceArray:
             value = device.from_host(np.asarray(value, state.dtype.np), state.name)
         with state.lock:
-            if value.nbytes <= SMALL_COPY and held_alone(state) and self._fits(state._value, value):
+            if value.nbytes <= SMALL_COPY and is_unshared(state) and self._fits(state._value, value):
                 with device.entered():
                     if device.updates is not None:
                         device.updates.append(state)
@@ -81,7 +81,7 @@ class Assign:
 
 
 @contextmanager
-def partly_changed(device: Device, states: Sequence[VariableState]) -> Iterator[list[int]]:
+def mutable_values(device: Device, states: Sequence[VariableState]) -> Iterator[list[int]]:
     """The addresses of variables' values, of which some elements may be changed in place as long as this lasts."""
     with ExitStack() as held:
         for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
@@ -89,22 +89,22 @@ def partly_changed(device: Device, states: Sequence[VariableState]) -> Iterator[
         for state in states:
             state.move(on_device(state, device))
         held.enter_context(device.entered())
-        if not all(map(held_alone, states)):
+        if not all(map(is_unshared, states)):
             device.must_run("an update of a variable whose value somebody holds")
         if device.updates is not None:
             device.updates += states
         for state in states:
-            if not held_alone(state):
+            if not is_unshared(state):
                 state._value = device.copy(state._value, state.name)  # type: ignore[assignment, arg-type]
         yield [pointer_of(s) for s in states]
 
 
-def copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
+def host_copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
     """What variables hold, in the host's memory."""
     return [np.array(s.read()) for s in states]
 
 
-def compare_places(
+def compare_with_reference(
     node: Node,
     reference: Kernel,
     states: Sequence[VariableState],
@@ -133,12 +133,12 @@ def pointer_of(state: VariableState) -> int:
     return address
 
 
-def held_alone(state: VariableState) -> bool:
+def is_unshared(state: VariableState) -> bool:
     """Whether nobody but the variable holds its value, or the memory that it is in."""
-    return all_held_alone((state,))
+    return all_unshared((state,))
 
 
-def all_held_alone(states: Sequence[VariableState]) -> bool:
+def all_unshared(states: Sequence[VariableState]) -> bool:
     """Whether nobody but these variables holds their values, or the memory that those are in."""
     count = sys.getrefcount
     for state in states:

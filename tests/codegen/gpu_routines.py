@@ -14,10 +14,10 @@ from dovetail.codegen.backend import ContextOf
 from dovetail.codegen.gpu.backend import CudaBackend
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.fusion_passes import gpu_rewrites
-from dovetail.codegen.gpu.horizontal_fusion import JointUpdate, with_joint_updates
+from dovetail.codegen.gpu.horizontal_fusion import MultiTensorUpdate, fuse_updates
 from dovetail.codegen.gpu.ir import Routine
-from dovetail.codegen.gpu.kernels import OnDevice
-from dovetail.codegen.gpu.templates.multi_tensor import several, sizes_of
+from dovetail.codegen.gpu.kernels import GpuKernel
+from dovetail.codegen.gpu.templates.multi_tensor import multi_tensor_update, sizes_of
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.program import Call, Instruction, Kernel, Loop
 from dovetail.codegen.lower.lower import lower
@@ -52,7 +52,7 @@ class _Noting(CudaBackend):
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         kernel: Any = super().kernel(node, context)
-        if isinstance(kernel, OnDevice):
+        if isinstance(kernel, GpuKernel):
             order = getattr(kernel, "_order", None) or range(len(node.inputs))
             tensors = [node.inputs[i] for i in order]
             self.given[id(kernel)] = kernel, tensors[: kernel._loaded], tensors[kernel._loaded :]
@@ -76,7 +76,7 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
-        program = with_joint_updates(lower(unit, backend, context_of), backend.gpu)
+        program = fuse_updates(lower(unit, backend, context_of), backend.gpu)
         return [made for call in _calls(program.instructions) if (made := _chosen(call, backend, unknown)) is not None]
 
 
@@ -90,11 +90,11 @@ def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
 
 def _chosen(call: Call, backend: _Noting, unknown: int) -> Chosen | None:
     kernel: Any = call.kernel
-    if isinstance(kernel, JointUpdate):
+    if isinstance(kernel, MultiTensorUpdate):
         lengths = tuple([u.count or 0 for u in kernel.updates])
-        routine = several(kernel.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=False)
+        routine = multi_tensor_update(kernel.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=False)
         return Chosen(call.node, call.op, (routine,), dict(sizes_of(lengths)))
-    if not isinstance(kernel, OnDevice):
+    if not isinstance(kernel, GpuKernel):
         return None
     _, tensors, others = backend.given[id(kernel)]
     choice = kernel.choose([_dims(t, unknown) for t in tensors], [_value(t, unknown) for t in others])

@@ -19,7 +19,7 @@ from dovetail.codegen.gpu.driver.array import DeviceArray, from_cuda_array, from
 from dovetail.codegen.gpu.driver.copies import PIECE
 from dovetail.codegen.gpu.driver.device import Device, NotCapturableError, device
 from dovetail.codegen.gpu.driver.graphs import capture
-from dovetail.codegen.gpu.driver.launch import Arguments, KernelOnDevice, NotSuitableError, RoutineOnDevice
+from dovetail.codegen.gpu.driver.launch import Arguments, LoadedKernel, LoadedRoutine, NotSuitableError
 from dovetail.codegen.gpu.ir import (
     HEADER,
     SM90,
@@ -61,9 +61,9 @@ def gpu(fake: FakeDriver) -> Device:
     return device(0)
 
 
-def prepared(fake: FakeDriver, gpu: Device, n: int, routine: Routine = SUM) -> RoutineOnDevice:
-    kernels = [KernelOnDevice(gpu, fake.compile_kernel(x.kernel, gpu.target)) for x in routine.launches]
-    return RoutineOnDevice(gpu, routine, kernels, 2, 1, {"n0": n})
+def prepared(fake: FakeDriver, gpu: Device, n: int, routine: Routine = SUM) -> LoadedRoutine:
+    kernels = [LoadedKernel(gpu, fake.compile_kernel(x.kernel, gpu.target)) for x in routine.launches]
+    return LoadedRoutine(gpu, routine, kernels, 2, 1, {"n0": n})
 
 
 def add(fake: FakeDriver, a: DeviceArray, b: DeviceArray) -> DeviceArray:
@@ -329,11 +329,11 @@ def test_much_shared_memory_is_asked_for_and_clusters_are_refused(fake, gpu):
     def binary(**more):
         return replace(Binary(b"x", "k", (), 8, 0, 0, 0, 1, False, 0, 0, SM90), **more)
 
-    assert KernelOnDevice(gpu, binary(shared_bytes=200_000)).function.shared == 200_000
+    assert LoadedKernel(gpu, binary(shared_bytes=200_000)).function.shared == 200_000
     with pytest.raises(UnimplementedError, match="clusters of 2 blocks"):
-        KernelOnDevice(gpu, binary(num_ctas=2))
+        LoadedKernel(gpu, binary(num_ctas=2))
     with gpu.entered():
-        KernelOnDevice(gpu, binary(cooperative=True, global_scratch=16)).launch((3, 1, 1), [])
+        LoadedKernel(gpu, binary(cooperative=True, global_scratch=16)).launch((3, 1, 1), [])
     assert ("cooperative", "k") in fake.log and gpu.pool.held == 512
 
 

@@ -290,7 +290,7 @@ def test_one_launch_updates_several_variables_in_place() -> None:
     for k in range(len(lengths)):
         arguments |= {f"in0_{k}": variables[k], f"in1_{k}": slots[k], f"in4_{k}": gradients[k]}
         arguments |= {f"out0_{k}": variables[k], f"out1_{k}": slots[k]}
-    routine = multi_tensor.several(momentum(), len(lengths))
+    routine = multi_tensor.multi_tensor_update(momentum(), len(lengths))
     assert routine.launches[0].grid.of(multi_tensor.sizes_of(lengths)) == (6, 1, 1)
     run_routine(routine, arguments)
     for k in range(len(lengths)):
@@ -300,14 +300,14 @@ def test_one_launch_updates_several_variables_in_place() -> None:
 
 def test_one_launch_has_limits() -> None:
     with pytest.raises(ValueError, match="1 to"):
-        multi_tensor.several(momentum(), 1000)
+        multi_tensor.multi_tensor_update(momentum(), 1000)
     b = LoopNestBuilder([True])
     b.store(b.reduce("sum", b.load(0, float32, [0])), [])
     with pytest.raises(ValueError, match="one axis"):
-        multi_tensor.several(b.finish()[0], 2)
+        multi_tensor.multi_tensor_update(b.finish()[0], 2)
 
 
 @pytest.mark.slow
 def test_updates_of_several_variables_compile() -> None:
-    compiles(multi_tensor.several(momentum(), 3, divisible=(True, False, True)))
-    compiles(multi_tensor.several(momentum(), multi_tensor.MOST, wide=True), SOME)
+    compiles(multi_tensor.multi_tensor_update(momentum(), 3, divisible=(True, False, True)))
+    compiles(multi_tensor.multi_tensor_update(momentum(), multi_tensor.MOST, wide=True), SOME)

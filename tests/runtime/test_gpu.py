@@ -16,7 +16,7 @@ from dovetail.codegen.gpu.driver.array import DeviceArray, from_cuda_array, from
 from dovetail.codegen.gpu.driver.copies import PIECE
 from dovetail.codegen.gpu.driver.device import Device, device
 from dovetail.codegen.gpu.driver.graphs import capture
-from dovetail.codegen.gpu.driver.launch import KernelOnDevice, RoutineOnDevice
+from dovetail.codegen.gpu.driver.launch import LoadedKernel, LoadedRoutine
 from dovetail.codegen.gpu.ir import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 
@@ -40,7 +40,7 @@ def gpu() -> Device:
     return device(0)
 
 
-def added(gpu: Device, n: int) -> RoutineOnDevice:
+def added(gpu: Device, n: int) -> LoadedRoutine:
     """A kernel that adds one, for n elements."""
     text = HEADER + (
         "@triton.jit\ndef add_one(in0, out0, n0, BLOCK: tl.constexpr):\n"
@@ -50,7 +50,7 @@ def added(gpu: Device, n: int) -> RoutineOnDevice:
     parameters = (Parameter("in0", "*fp32", True), Parameter("out0", "*fp32", True), Parameter("n0", "i32"))
     kernel = TritonKernel("add_one", text, parameters, (("BLOCK", 1024),))
     routine = Routine((Launch(kernel, Grid((Count(("n0",), 1024),))),))
-    return RoutineOnDevice(gpu, routine, [KernelOnDevice(gpu, compile_kernel(kernel, gpu.target))], 1, 1, {"n0": n})
+    return LoadedRoutine(gpu, routine, [LoadedKernel(gpu, compile_kernel(kernel, gpu.target))], 1, 1, {"n0": n})
 
 
 # --- the device layer ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 from gpu_programs import agree, instructions
 
 import dovetail as dt
-from dovetail.codegen.gpu.graph_regions import Stretch
+from dovetail.codegen.gpu.graph_regions import GraphRegion
 from dovetail.codegen.ir.program import Call
 
 RANDOM = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_sparse_updates(fake, resource, optimizer):
         return [train, rows, table], {at: AT}
 
     names = agree(build, 3)
-    assert [n for n in names if "Sparse" in n or "Scatter" in n or "Stretch" in n]
+    assert [n for n in names if "Sparse" in n or "Scatter" in n or "GraphRegion" in n]
     assert not [n for n in names if "host" in n]
 
 
@@ -197,7 +197,7 @@ def test_a_step_of_an_embedding_is_captured(fake):
                 session.run([loss, right, train], {at: i, wanted: w})[:2] for i, w in zip(ids, labels, strict=True)
             ]
             replays = [
-                i.kernel.replays for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, Stretch)
+                i.kernel.replays for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, GraphRegion)
             ]
             return losses, session.run(table), replays
 

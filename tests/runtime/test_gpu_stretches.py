@@ -15,7 +15,7 @@ from gpu_programs import graph_variable, instructions, ops
 import dovetail as dt
 from dovetail.codegen.fusion.optimizer_loops import accumulation, update
 from dovetail.codegen.gpu.driver.device import device
-from dovetail.codegen.gpu.graph_regions import Stretch
+from dovetail.codegen.gpu.graph_regions import GraphRegion
 from dovetail.codegen.ir.program import Call
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.ops.state.training import RULES
@@ -90,7 +90,7 @@ def test_how_an_accumulation_is_written():
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
 
-def trained(where: str, steps: int, fetched: bool = False) -> tuple[list[Any], list[Stretch]]:
+def trained(where: str, steps: int, fetched: bool = False) -> tuple[list[Any], list[GraphRegion]]:
     """Losses of a small model, and the stretches of its program."""
     with dt.Graph().as_default() as graph, dt.device(where):
         x = dt.placeholder(dt.float32, [None, 8])
@@ -104,7 +104,7 @@ def trained(where: str, steps: int, fetched: bool = False) -> tuple[list[Any], l
         session.run(init)
         losses = [session.run([loss, train, *([w] if fetched else [])], {x: given + 0.01 * i}) for i in range(steps)]
         calls = instructions(session) if "gpu" in where else []
-        return losses, [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, Stretch)]
+        return losses, [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, GraphRegion)]
 
 
 def test_a_step_that_repeats_becomes_a_graph(fake):
@@ -177,11 +177,11 @@ def test_graphs_can_be_turned_off(fake, monkeypatch):
     assert stretches == [] and not any(x[0] == "graph launch" for x in fake.log)
 
 
-def stretches_of(session: dt.Session) -> list[Stretch]:
-    return [i.kernel for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, Stretch)]
+def stretches_of(session: dt.Session) -> list[GraphRegion]:
+    return [i.kernel for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, GraphRegion)]
 
 
-def adam(where: str, steps: int, batch: int = 3) -> tuple[list[Any], list[Stretch]]:
+def adam(where: str, steps: int, batch: int = 3) -> tuple[list[Any], list[GraphRegion]]:
     """Losses of a classifier that is fed and trained by Adam, whose powers of beta are assigned in each step."""
     with dt.Graph().as_default() as graph, dt.device(where):
         x, labels = dt.placeholder(dt.float32, [None, 8]), dt.placeholder(dt.int64, [None])

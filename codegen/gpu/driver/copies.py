@@ -8,7 +8,7 @@ buffers that are, by the processor on one side and by the GPU on the other.
     large                      pieces in turn, on a stream of their own, so that one is copied by the host while the GPU moves another
 
 A large copy to the device begins when nobody uses the memory any more that it fills, and to the host when the kernels that were
-launched before are done. What a program sends is on its way (`Coming`) while the next kernels are launched, and run.
+launched before are done. What a program sends is on its way (`HostCopy`) while the next kernels are launched, and run.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Transfers:
         if size == 0:
             return np.empty(array.shape, array.dtype)
         if size <= SMALL_COPY:
-            return Coming(self, array).result()
+            return HostCopy(self, array).result()
         device = self.device
         with device.entered():
             device.must_run("a copy to the host")
@@ -118,7 +118,7 @@ class Transfers:
         return out
 
 
-class Coming:
+class HostCopy:
     """An array on its way to host memory. It keeps the array as it is until it has come.
 
     Of a large one only the first pieces are on their way before somebody asks for the result.

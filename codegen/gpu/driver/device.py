@@ -25,7 +25,7 @@ from ..ir import Target
 from .allocator import Pool
 from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count
 from .array import ArrayDevice, DeviceArray
-from .copies import Coming, Transfers
+from .copies import HostCopy, Transfers
 from .streams import Event, Stream
 
 _NO_TIMING, _RELAXED = 2, 2  # CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED
@@ -200,9 +200,9 @@ class Device:
         """A copy of an array in host memory. Waits for the kernels that make it, and for no later ones."""
         return self.transfers.to_host(array)
 
-    def coming_to_host(self, array: DeviceArray) -> Coming:
+    def coming_to_host(self, array: DeviceArray) -> HostCopy:
         """Begin to copy an array to host memory: what is launched from now on runs beside the copy."""
-        return Coming(self.transfers, array)
+        return HostCopy(self.transfers, array)
 
     def from_peer(self, array: DeviceArray, label: str = "") -> DeviceArray:
         """A copy of another GPU's array on this one, straight from memory to memory where the machine can do that."""

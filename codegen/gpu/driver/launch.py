@@ -2,7 +2,7 @@
 
 What a launch needs is fixed beforehand: the function, the block, and a piece of memory with the arguments at the offsets that the
 function wants, together with an array of their addresses. A launch then writes all arguments with one `pack_into` and makes one
-call into the driver. `RoutineOnDevice` goes a step further: for one set of sizes, it knows each launch's grid and which of a
+call into the driver. `LoadedRoutine` goes a step further: for one set of sizes, it knows each launch's grid and which of a
 routine's addresses and sizes each argument is, so that a run of it looks up nothing by name.
 
 A device's lock is held around each launch: one launch's arguments lie in the kernel's one piece of memory.
@@ -75,7 +75,7 @@ def _letter(parameter: Parameter) -> str:
     return letter
 
 
-class KernelOnDevice:
+class LoadedKernel:
     """A binary that a device has loaded.
 
     Raises:
@@ -142,7 +142,7 @@ class KernelOnDevice:
             check(start(self.function, x, y, z, self._threads, 1, 1, self._shared, stream, arguments.address, 0))
 
 
-class RoutineOnDevice:
+class LoadedRoutine:
     """A routine for one set of sizes: one call launches all of its kernels.
 
     Args:
@@ -163,7 +163,7 @@ class RoutineOnDevice:
         self,
         device: Device,
         routine: Routine,
-        binaries: Sequence[KernelOnDevice],
+        binaries: Sequence[LoadedKernel],
         inputs: int,
         outputs: int,
         sizes: Mapping[str, int],

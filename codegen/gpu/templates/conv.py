@@ -29,7 +29,7 @@ from ....graph.ops.nn.conv_geometry import Window
 from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import EdgeWriter, Place, type_text
+from .epilogue import EpilogueWriter, TilePosition, type_text
 from .gemm import added
 from .gemm_tiles import Tile
 from .text import Constants, inside, lines, make_kernel
@@ -192,7 +192,7 @@ class _Convolution:
         return f"total = tl.dot(a, b, total{accuracy})"
 
     def kernel(
-        self, name: str, t: Tile, inputs: int, body: str, sizes: Sequence[str], epilogue: EdgeWriter | None
+        self, name: str, t: Tile, inputs: int, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None
     ) -> TritonKernel:
         """A kernel that takes arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
         arrays = [Parameter(f"in{i}", "*" + triton_type(self.dtype.name), True) for i in range(inputs)]
@@ -213,8 +213,8 @@ class _Convolution:
         """Positions down, filters across."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         few = self.known.get("channels", _FEW_CHANNELS) < _FEW_CHANNELS
-        epilogue, inside_image = EdgeWriter(self.epilogue, 2), "(position < count)[:, None]"
-        place = Place(
+        epilogue, inside_image = EpilogueWriter(self.epilogue, 2), "(position < count)[:, None]"
+        place = TilePosition(
             self.layout.ordered("image[:, None]", "row[:, None]", "column[:, None]", "across[None, :]"),
             self.layout.ordered("images", "rows", "columns", "filters"),
             self.layout.ordered(inside_image, inside_image, inside_image, "(across < filters)[None, :]"),
@@ -287,8 +287,8 @@ class _Convolution:
         """Pixels of one phase down, channels across."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         pixel, channel = ("1", "rows * columns") if self.layout.channels_first else ("filters", "1")
-        epilogue = EdgeWriter(self.epilogue, 2)
-        place = Place(
+        epilogue = EpilogueWriter(self.epilogue, 2)
+        place = TilePosition(
             self.layout.ordered("image[:, None]", "h[:, None]", "w[:, None]", "across[None, :]"),
             self.layout.ordered("images", "height", "width", "channels"),
             self.layout.ordered(

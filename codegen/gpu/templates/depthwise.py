@@ -19,7 +19,7 @@ from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from .conv import add_parts
-from .epilogue import EdgeWriter, Place, type_text
+from .epilogue import EpilogueWriter, TilePosition, type_text
 from .text import inside, lines, make_kernel
 from .windows import IMAGE, WINDOW, Layout, for_taps, size_parameters, window_constants
 
@@ -51,9 +51,9 @@ def depthwise(
         ValueError: no kernel can do this.
     """
     _check(dtype)
-    layout, writer = Layout(data_format), EdgeWriter(epilogue or plain(dtype, 4), 2)
+    layout, writer = Layout(data_format), EpilogueWriter(epilogue or plain(dtype, 4), 2)
     axes = ("image", "row", "column", "filter")
-    place = Place(
+    place = TilePosition(
         layout.ordered(*axes), layout.ordered("images", *_RESULT_SIZES), ("at < count",) * 4, "at", rank=1
     )  # fmt: skip
     body = lines(

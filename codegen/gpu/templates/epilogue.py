@@ -43,7 +43,7 @@ _MATH = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TilePosition:
     """Where a template's tile lies.
 
     Attributes:
@@ -75,7 +75,7 @@ class Place:
         return text or "0"
 
 
-class EdgeWriter:
+class EpilogueWriter:
     """The lines of an edge in a kernel, and the parameters that they bring."""
 
     def __init__(self, edge: TileLoops, first_input: int, aligned: bool = True) -> None:
@@ -91,7 +91,7 @@ class EdgeWriter:
         """A parameter for each store, when stores are what the kernel writes."""
         return tuple(Parameter(f"out{i}", "*" + triton_type(d.name), aligned) for i, d in enumerate(self.edge.outputs))
 
-    def compute(self, tile: str, place: Place, prefix: str = "v") -> tuple[list[str], list[str]]:
+    def compute(self, tile: str, place: TilePosition, prefix: str = "v") -> tuple[list[str], list[str]]:
         """The lines that compute, and for each store the name of its value; `tile` names input 0."""
         lines, names = [], []
         used = {a for v in self.edge.loops.values for a in v.args}
@@ -105,7 +105,7 @@ class EdgeWriter:
                 lines.append(f"{names[i]} = {self._expression(v, names, place)}")
         return lines, [names[s.value] for s in self.edge.loops.stores]
 
-    def store(self, tile: str, place: Place) -> list[str]:
+    def store(self, tile: str, place: TilePosition) -> list[str]:
         """The lines that compute and write all outputs."""
         lines, values = self.compute(tile, place)
         for i, (name, s) in enumerate(zip(values, self.edge.loops.stores, strict=True)):
@@ -116,7 +116,7 @@ class EdgeWriter:
             )
         return lines
 
-    def _expression(self, v: Value, names: list[str], place: Place) -> str:
+    def _expression(self, v: Value, names: list[str], place: TilePosition) -> str:
         args = [names[a] for a in v.args]
         if v.op == "load":
             axes = self.edge.original(v.axes)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.tile_loops import TileLoops, plain
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import EdgeWriter, Place, type_text
+from .epilogue import EpilogueWriter, TilePosition, type_text
 from .gemm_tiles import Tile, can_describe, tiles
 from .text import Constants, inside, lines, make_kernel
 
@@ -204,15 +204,17 @@ class _Product:
         inner = {"a_step": ("m", "k"), "b_step": ("k", "n")}.get(name, (name,))
         return any(self.known.get(n, 1) % 16 == 0 for n in inner)
 
-    def place(self) -> Place:
+    def place(self) -> TilePosition:
         """Where the result's tile lies."""
         masks = ("(rows < m)[:, None]", "(columns < n)[None, :]")
         return self.stacked(("rows[:, None]", "columns[None, :]"), ("m", "n"), masks)
 
-    def stacked(self, index: tuple[str, str], sizes: tuple[str, str], masks: tuple[str, str]) -> Place:
+    def stacked(self, index: tuple[str, str], sizes: tuple[str, str], masks: tuple[str, str]) -> TilePosition:
         """A place in a matrix, or in one matrix of a stack."""
         return (
-            Place(("matrix", *index), ("batch", *sizes), ("", *masks)) if self.batched else Place(index, sizes, masks)
+            TilePosition(("matrix", *index), ("batch", *sizes), ("", *masks))
+            if self.batched
+            else TilePosition(index, sizes, masks)
         )
 
     def product(self, tile: Tile) -> TritonKernel:
@@ -226,7 +228,7 @@ class _Product:
             if prologue:
                 prologues.append(prologue)
                 first_input += len(prologue.parameters)
-        epilogue = EdgeWriter(self.epilogue, first_input)
+        epilogue = EpilogueWriter(self.epilogue, first_input)
         if tile.splits > 1:
             offset = "(rows[:, None] * n + columns[None, :])"
             start = f"{'(' if self.batched else ''}tl.program_id(1).to(tl.int64){' * batch + matrix)' if self.batched else ''} * m * n"
@@ -340,7 +342,7 @@ class _Product:
             out.append(f"{name}_matrix = tl.make_tensor_descriptor({start}, [{shape}], {strides}, [{block}])")
         return out
 
-    def described_output(self, epilogue: EdgeWriter) -> list[str]:
+    def described_output(self, epilogue: EpilogueWriter) -> list[str]:
         """The output for the copy engine; nothing where it is not one matrix whose rows begin at multiples of 16 bytes."""
         stores = epilogue.edge.loops.stores
         whole = len(stores) == 1 and epilogue.edge.original(stores[0].axes) == (0, 1)
@@ -348,7 +350,7 @@ class _Product:
             return []
         return ["out0_matrix = tl.make_tensor_descriptor(out0, [m, n], [n, 1], [BM, BN])"]
 
-    def described_store(self, epilogue: EdgeWriter) -> list[str]:
+    def described_store(self, epilogue: EpilogueWriter) -> list[str]:
         """The lines that compute the output and write it, by the copy engine where that can."""
         if not self.described_output(epilogue):
             return epilogue.store("total", self.place())
@@ -372,7 +374,7 @@ class _Product:
 
     def operand(
         self, which: int, name: str, first_input: int, even: bool, described: bool
-    ) -> tuple[list[str], EdgeWriter | None]:
+    ) -> tuple[list[str], EpilogueWriter | None]:
         """The lines that load a tile, and do the work of the prologue on it."""
         outer = ("(below < m - tile_m * BM)[:, None]", "(beside < n - tile_n * BN)[None, :]")[which]
         along = ("(inner < k - start)[None, :]", "(inner < k - start)[:, None]")[which]
@@ -388,7 +390,7 @@ class _Product:
         edge = self.prologues[which]
         if edge is None:
             return out, None
-        writer = EdgeWriter(edge, first_input)
+        writer = EpilogueWriter(edge, first_input)
         if self.stored[which].size < 4:
             out.append(f"{name} = {name}.to(tl.float32)")
         index = (("(tile_m.to(tl.int64) * BM + below)[:, None]", "(start + inner)[None, :]"),
@@ -404,7 +406,9 @@ class _Product:
 
     def total(self, splits: int) -> TritonKernel:
         """The kernel that adds up the sums of a split product, and does the epilogue."""
-        epilogue = EdgeWriter(self.epilogue, 2 + sum(len(EdgeWriter(e, 0).parameters) for e in self.prologues if e))
+        epilogue = EpilogueWriter(
+            self.epilogue, 2 + sum(len(EpilogueWriter(e, 0).parameters) for e in self.prologues if e)
+        )
         parameters = (
             Parameter("scratch0", "*" + triton_type(self.added.name), True),
             *epilogue.parameters,

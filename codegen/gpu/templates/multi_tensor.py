@@ -18,7 +18,7 @@ MOST = 24  # sets of arrays of one launch: with four arrays each, about a thousa
 _BLOCK = 1024
 
 
-def several(loops: LoopNest, count: int, *, divisible: Sequence[bool] = (), wide: bool = False) -> Routine:
+def multi_tensor_update(loops: LoopNest, count: int, *, divisible: Sequence[bool] = (), wide: bool = False) -> Routine:
     """The loops, `count` times, on arrays of any lengths.
 
     A launch knows `in0`... for inputs without axes, `in1_0`, `in1_1`... for those of each set, `out0_0`, `out0_1`..., and what
