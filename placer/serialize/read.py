@@ -232,7 +232,7 @@ class _Reader:
         if self._given is None:
             self._join_nodes()
         if len(graph.nodes) < head.nodes:
-            raise _BadError(f"it is about {head['nodes']} nodes, and there are {len(graph.nodes)}")
+            raise _BadError(f"it is about {head.nodes} nodes, and there are {len(graph.nodes)}")
         cluster = Cluster(tuple(self._devices), head.master, tuple(self._links))
         if list(cluster.devices) != self._devices:
             raise _BadError("the devices are not in order")

@@ -1,0 +1,64 @@
+"""The structure of the source tree: no import circles, no module that is too large, and every package says what it is for."""
+
+import ast
+from pathlib import Path
+
+import networkx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = {"dovetail": "dovetail"} | {f: f"dovetail.{f}" for f in ("graph", "placer", "codegen", "runtime")}
+MOST_LINES = 600
+
+
+def module_name(path: Path) -> str:
+    folder, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([FOLDERS[folder], *(part for part in rest if part != "__init__")])
+
+
+FILES = {module_name(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
+
+
+def imports(name: str) -> set[str]:
+    """All modules of ours that a module imports: when it is loaded, inside functions, and for type checkers."""
+    path, found = FILES[name], set()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{base}.{a.name}" if f"{base}.{a.name}" in FILES else base for a in node.names}
+    return {f for f in found if f in FILES and f != name}
+
+
+def test_no_import_circles() -> None:
+    """Of any kind. A type that two modules need lives below both."""
+    graph = networkx.DiGraph((name, other) for name in FILES for other in imports(name))
+    circles = [sorted(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1]
+    assert not circles, "\n".join(", ".join(c) for c in circles)
+
+
+def test_the_check_sees_imports_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "if TYPE_CHECKING:\n    from . import plan\ndef f():\n    from .cluster.spec import Link\nimport dovetail.graph.core.shape\n"
+    (tmp_path / "new.py").write_text(text)
+    monkeypatch.setitem(FILES, "dovetail.placer.new", tmp_path / "new.py")
+    assert imports("dovetail.placer.new") == {
+        "dovetail.placer.plan",
+        "dovetail.placer.cluster.spec",
+        "dovetail.graph.core.shape",
+    }
+
+
+def test_no_module_is_too_large() -> None:
+    lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in FILES.items()}
+    assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    """Its docstring: the idea, and for a package of several modules what is where."""
+    for name, path in FILES.items():
+        if path.name == "__init__.py":
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            assert text and "TODO" not in text, f"{name} has no docstring"
