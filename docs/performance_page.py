@@ -23,14 +23,14 @@ PAGE = ROOT / "docs" / "performance.md"
 PICTURE = ROOT / "docs" / "images" / "performance.svg"
 TIMES = ("µs/node", "µs", "ms", "s", "difference")  # units of which less is better
 
-INTRODUCTION = """# Measured
+INTRODUCTION = """# Benchmarks
 
 Dovetail and other systems, measured in turn, in the same run on the same machine. Each part names its benchmark;
 `python bench/NAME.py --help` tells how to repeat it. The machines have two shared cores: figures of one run belong together,
 those of two runs do not. *Times as fast* is the ratio of the medians. *Wanted* is the goal that the project has set itself; what
 is not reached is said.
 
-![How many times as fast as its peers](images/performance.svg)
+![Speed-up over its peers](images/performance.svg)
 """
 
 
@@ -130,14 +130,14 @@ def rows_of(part: Part) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def times_as_fast(row: dict[str, Any]) -> float:
-    """How many times as fast as its peer Dovetail is in a row."""
+def speed_up(row: dict[str, Any]) -> float:
+    """The speed-up of a row: Dovetail over its peer."""
     ratio = float(row["ratio"])
     return 1.0 / ratio if row["unit"] in TIMES else ratio
 
 
-def wanted(row: dict[str, Any]) -> str:
-    """What a row should reach, as times as fast."""
+def target(row: dict[str, Any]) -> str:
+    """The target of a row, as a speed-up."""
     if not row["target"]:
         return ""
     limit = float(row["target"].split()[-1])
@@ -152,11 +152,11 @@ def number(value: float) -> str:
 
 def table(part: Part) -> str:
     """The rows of a part."""
-    lines = ["| | Dovetail | peer | | times as fast | wanted |", "| --- | ---: | ---: | --- | ---: | ---: |"]
+    lines = ["| | Dovetail | peer | | speed-up | target |", "| --- | ---: | ---: | --- | ---: | ---: |"]
     for row in rows_of(part):
         mine, theirs = (f"{number(row[key])} {row['unit']}" for key in ("dovetail", "peer"))
         name = row["name"].partition(", beside")[0]
-        lines.append(f"| {name} | {mine} | {theirs} | {row['peer_name']} | {times_as_fast(row):.3g} | {wanted(row)} |")
+        lines.append(f"| {name} | {mine} | {theirs} | {row['peer_name']} | {speed_up(row):.3g} | {target(row)} |")
     return "\n".join(lines)
 
 
@@ -183,14 +183,14 @@ def picture() -> str:
     """Bars of the rows that parts name, each beside its fastest peer, on a logarithmic axis from the peer's speed."""
     shown: list[tuple[str, dict[str, Any] | None]] = []
     for part in PARTS:
-        found = {row["name"]: row for row in sorted(rows_of(part), key=times_as_fast, reverse=True)}
+        found = {row["name"]: row for row in sorted(rows_of(part), key=speed_up, reverse=True)}
         chosen = [found[name] for name in part.picture if name in found]
         if chosen:
             shown.append((part.title, None))
             shown += [(row["name"].partition(", beside")[0], row) for row in chosen]
     left, right, top, line = 330.0, 30.0, 26.0, 20.0
     width, height = 890.0, top + line * len(shown) + 10
-    ratios = [times_as_fast(row) for _, row in shown if row is not None]
+    ratios = [speed_up(row) for _, row in shown if row is not None]
     least, most = min(0.8, *ratios), max(10.0, *ratios)
     scale = (width - left - right - 130) / math.log10(most / least)
 
@@ -199,7 +199,7 @@ def picture() -> str:
 
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" '
-        'aria-label="How many times as fast as its peers" style="max-width:100%"><style>',
+        'aria-label="Speed-up over its peers" style="max-width:100%"><style>',
         "text { font: 12px Helvetica, Arial, sans-serif; fill: #222; } .soft { fill: #667; } .head { font-weight: bold; }",
         ".bar { fill: #3b78d8; } .grid { stroke: #d5dae2; }",
         "@media (prefers-color-scheme: dark) { text { fill: #ddd; } .soft { fill: #99a; } .bar { fill: #6aa3f5; } "
@@ -216,7 +216,7 @@ def picture() -> str:
         if row is None:
             out.append(f'<text class="head" x="8" y="{y:.0f}">{escape(name)}</text>')
             continue
-        times = times_as_fast(row)
+        times = speed_up(row)
         begin, end = sorted((x(1.0), x(times)))
         out.append(f'<text x="20" y="{y:.0f}">{escape(name)}</text>')
         size = f'width="{max(end - begin, 1.0):.1f}" height="14"'
