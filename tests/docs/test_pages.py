@@ -54,6 +54,14 @@ def test_examples_print_what_the_page_says(page: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "path"), pages())
+def test_files_that_a_page_names_exist(page: str, path: Path) -> None:
+    """Such as `placer/rules/place.py` or `codegen/passes/rules/`."""
+    if path.name != "CHANGELOG.md":  # it speaks of the past
+        for name in re.findall(r"`((?:graph|placer|codegen|runtime|dovetail|tests|bench|docs)/[\w./*]+)`", page):
+            assert any(ROOT.glob(name.rstrip("/"))), f"there is no {name}"
+
+
+@pytest.mark.parametrize(("page", "path"), pages())
 def test_links_lead_to_files_that_exist(page: str, path: Path) -> None:
     for link in links(page):
         if not re.match(r"[a-z]+:", link):
