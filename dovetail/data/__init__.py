@@ -5,16 +5,9 @@
 """
 
 from . import deserialize as _decoding, experimental  # noqa: F401  (it says how a worker reads descriptions)
-from .dataset import Dataset
+from .dataset import Dataset, make_initializable_iterator, make_one_shot_iterator
 from .file_datasets import FixedLengthRecordDataset, NpyDataset, TextLineDataset, TFRecordDataset
-from .iterator import (
-    Iterator,
-    get_output_classes,
-    get_output_shapes,
-    get_output_types,
-    make_initializable_iterator,
-    make_one_shot_iterator,
-)
+from .iterator import Iterator, get_output_classes, get_output_shapes, get_output_types
 from .options import Options
 
 __all__ = [

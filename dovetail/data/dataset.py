@@ -478,4 +478,14 @@ def _least(count: int | None, size: float | None) -> float | None:
     return None if count is None or size is None else min(count, size)
 
 
-__all__ = ["Dataset"]
+def make_one_shot_iterator(dataset: Dataset) -> Iterator:
+    """`dataset.make_one_shot_iterator()`, as TensorFlow 2's compatibility names have it."""
+    return dataset.make_one_shot_iterator()
+
+
+def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
+    """`dataset.make_initializable_iterator()`, likewise."""
+    return dataset.make_initializable_iterator(shared_name)
+
+
+__all__ = ["Dataset", "make_initializable_iterator", "make_one_shot_iterator"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.build import apply, constant, convert, make
 from ..graph.core.default_graph import GraphKeys, get_default_graph
@@ -27,10 +27,7 @@ from .checks import described
 from .function import by_value, places_in
 from .runtime_values import seed_of
 from .serialize import LIMIT, BoundError, encode
-from .spec import Component, pack, same_form
-
-if TYPE_CHECKING:
-    from .dataset import Dataset
+from .spec import Component, Source, pack, same_form
 
 
 class Iterator:
@@ -41,7 +38,7 @@ class Iterator:
             which data set, for one of `from_structure`.
     """
 
-    def __init__(self, dataset: Dataset, one_shot: bool, name: str | None = None) -> None:
+    def __init__(self, dataset: Source, one_shot: bool, name: str | None = None) -> None:
         self._one_shot = one_shot
         if one_shot and dataset._given:
             dataset = _with_values(dataset)
@@ -127,7 +124,7 @@ class Iterator:
             raise ValueError("Iterator does not have an initializer.")
         return self._initializer
 
-    def make_initializer(self, dataset: Dataset, name: str | None = None) -> Node:
+    def make_initializer(self, dataset: Source, name: str | None = None) -> Node:
         """A node that lets it start with a data set; only of `from_structure`.
 
         Raises:
@@ -153,7 +150,7 @@ class Iterator:
         datasets[which] = dataset
         return self._start(dataset, which, name)
 
-    def _start(self, dataset: Dataset, which: int | None, name: str | None = None) -> Node:
+    def _start(self, dataset: Source, which: int | None, name: str | None = None) -> Node:
         """A node that starts a data set anew, with the values that its tensors have then. `which`: its number, if there are several."""
         graph = self.position.graph
         sent = self._sent if which is None else _sent(dataset, which, self._attrs, self.position)
@@ -215,7 +212,7 @@ class Iterator:
     _attrs: dict[str, Any]
     _initializer: Node
     _handle: Tensor | None = None
-    _datasets: dict[int, Dataset] | None = None
+    _datasets: dict[int, Source] | None = None
 
 
 class HandleIterator:
@@ -239,7 +236,7 @@ class HandleIterator:
         return pack(self._structure, node.outputs)
 
 
-def single_element(dataset: Dataset) -> Any:
+def single_element(dataset: Source) -> Any:
     """The first element of a data set, which each step walks anew, as tensors."""
     graph = get_default_graph()
     attrs = {**register({0: dataset}, graph), "which": 0, "seed": seed_of(None) or 0, **_outputs(dataset._components)}
@@ -304,7 +301,7 @@ def _is_same_task(a: Node, b: Node) -> bool:
     return _task(a.device) == _task(b.device)
 
 
-def _description(dataset: Dataset, place: Node) -> dict[str, Any]:
+def _description(dataset: Source, place: Node) -> dict[str, Any]:
     """The attributes with which a data set travels; without a description: why it stays in this process."""
     stays = {"description": b"", "arrays": (), "reason": ""}
     if _is_here(place):
@@ -319,7 +316,7 @@ def _description(dataset: Dataset, place: Node) -> dict[str, Any]:
     return {"description": description, "arrays": arrays, "reason": ""}
 
 
-def _sent(dataset: Dataset, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
+def _sent(dataset: Source, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
     """The node that brings a data set to the task of a position, if it may be in another process."""
     description = _description(dataset, position.op)
     if not description["description"] and not description["reason"]:
@@ -329,7 +326,7 @@ def _sent(dataset: Dataset, which: int, attrs: dict[str, Any], position: Variabl
         return (make("IteratorPipeline", (position.op.outputs[0],), {**attrs, "which": which, **description}),)
 
 
-def _with_values(dataset: Dataset) -> Dataset:
+def _with_values(dataset: Source) -> Source:
     """A data set of tensors as one of what computes them. ValueError: that needs a placeholder, or has state."""
     tensors = [t for given in dataset._given for t in given.tensors]
     try:
@@ -352,26 +349,16 @@ def _outputs(components: Sequence[Component]) -> dict[str, Any]:
     }
 
 
-def make_one_shot_iterator(dataset: Dataset) -> Iterator:
-    """`dataset.make_one_shot_iterator()`, as TensorFlow 2's compatibility names have it."""
-    return dataset.make_one_shot_iterator()
-
-
-def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
-    """`dataset.make_initializable_iterator()`, likewise."""
-    return dataset.make_initializable_iterator(shared_name)
-
-
-def get_output_types(dataset_or_iterator: Dataset | Iterator) -> Any:
+def get_output_types(dataset_or_iterator: Source | Iterator) -> Any:
     """Element types, in the structure of the elements."""
     return dataset_or_iterator.output_types
 
 
-def get_output_shapes(dataset_or_iterator: Dataset | Iterator) -> Any:
+def get_output_shapes(dataset_or_iterator: Source | Iterator) -> Any:
     """Static shapes, in the structure of the elements."""
     return dataset_or_iterator.output_shapes
 
 
-def get_output_classes(dataset_or_iterator: Dataset | Iterator) -> Any:
+def get_output_classes(dataset_or_iterator: Source | Iterator) -> Any:
     """Classes of the components, in the structure of the elements."""
     return dataset_or_iterator.output_classes

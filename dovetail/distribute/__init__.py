@@ -1,7 +1,7 @@
 """Distribution strategies: one model, trained by several replicas (`dt.distribute`)."""
 
 from . import experimental
-from .context import get_replica_context, get_strategy, has_strategy, in_cross_replica_context
+from .context import has_strategy, in_cross_replica_context
 from .coordinator import ClusterCoordinator, PerWorkerValues, RemoteValue
 from .extended import Extended as StrategyExtended
 from .input import InputContext
@@ -9,9 +9,9 @@ from .mirrored import CentralStorageStrategy, MirroredStrategy, OneDeviceStrateg
 from .multi_worker import CollectiveAllReduceStrategy, CollectiveCommunication, MultiWorkerMirroredStrategy
 from .parameter_server import ParameterServerStrategy
 from .reduction import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReduceOp, ReductionToOneDevice
-from .replica import ReplicaContext
+from .replica import ReplicaContext, get_replica_context
 from .resolvers import cluster_resolver
-from .strategy import Strategy
+from .strategy import Strategy, get_strategy
 from .values import DistributedValues, DistributedVariable, PerReplica
 
 CommunicationImplementation = CollectiveCommunication

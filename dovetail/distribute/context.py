@@ -4,22 +4,50 @@ Two contexts. *Cross-replica*: inside `strategy.scope()`, and in what `merge_cal
 *Replica*: inside the function that `strategy.run` runs, once per replica. Outside every scope the default strategy holds:
 one replica, and the program is in it.
 
-The open contexts belong to a thread. A thread that runs a replica starts with the contexts of whoever called `run`.
+The open contexts belong to a thread. A thread that runs a replica starts with the contexts of the caller of `run`.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from .replica import ReplicaContext
-    from .strategy import Strategy
+from ..graph.core.graph import Node, Tensor
+
+
+class StrategyProtocol(Protocol):
+    """What the modules below `strategy` use of a `Strategy`."""
+
+    _devices: tuple[str, ...]
+    _first_replica: int
+    _input_pipeline: tuple[int, int] | None
+    _only_replica: Any
+
+    @property
+    def num_replicas_in_sync(self) -> int: ...
+    @property
+    def cluster_resolver(self) -> Any: ...
+    def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None) -> Any: ...
+    def group(self, value: Any, name: str | None = None) -> Node: ...
+    def gather(self, value: Any, axis: int) -> Any: ...
+    def split_batch(self, batch: Any) -> Any: ...
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]: ...
+    def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any: ...
+    def _current(self) -> Any: ...
+    def _require_cross_replica(self) -> None: ...
+    def _variable_devices(self) -> Sequence[Any]: ...
+    def _replica_names(self) -> Sequence[str]: ...
+    def _reduced(self, op: Any, value: Any, device: str | None = None) -> Any: ...
+    def _all_reduce(self, op: Any, value: Any) -> Any: ...
+    def _aggregated(self, aggregation: Any, value: Any, variable: Any = None) -> Any: ...
+    def _read_aggregated(self, variable: Any) -> Tensor: ...
+    def _gather_across(self, value: Tensor, axis: int) -> Tensor: ...
 
 
 class _Contexts(threading.local):
     def __init__(self) -> None:
-        self.stack: tuple[tuple[Strategy, ReplicaContext | None], ...] = ()
+        self.stack: tuple[tuple[StrategyProtocol, Any], ...] = ()
 
 
 _contexts = _Contexts()
@@ -38,7 +66,7 @@ def set_contexts(stack: tuple[Any, ...]) -> None:
 class entered:  # noqa: N801  (used as `with entered(...)`)
     """A block in which `strategy` is current: in a replica's context, or across replicas (None)."""
 
-    def __init__(self, strategy: Strategy, replica: ReplicaContext | None) -> None:
+    def __init__(self, strategy: StrategyProtocol, replica: Any) -> None:
         self._pair = strategy, replica
         self._outer: tuple[Any, ...] = ()
 
@@ -61,10 +89,21 @@ class outside_strategies:  # noqa: N801  (used as `with outside_strategies()`)
         _contexts.stack = self._outer
 
 
-def _default() -> Strategy:
-    from .strategy import default_strategy
+_make_default: Callable[[], StrategyProtocol]
+_default_strategy: StrategyProtocol | None = None
 
-    return default_strategy()
+
+def register_default(make: Callable[[], StrategyProtocol]) -> None:
+    """Set the function that makes the default strategy, which is called once, when it is first needed."""
+    global _make_default
+    _make_default = make
+
+
+def _default() -> StrategyProtocol:
+    global _default_strategy
+    if _default_strategy is None:
+        _default_strategy = _make_default()
+    return _default_strategy
 
 
 def has_strategy() -> bool:
@@ -76,16 +115,15 @@ def has_strategy() -> bool:
     return bool(_contexts.stack) and _contexts.stack[-1][0] is not _default()
 
 
-def get_strategy() -> Strategy:
+def get_strategy() -> Any:
     """The current strategy; outside every scope, the default one: one replica."""
     return _contexts.stack[-1][0] if _contexts.stack else _default()
 
 
-def get_replica_context() -> ReplicaContext | None:
+def get_replica_context() -> Any:
     """The replica that is being built; None across replicas. Outside every scope: the default strategy's only one."""
     if _contexts.stack:
-        found: ReplicaContext | None = _contexts.stack[-1][1]
-        return found
+        return _contexts.stack[-1][1]
     return _default()._only_replica
 
 
@@ -94,7 +132,7 @@ def in_cross_replica_context() -> bool:
     return get_replica_context() is None
 
 
-def require_replica_context() -> ReplicaContext:
+def require_replica_context() -> Any:
     """The replica that is being built; RuntimeError across replicas."""
     context = get_replica_context()
     if context is None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.default_graph import get_default_graph
 from ..graph.variables.variable import without_creators
+from .context import StrategyProtocol
+from .multi_step import MultiStepContext, run_steps
 from .reduction import ReduceOp, device_of, on_each
-from .values import DistributedVariable, PerReplica
-
-if TYPE_CHECKING:
-    from .multi_step import MultiStepContext
-    from .strategy import Strategy
+from .values import DistributedVariable, PerReplica, select
 
 
 class Extended:
@@ -23,7 +21,7 @@ class Extended:
         experimental_enable_get_next_as_optional: replicas may get batches without rows; batch normalisation then leaves its averages.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: StrategyProtocol) -> None:
         self._strategy = strategy
         self.experimental_enable_get_next_as_optional = False
         self._beside: list[tuple[str, ...]] = []  # the places of open `colocate_vars_with` blocks, innermost last
@@ -70,8 +68,6 @@ class Extended:
         Returns:
             The context: its `run_op` runs the loop.
         """
-        from .multi_step import run_steps
-
         self._strategy._require_cross_replica()
         with self._strategy._current():
             return run_steps(self._strategy, fn, iterator, iterations, initial_loop_values)
@@ -105,8 +101,6 @@ class Extended:
         Returns:
             One node for all, or (`group=False`) what the calls gave.
         """
-        from .values import select
-
         self._strategy._require_cross_replica()
         copies = var.values if isinstance(var, DistributedVariable) else (var,)
         graph, results = get_default_graph(), []

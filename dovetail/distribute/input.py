@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.nest import flatten, map_structure
+from ..graph.ops.array.concat_stack import split
 from ..graph.ops.array.identity_and_placeholders import no_op
+from .context import StrategyProtocol
 from .resolvers import roles
-
-if TYPE_CHECKING:
-    from .strategy import Strategy
+from .values import PerReplica
 
 
 class DistributedDataset:
@@ -26,7 +26,7 @@ class DistributedDataset:
     replicas.
     """
 
-    def __init__(self, strategy: Strategy, dataset: Any, whole: bool = False) -> None:
+    def __init__(self, strategy: StrategyProtocol, dataset: Any, whole: bool = False) -> None:
         self._strategy, self._dataset, self._whole = strategy, dataset, whole
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> DistributedIterator:
@@ -56,7 +56,7 @@ class _Calls:
 class DistributedIterator:
     """An iterator over a `DistributedDataset`."""
 
-    def __init__(self, strategy: Strategy, iterator: Any, whole: bool = False) -> None:
+    def __init__(self, strategy: StrategyProtocol, iterator: Any, whole: bool = False) -> None:
         self._strategy, self._iterator, self._whole = strategy, iterator, whole
 
     @property
@@ -84,16 +84,12 @@ class DistributedIterator:
         def mine(value: Any) -> Any:
             if workers == 1:
                 return value
-            from ..graph.ops.array.concat_stack import split
-
             return split(convert(value), workers, 0)[rank]
 
         return strategy.split_batch(map_structure(mine, self._iterator.get_next()))
 
     def _one_each(self, replicas: int) -> Any:
         """An element for each replica: one after the other, so that replicas get the same elements in each run."""
-        from .values import PerReplica
-
         taken: list[Any] = []
         elements = []
         for _ in range(replicas):
@@ -117,7 +113,7 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     @staticmethod
-    def of(strategy: Strategy | None) -> InputContext:
+    def of(strategy: StrategyProtocol | None) -> InputContext:
         """That of this process's part of a strategy."""
         if strategy is None:
             return InputContext()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.graph import Node
 from ..graph.core.settings import setting
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.state.checksums import check_same, checksum
+from .context import StrategyProtocol
 from .values import DistributedVariable
-
-if TYPE_CHECKING:
-    from .strategy import Strategy
 
 EVERY = 100  # updates between two comparisons
 
 
-def compared(strategy: Strategy, variables: Sequence[Any], update: Node) -> Node:
+def compared(strategy: StrategyProtocol, variables: Sequence[Any], update: Node) -> Node:
     """A node behind `update` that compares the copies of all replicas every so many updates; `update` itself where nothing is to do.
 
     The comparison fails the step with an InternalError that names the variable and the replicas.

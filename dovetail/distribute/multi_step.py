@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.control_flow.cond_while import while_loop
 from ..graph.core.build import convert
@@ -11,11 +11,8 @@ from ..graph.core.default_graph import get_default_graph
 from ..graph.core.graph import Tensor
 from ..graph.core.nest import flatten
 from ..graph.ops.array.identity_and_placeholders import group
-from .context import get_replica_context, get_strategy
+from .context import StrategyProtocol, get_replica_context, get_strategy
 from .values import PerReplica
-
-if TYPE_CHECKING:
-    from .strategy import Strategy
 
 
 class MultiStepContext:
@@ -62,14 +59,14 @@ class MultiStepContext:
             self.non_tensor_outputs[name] = output
             return
 
-        def across(strategy: Strategy, value: Any) -> None:
+        def across(strategy: StrategyProtocol, value: Any) -> None:
             self.non_tensor_outputs[name] = strategy.experimental_local_results(value)
 
         replica.merge_call(across, (output,))
 
 
 def run_steps(
-    strategy: Strategy, fn: Callable[..., Any], iterator: Any, iterations: Any, initial_loop_values: Any
+    strategy: StrategyProtocol, fn: Callable[..., Any], iterator: Any, iterations: Any, initial_loop_values: Any
 ) -> MultiStepContext:
     """Build a loop that calls `fn(context, next element)`: see `Extended.experimental_run_steps_on_iterator`."""
     context, shapes = MultiStepContext(), dict[str, int]()

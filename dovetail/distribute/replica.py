@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
@@ -24,11 +24,8 @@ from ..graph.core.graph import Graph, Tensor
 from ..graph.core.scopes import Scopes, open_blocks
 from ..graph.variables.scope import VariableScope, _open
 from ..graph.variables.store import VariableStore
-from .context import contexts, entered, set_contexts
+from .context import StrategyProtocol, contexts, entered, get_replica_context as current_replica, set_contexts
 from .values import DistributedVariable, regroup, select
-
-if TYPE_CHECKING:
-    from .strategy import Strategy
 
 TURN_S = 3600.0  # a thread that nobody gives a turn for so long belongs to a caller that is gone
 
@@ -51,7 +48,7 @@ class ReplicaContext:
         strategy: the strategy that runs it.
     """
 
-    def __init__(self, strategy: Strategy, local_id: int, run: _Run | None) -> None:
+    def __init__(self, strategy: StrategyProtocol, local_id: int, run: _Run | None) -> None:
         self.strategy = strategy
         self._local_id = local_id
         self._run = run
@@ -74,7 +71,7 @@ class ReplicaContext:
         return self.strategy.num_replicas_in_sync
 
     @property
-    def distribution_strategy(self) -> Strategy:
+    def distribution_strategy(self) -> StrategyProtocol:
         """As `strategy` (TF1's spelling)."""
         return self.strategy
 
@@ -120,7 +117,15 @@ class ReplicaContext:
         pass
 
 
-def run_replicas(strategy: Strategy, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def get_replica_context() -> ReplicaContext | None:
+    """The replica that is being built; None across replicas. Outside every scope: the default strategy's only one."""
+    found: ReplicaContext | None = current_replica()
+    return found
+
+
+def run_replicas(
+    strategy: StrategyProtocol, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     """Call `fn` once per replica of this process, in step, and give the results together."""
     graph = get_default_graph()
     if strategy.num_replicas_in_sync > 1:
@@ -150,7 +155,7 @@ class _Replica:
 class _Run:
     """One call of `run_replicas`."""
 
-    def __init__(self, strategy: Strategy, graph: Graph) -> None:
+    def __init__(self, strategy: StrategyProtocol, graph: Graph) -> None:
         self.strategy, self.graph = strategy, graph
         self.made: list[DistributedVariable] = []  # variables, in the order in which the first replica made them
         self.counts_before: dict[int, dict[str, int]] = {}  # by the counts' identity: see `ReplicaContext.counts`

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.build import convert
 from ..graph.core.default_graph import GraphKeys, get_default_graph
@@ -18,15 +18,19 @@ from ..graph.core.device import canonical_name
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization, variable_creator_scope
-from .context import contexts, entered, get_replica_context
+from .context import (
+    contexts,
+    entered,
+    get_replica_context,
+    get_strategy as current_strategy,
+    register_default,
+)
 from .extended import Extended
+from .input import DistributedDataset, InputContext
 from .mirror_check import compared
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext, run_replicas
 from .values import DistributedValues, DistributedVariable, PerReplica, component, select
-
-if TYPE_CHECKING:
-    from .input import InputContext
 
 
 class Strategy:
@@ -294,8 +298,6 @@ class Strategy:
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """A dataset whose elements, global batches, come cut for the replicas: see `DistributedDataset`."""
-        from .input import DistributedDataset
-
         return DistributedDataset(self, dataset)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any], options: Any = None) -> Any:
@@ -310,8 +312,6 @@ class Strategy:
         ...     return mine.batch(context.get_per_replica_batch_size(128))
         >>> x = strategy.distribute_datasets_from_function(pipeline).make_one_shot_iterator().get_next()
         """
-        from .input import DistributedDataset, InputContext
-
         return DistributedDataset(self, dataset_fn(InputContext.of(self)), whole=True)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
@@ -465,14 +465,13 @@ class _DefaultStrategy(Strategy):
     """What holds outside every scope: one replica, and nothing is changed."""
 
 
-_only: list[Strategy] = []
+register_default(_DefaultStrategy)
 
 
-def default_strategy() -> Strategy:
-    """The default strategy of the process."""
-    if not _only:
-        _only.append(_DefaultStrategy())
-    return _only[0]
+def get_strategy() -> Strategy:
+    """The current strategy; outside every scope, the default one: one replica."""
+    found: Strategy = current_strategy()
+    return found
 
 
-__all__ = ["Strategy", "default_strategy"]
+__all__ = ["Strategy", "get_strategy"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph.core.errors import UnimplementedError
 from ..graph.core.graph import Node, Tensor
@@ -11,10 +11,7 @@ from ..graph.core.nest import children, describe, map_structure
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..graph.variables.ref_and_resource import ResourceVariable
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization
-from .context import contexts, get_replica_context
-
-if TYPE_CHECKING:
-    from .strategy import Strategy
+from .context import StrategyProtocol, contexts, get_replica_context
 
 
 class DistributedValues:
@@ -71,7 +68,7 @@ class DistributedVariable(ResourceVariable):
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: StrategyProtocol,
         values: Sequence[ResourceVariable],
         trainable: bool,
         synchronization: VariableSynchronization,
@@ -91,7 +88,7 @@ class DistributedVariable(ResourceVariable):
         return getattr(self._here, name)
 
     @property
-    def distribute_strategy(self) -> Strategy:
+    def distribute_strategy(self) -> StrategyProtocol:
         """The strategy that made it."""
         return self._strategy
 
@@ -202,7 +199,9 @@ class DistributedVariable(ResourceVariable):
         return f"<dt.distribute.DistributedVariable '{self.name}' shape={self.shape} copies={len(self.values)}>"
 
 
-def _merged_change(strategy: Strategy, variable: DistributedVariable, op: str, name: str | None, value: Any) -> Node:
+def _merged_change(
+    strategy: StrategyProtocol, variable: DistributedVariable, op: str, name: str | None, value: Any
+) -> Node:
     """All replicas change a variable: their values, aggregated, change every copy."""
     return variable._change_all(op, strategy._aggregated(variable.aggregation, value, variable), name)
 

@@ -82,7 +82,8 @@ from .saving.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
-from .saving.meta_graph import export_meta_graph, import_meta_graph, write_graph
+from .saving.import_meta_graph import import_meta_graph
+from .saving.meta_graph import export_meta_graph, write_graph
 from .saving.new_checkpoints import checkpoints_iterator
 from .saving.saver import Saver
 from .saving.vocabularies import VocabInfo

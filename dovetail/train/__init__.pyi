@@ -81,9 +81,8 @@ from dovetail.train.saving.checkpoint_state import (
     list_variables, load_checkpoint as load_checkpoint, load_variable as load_variable, remove_checkpoint as remove_checkpoint,
     update_checkpoint_state as update_checkpoint_state,
 )
-from dovetail.train.saving.meta_graph import (
-    export_meta_graph as export_meta_graph, import_meta_graph as import_meta_graph, write_graph as write_graph,
-)
+from dovetail.train.saving.import_meta_graph import import_meta_graph as import_meta_graph
+from dovetail.train.saving.meta_graph import export_meta_graph as export_meta_graph, write_graph as write_graph
 from dovetail.train.saving.new_checkpoints import checkpoints_iterator as checkpoints_iterator
 from dovetail.train.saving.saver import Saver as Saver
 from dovetail.train.saving.vocabularies import VocabInfo as VocabInfo

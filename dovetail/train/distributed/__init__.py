@@ -1,1 +1,1 @@
-"""TODO: what this package is for."""
+"""Optimizers that need several tasks: `sync_replicas_optimizer` (synchronous data parallelism), `pipeline_optimizer` (GPipe and 1F1B)."""

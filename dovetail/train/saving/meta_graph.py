@@ -1,4 +1,4 @@
-"""`train.export_meta_graph`, `train.import_meta_graph`, `train.write_graph`: graphs that outlive the program which built them."""
+"""`train.export_meta_graph` and `train.write_graph` write graphs to files, for other programs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.default_graph import get_default_graph
 from ...graph.core.errors import InvalidArgumentError, UnimplementedError
 from ...graph.core.graph import Graph
 from ...graph.core.printing import format_graph
 from ...graph.io.atomic_files import write_bytes_durably, write_durably
-from ...graph.io.meta_graph import FORMAT, MetaGraph, read_meta_graph, write_meta_graph
-from ...interop.tensorflow.meta_graph_def import import_tensorflow_meta_graph, is_meta_graph, meta_graph_def
-from .saver import Saver, arguments_of
+from ...graph.io.meta_graph import MetaGraph, write_meta_graph
+from ...interop.tensorflow.meta_graph_def import meta_graph_def
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +23,7 @@ def export_meta_graph(
     graph: Graph | None = None,
     collection_list: Any = None,
     as_text: bool = False,
-    saver: Saver | None = None,
+    saver: Any = None,
     clear_devices: bool = False,
 ) -> MetaGraph:
     """Keep a graph with its collections and variables.
@@ -61,56 +60,6 @@ def export_meta_graph(
     memory = io.BytesIO()
     write_meta_graph(graph, memory, collection_list, form, saved)
     return MetaGraph(memory.getvalue())
-
-
-def import_meta_graph(
-    meta_graph_or_file: Any, clear_devices: bool = False, import_scope: str | None = None
-) -> Saver | None:
-    """Add a graph that `export_meta_graph` or `Saver.save` wrote to the default graph, with its collections and variables.
-
-    Args:
-        meta_graph_or_file: the file (`Saver.save` writes `<checkpoint>.meta`; TensorFlow's are read, too), what `export_meta_graph` gave,
-            or a `MetaGraphDef`.
-        clear_devices: let its nodes ask for no device. import_scope: a scope to put before all names.
-
-    Returns:
-        a `Saver` of its variables: as the one that wrote it, or of all global variables; None where there are none.
-
-    Raises:
-        InvalidArgumentError: it is no meta graph, is damaged, or a name is taken (give an `import_scope`). The default graph has not
-            changed then. UnimplementedError: one of TensorFlow's has ops that Dovetail does not have. OSError: it cannot be read.
-
-    >>> saver = train.import_meta_graph("/tmp/model.ckpt-1000.meta")
-    >>> with Session() as session:
-    ...     saver.restore(session, "/tmp/model.ckpt-1000")
-    ...     session.run("prediction:0", {"x:0": images})
-    """
-    theirs = _of_tensorflow(meta_graph_or_file)
-    if theirs is not None:
-        variables = import_tensorflow_meta_graph(theirs, import_scope, clear_devices)
-        saved = [v for v in variables if v in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)]
-        return Saver(saved) if saved else None
-    meta = meta_graph_or_file if isinstance(meta_graph_or_file, MetaGraph) else MetaGraph(Path(meta_graph_or_file))
-    prefix = f"{import_scope.strip('/')}/" if import_scope else ""
-    imported = read_meta_graph(meta, get_default_graph(), prefix, clear_devices, _saver_arguments)
-    arguments = _saver_arguments(imported.saver, imported.variables)
-    if arguments is not None:
-        return Saver(**arguments)
-    return Saver(list(imported.variables)) if imported.variables else None
-
-
-def _of_tensorflow(given: Any) -> Any:
-    """The `MetaGraphDef` that is given, or that is in a file; None: it is one of Dovetail's."""
-    if hasattr(given, "SerializeToString"):
-        return is_meta_graph(given.SerializeToString())
-    if isinstance(given, MetaGraph) or not Path(given).is_file():
-        return None
-    data = Path(given).read_bytes()
-    return None if FORMAT.encode() in data[:64] else is_meta_graph(data)
-
-
-def _saver_arguments(saver: Any, variables: Any) -> dict[str, Any] | None:
-    return None if saver is None else arguments_of(saver, variables)
 
 
 def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool = True) -> str:
@@ -164,4 +113,4 @@ def _write_text(path: Path, graph: Graph) -> None:
     path.write_text(format_graph(graph) + "\n", encoding="utf-8")
 
 
-__all__ = ["export_meta_graph", "import_meta_graph", "write_graph", "write_training_graph"]
+__all__ = ["export_meta_graph", "write_graph", "write_training_graph"]

@@ -34,6 +34,7 @@ from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 from ..global_step import global_step as value_of_step
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
+from .meta_graph import export_meta_graph
 
 _MADE = "__savers"  # the collection of those that have nodes in a graph
 
@@ -367,8 +368,6 @@ class Saver:
         self, filename: str | None = None, collection_list: Any = None, as_text: bool = False, **_: Any
     ) -> Any:
         """Keep the graph and this saver: see `train.export_meta_graph`."""
-        from .meta_graph import export_meta_graph
-
         self.build()
         graph = self._items[0].variable.graph if self._items else get_default_graph()
         return export_meta_graph(filename, graph, collection_list, as_text, self)

@@ -10,7 +10,7 @@ import re
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from ....graph.core.errors import DeadlineExceededError
 from ....graph.core.graph import Graph
 from ....runtime.config import ConfigProto
 from ....runtime.session.session import Session
-
-if TYPE_CHECKING:
-    from .layers.base import Call
 
 _KEY = "__keras"  # the collection that holds a graph's GraphState
 _POLL_S = 0.05  # how often a worker looks whether the chief has initialized the variables
@@ -43,7 +40,7 @@ class GraphState:
     """
 
     def __init__(self) -> None:
-        self.calls: dict[Any, Call] = {}
+        self.calls: dict[Any, Any] = {}
         self.masks: dict[Any, Any] = {}
         self.sessions: dict[tuple[str, int], Session] = {}
         self.chosen: Session | None = None

@@ -12,7 +12,7 @@ Data is read here, and batches travel to the workers with the calls: data sets r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from ....graph.core.nest import pack
 from ....graph.ops.array.identity_and_placeholders import group
 from .data import Batch, Elements, Source
 from .steps import Step
-
-if TYPE_CHECKING:
-    from .stepping import Stepper
 
 
 class DatasetCreator:
@@ -95,7 +92,7 @@ class Hands:
         model: the model, made under such a strategy.
     """
 
-    def __init__(self, model: Stepper) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
         self._coordinator = ClusterCoordinator.of(model._strategy)
         self._functions: dict[Any, Callable[..., Any]] = {}

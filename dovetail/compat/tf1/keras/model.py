@@ -15,7 +15,7 @@ from .layers.base import Layer
 from .layers.inputs import Input, InputLayer
 from .layers.passes import passes, passing
 from .network import Network
-from .registry import custom_object_scope
+from .registry import LAYERS, custom_object_scope
 from .training import Trainer
 
 
@@ -352,6 +352,11 @@ class Sequential(Model):
 
 def _one(tensors: Sequence[Tensor]) -> Any:
     return tensors[0] if len(tensors) == 1 else list(tensors)
+
+
+LAYERS.add("Model", Model)
+LAYERS.add("Functional", Model)
+LAYERS.add("Sequential", Sequential)
 
 
 __all__ = ["Model", "Sequential"]

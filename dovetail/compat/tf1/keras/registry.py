@@ -116,4 +116,15 @@ class Registry:
             return found.from_config(config) if hasattr(found, "from_config") else found(**config)
 
 
-__all__ = ["Configured", "Registry", "custom_object_scope", "get_custom_objects", "register_keras_serializable"]
+LAYERS = Registry("layer")
+"""The layers and models that a written form may name. `layers` and `model` add theirs."""
+
+
+__all__ = [
+    "LAYERS",
+    "Configured",
+    "Registry",
+    "custom_object_scope",
+    "get_custom_objects",
+    "register_keras_serializable",
+]

@@ -15,36 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .backend import batch_get_value, batch_set_value, copies
-from .registry import Registry, custom_object_scope
+from .registry import LAYERS, custom_object_scope
 
 FORMAT = "dovetail-keras-1"
-_registry = Registry("layer")
-
-
-def _known() -> Registry:
-    """The layers that may be named, and the models: they are layers, too."""
-    if not _registry._known:
-        from . import layers
-        from .model import Model, Sequential
-
-        for name in dir(layers):
-            found = getattr(layers, name)
-            if isinstance(found, type):
-                _registry.add(name, found)
-        _registry.add("Model", Model)
-        _registry.add("Functional", Model)
-        _registry.add("Sequential", Sequential)
-    return _registry
 
 
 def serialize(layer: Any) -> Any:
     """The written form of a layer or model: `{"class_name": ..., "config": ...}`."""
-    return _known().serialize(layer)
+    return LAYERS.serialize(layer)
 
 
 def deserialize(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
     """The layer or model of a written form, with new weights."""
-    return _known().deserialize(config, custom_objects)
+    return LAYERS.deserialize(config, custom_objects)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

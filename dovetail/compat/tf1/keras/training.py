@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ....distribute.input import InputContext
 from ....graph.core.nest import flatten, pack
 from . import data, losses, optimizers
+from .callback import CallbackList, History
 from .compiled import Compiled
 from .coordinated import Created, DatasetCreator
+from .progress import ProgbarLogger
 from .stepping import Stepper
-
-if TYPE_CHECKING:
-    from .callbacks import History
 
 
 class Trainer(Stepper):
@@ -149,8 +148,6 @@ class Trainer(Stepper):
 
         >>> history = model.fit(images, labels, epochs=5, validation_split=0.1)
         """
-        from .callbacks import CallbackList, History, ProgbarLogger
-
         if kwargs:
             raise TypeError(f"fit has no argument {next(iter(kwargs))!r}")
         self._require_compiled("fit")
@@ -256,8 +253,6 @@ class Trainer(Stepper):
         return_dict: bool = False,
     ) -> Any:
         """The loss, or the loss and the metrics in a list (or `return_dict`), of data: see `fit`."""
-        from .callbacks import CallbackList, ProgbarLogger
-
         self._require_compiled("evaluate")
         source = self._source(x, y, sample_weight, batch_size, False, steps)
         wanted = list(callbacks or ())
@@ -293,8 +288,6 @@ class Trainer(Stepper):
         callbacks: Sequence[Any] | None = None,
     ) -> Any:
         """The outputs for data, as arrays in the structure of the outputs. Every worker of a cluster predicts for itself."""
-        from .callbacks import CallbackList
-
         source = data.source(x, None, None, batch_size, False, self._seed(), steps, targets=False)
         listeners = CallbackList(list(callbacks or ()), self, {"steps": source.steps, "verbose": verbose})
         listeners.on_predict_begin({})

@@ -1,1 +1,1 @@
-"""TODO: what this package is for."""
+"""What programs of TensorFlow 1 are made of: `flags`, `app`, `logging` and `test` (`tf.flags`, `tf.app`, `tf.logging`, `tf.test`)."""

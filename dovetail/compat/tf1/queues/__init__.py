@@ -1,1 +1,1 @@
-"""TODO: what this package is for."""
+"""Input by queues: `input` (`tf.train.batch`, `string_input_producer`), `readers` (`tf.TextLineReader`), `queue` and `python_io`."""

@@ -1,1 +1,1 @@
-"""TODO: what this package is for."""
+"""`supervisor` is `tf.train.Supervisor`, the older form of `MonitoredTrainingSession`; `services` are the threads that it runs."""

@@ -1,5 +1,6 @@
 """`dt.keras.layers`: what models are made of."""
 
+from ..registry import LAYERS
 from .attention import MultiHeadAttention
 from .base import Layer
 from .convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D, ZeroPadding2D
@@ -110,3 +111,7 @@ __all__ = [
     "concatenate",
     "multiply",
 ]
+
+for _name in dir():
+    if isinstance(globals()[_name], type):
+        LAYERS.add(_name, globals()[_name])

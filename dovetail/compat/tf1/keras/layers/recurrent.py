@@ -27,6 +27,7 @@ from .....graph.ops.math.arithmetic import multiply
 from .....graph.ops.math.compare import where_v2
 from .....graph.ops.nn.dense import dropout
 from .. import activations, constraints, initializers, regularizers
+from ..registry import LAYERS
 from .base import Layer, Shape
 from .core import known, weighted_config
 
@@ -377,11 +378,9 @@ class Bidirectional(Layer):
         super().__init__(**kwargs)
         if merge_mode not in ("concat", "sum", "mul", "ave", None):
             raise ValueError(f"merge_mode must be 'concat', 'sum', 'mul', 'ave' or None, not {merge_mode!r}")
-        from ..saving import deserialize
-
-        self.forward_layer = deserialize(layer) if isinstance(layer, dict) else layer
+        self.forward_layer = LAYERS.deserialize(layer) if isinstance(layer, dict) else layer
         if isinstance(backward_layer, dict):
-            backward_layer = deserialize(backward_layer)
+            backward_layer = LAYERS.deserialize(backward_layer)
         if backward_layer is None:
             config = self.forward_layer.get_config()
             config.update(name=f"backward_{config['name']}", go_backwards=not config["go_backwards"])
@@ -413,12 +412,10 @@ class Bidirectional(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """See `Layer.get_config`."""
-        from ..saving import serialize
-
         return {
             **super().get_config(),
-            "layer": serialize(self.forward_layer),
-            "backward_layer": serialize(self.backward_layer),
+            "layer": LAYERS.serialize(self.forward_layer),
+            "backward_layer": LAYERS.serialize(self.backward_layer),
             "merge_mode": self.merge_mode,
         }
 
@@ -430,9 +427,7 @@ class TimeDistributed(Layer):
 
     def __init__(self, layer: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        from ..saving import deserialize
-
-        self.layer = deserialize(layer) if isinstance(layer, dict) else layer
+        self.layer = LAYERS.deserialize(layer) if isinstance(layer, dict) else layer
 
     def call(self, inputs: Tensor, training: Any = None) -> Any:
         """See `Layer.call`."""
@@ -449,9 +444,7 @@ class TimeDistributed(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """See `Layer.get_config`."""
-        from ..saving import serialize
-
-        return {**super().get_config(), "layer": serialize(self.layer)}
+        return {**super().get_config(), "layer": LAYERS.serialize(self.layer)}
 
 
 __all__ = ["GRU", "LSTM", "RNN", "Bidirectional", "SimpleRNN", "TimeDistributed"]
