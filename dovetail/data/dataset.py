@@ -15,7 +15,7 @@ import numpy as np
 
 from ..graph.core.dtypes import bool_, int64, string
 from ..graph.core.graph import Tensor
-from ..graph.core.shape import Dims, TensorShape
+from ..graph.core.shape import Dims
 from ..graph.resources.resource_manager import Resources
 from . import element_iterators as _walks, files as _files, records as _records  # noqa: F401  (they register kinds)
 from .checks import (
@@ -170,23 +170,6 @@ class Dataset(Described):
         sizes = [p._size for p in parts]
         size = None if None in sizes else min(s for s in sizes if s is not None)
         return Dataset("zip", structure, [c for p in parts for c in p._components], parts, size)
-
-    # --- what an element is ----------------------------------------------------------------------------------------
-
-    @property
-    def output_types(self) -> Any:
-        """Element types, in the structure of an element."""
-        return pack(self._structure, [c.dtype for c in self._components])
-
-    @property
-    def output_shapes(self) -> Any:
-        """Shapes, in the structure of an element."""
-        return pack(self._structure, [TensorShape(c.dims) for c in self._components])
-
-    @property
-    def output_classes(self) -> Any:
-        """`Tensor` in the structure of an element; a sparse tensor has three."""
-        return pack(self._structure, [Tensor] * len(self._components))
 
     # --- one by one ------------------------------------------------------------------------------------------------
 

@@ -25,9 +25,10 @@ from ..graph.variables.variable import Variable, without_creators
 from ..runtime.worker.colocated import colocated_tasks
 from .checks import described
 from .function import by_value, places_in
+from .kind_registry import Described
 from .runtime_values import seed_of
 from .serialize import LIMIT, BoundError, encode
-from .spec import Component, Source, pack, same_form
+from .spec import Component, pack, same_form
 
 
 class Iterator:
@@ -38,7 +39,7 @@ class Iterator:
             which data set, for one of `from_structure`.
     """
 
-    def __init__(self, dataset: Source, one_shot: bool, name: str | None = None) -> None:
+    def __init__(self, dataset: Described, one_shot: bool, name: str | None = None) -> None:
         self._one_shot = one_shot
         if one_shot and dataset._given:
             dataset = _with_values(dataset)
@@ -124,7 +125,7 @@ class Iterator:
             raise ValueError("Iterator does not have an initializer.")
         return self._initializer
 
-    def make_initializer(self, dataset: Source, name: str | None = None) -> Node:
+    def make_initializer(self, dataset: Described, name: str | None = None) -> Node:
         """A node that lets it start with a data set; only of `from_structure`.
 
         Raises:
@@ -150,7 +151,7 @@ class Iterator:
         datasets[which] = dataset
         return self._start(dataset, which, name)
 
-    def _start(self, dataset: Source, which: int | None, name: str | None = None) -> Node:
+    def _start(self, dataset: Described, which: int | None, name: str | None = None) -> Node:
         """A node that starts a data set anew, with the values that its tensors have then. `which`: its number, if there are several."""
         graph = self.position.graph
         sent = self._sent if which is None else _sent(dataset, which, self._attrs, self.position)
@@ -212,7 +213,7 @@ class Iterator:
     _attrs: dict[str, Any]
     _initializer: Node
     _handle: Tensor | None = None
-    _datasets: dict[int, Source] | None = None
+    _datasets: dict[int, Described] | None = None
 
 
 class HandleIterator:
@@ -236,7 +237,7 @@ class HandleIterator:
         return pack(self._structure, node.outputs)
 
 
-def single_element(dataset: Source) -> Any:
+def single_element(dataset: Described) -> Any:
     """The first element of a data set, which each step walks anew, as tensors."""
     graph = get_default_graph()
     attrs = {**register({0: dataset}, graph), "which": 0, "seed": seed_of(None) or 0, **_outputs(dataset._components)}
@@ -301,7 +302,7 @@ def _is_same_task(a: Node, b: Node) -> bool:
     return _task(a.device) == _task(b.device)
 
 
-def _description(dataset: Source, place: Node) -> dict[str, Any]:
+def _description(dataset: Described, place: Node) -> dict[str, Any]:
     """The attributes with which a data set travels; without a description: why it stays in this process."""
     stays = {"description": b"", "arrays": (), "reason": ""}
     if _is_here(place):
@@ -316,7 +317,7 @@ def _description(dataset: Source, place: Node) -> dict[str, Any]:
     return {"description": description, "arrays": arrays, "reason": ""}
 
 
-def _sent(dataset: Source, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
+def _sent(dataset: Described, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
     """The node that brings a data set to the task of a position, if it may be in another process."""
     description = _description(dataset, position.op)
     if not description["description"] and not description["reason"]:
@@ -326,7 +327,7 @@ def _sent(dataset: Source, which: int, attrs: dict[str, Any], position: Variable
         return (make("IteratorPipeline", (position.op.outputs[0],), {**attrs, "which": which, **description}),)
 
 
-def _with_values(dataset: Source) -> Source:
+def _with_values(dataset: Any) -> Described:
     """A data set of tensors as one of what computes them. ValueError: that needs a placeholder, or has state."""
     tensors = [t for given in dataset._given for t in given.tensors]
     try:
@@ -337,7 +338,7 @@ def _with_values(dataset: Source) -> Source:
             f"data set that is made from {tensors[0].name} needs make_initializable_iterator"
         ) from None
     bound = tuple([(g, g.count) for g in dataset._given])
-    found = dataset._then("with_values", dataset._size, function=function, bound=bound)
+    found: Described = dataset._then("with_values", dataset._size, function=function, bound=bound)
     found._given = ()
     return found
 
@@ -349,16 +350,16 @@ def _outputs(components: Sequence[Component]) -> dict[str, Any]:
     }
 
 
-def get_output_types(dataset_or_iterator: Source | Iterator) -> Any:
+def get_output_types(dataset_or_iterator: Described | Iterator) -> Any:
     """Element types, in the structure of the elements."""
     return dataset_or_iterator.output_types
 
 
-def get_output_shapes(dataset_or_iterator: Source | Iterator) -> Any:
+def get_output_shapes(dataset_or_iterator: Described | Iterator) -> Any:
     """Static shapes, in the structure of the elements."""
     return dataset_or_iterator.output_shapes
 
 
-def get_output_classes(dataset_or_iterator: Source | Iterator) -> Any:
+def get_output_classes(dataset_or_iterator: Described | Iterator) -> Any:
     """Classes of the components, in the structure of the elements."""
     return dataset_or_iterator.output_classes

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator as Walk
 from typing import Any, TypeAlias, TypeVar
 
+from ..graph.core.graph import Tensor
+from ..graph.core.shape import TensorShape
 from .runtime_values import At, Given
-from .spec import Component, Element
+from .spec import Component, Element, pack
 
 
 class Described:
@@ -34,6 +36,21 @@ class Described:
     _given: tuple[Given, ...]
     _memory: dict[int, list[Element]]
     _options: Any
+
+    @property
+    def output_types(self) -> Any:
+        """Element types, in the structure of an element."""
+        return pack(self._structure, [c.dtype for c in self._components])
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes, in the structure of an element."""
+        return pack(self._structure, [TensorShape(c.dims) for c in self._components])
+
+    @property
+    def output_classes(self) -> Any:
+        """`Tensor` in the structure of an element; a sparse tensor has three."""
+        return pack(self._structure, [Tensor] * len(self._components))
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """The elements behind the first `skip` ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,23 +27,6 @@ class Component:
 
     dtype: DType
     dims: Dims
-
-
-class Source(Protocol):
-    """What an iterator uses of a `Dataset`."""
-
-    _structure: Any
-    _components: tuple[Component, ...]
-    _given: tuple[Any, ...]
-    _size: float | None
-
-    @property
-    def output_types(self) -> Any: ...
-    @property
-    def output_shapes(self) -> Any: ...
-    @property
-    def output_classes(self) -> Any: ...
-    def _then(self, kind: str, size: float | None, **params: Any) -> Any: ...
 
 
 def flatten(structure: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Optimizers and what goes with them.
 
 `rules` is the table of formulas; `optimizer` is the base class, which computes gradients and applies them. One module per family:
-`gradient_descent`, `momentum`, `adam`, `adagrad`, `adadelta`, `rmsprop`, `ftrl`, `proximal`, `large_batch` (LARS, LAMB). `slot_creator` makes
-the variables beside a variable, `moving_averages` keeps averages, `learning_rate_decay` has schedules, `loss_scale` is for float16.
+`gradient_descent`, `momentum`, `adam`, `adagrad`, `adadelta`, `rmsprop`, `ftrl`, `proximal`, `large_batch` (LARS, LAMB). `slot_creator`
+makes the variables beside a variable, `moving_averages` keeps averages, `learning_rate_decay` has schedules, `loss_scale` is for float16.
 """

@@ -168,7 +168,8 @@ class Optimizer:
             TypeError: something is no gradient or no variable. ValueError: no gradient at all.
         """
         if has_strategy():
-            return get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
+            node: Node = get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
+            return node
         return self._apply_here(grads_and_vars, global_step, name)
 
     def _apply_here(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
