@@ -1,10 +1,10 @@
-"""Files that are there whole or not at all, whatever kills the process or the machine.
+"""Atomic file replacement: a file is there whole or not at all, whatever kills the process or the machine.
 
-A file is written under another name, flushed to the disk, renamed, and the rename flushed too. A reader sees the old file or the
-new one. Each of these steps is a *point*: with `DOVETAIL_FAULTS=save:N` the process kills itself at the Nth, which is how the
-tests find out that no point is a bad one.
+A file is written under another name, flushed to the disk, renamed, and the rename flushed, too. A reader sees the old file or the
+new one. Each of these steps is a *point*: with `DOVETAIL_FAULTS=save:N` the process kills itself at the Nth, so tests try all
+points.
 
-A file system that is full is a ResourceExhaustedError, which names the file and how many bytes it needs.
+Where the file system is full, a ResourceExhaustedError names the file and how many bytes it needs.
 """
 
 from __future__ import annotations

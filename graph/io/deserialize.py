@@ -1,7 +1,7 @@
-"""Graphs made again of the bytes that `serialize` wrote.
+"""Reads the graphs that `serialize` wrote.
 
-What is read is not trusted. Nothing is unpickled or evaluated; each record is checked; each node's types and
-shapes are inferred again from its definition; the graph changes only after the last record was found good.
+What is read is not trusted. Nothing is unpickled or evaluated. Each record is checked. Types and shapes of each node are inferred
+again from its definition. The graph changes only after the last record was checked.
 """
 
 from __future__ import annotations

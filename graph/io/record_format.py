@@ -1,7 +1,6 @@
-"""A graph as bytes, for messages between processes and for files: what `serialize` writes and `deserialize` reads.
+"""The records of a serialized graph, for messages and files: `serialize` writes them, `deserialize` reads them.
 
-One form serves both: a stream of small msgpack arrays, the records, that can be written and read piece by
-piece whatever the size of the graph.
+A graph is a stream of small msgpack arrays, the records. It is written and read piece by piece, whatever the size of the graph.
 
     ["dovetail-graph", version, nodes before, seed]   first
     ["s", text]                                       a text that later records name by its number (0, 1, ...)
@@ -9,12 +8,11 @@ piece whatever the size of the graph.
     ["c", bytes]                                      a piece of a large constant, which the next node takes
     ["n", name, op, inputs, control inputs, attrs, device, colocation, container, file, line, shapes, block]
     ["l", node, node]                                 a loop's Merge, and the NextIteration that leads back
-    ["end", number of nodes]                          last, so that a stream that was cut is noticed
+    ["end", number of nodes]                          last, so that a truncated stream is noticed
 
-`inputs` is flat: node number and output number in turn. A loop's Merge, which comes before its
-NextIteration, has its first input twice there. A node's device is what it asked for when it was
-made; loading does not apply device blocks again. Element types and arrays travel as msgpack extension types,
-arrays as raw elements.
+`inputs` is flat: node number and output number in turn. A loop's Merge comes before its NextIteration and has its first input twice
+there. A node's device is what was requested when it was made; loading does not apply device blocks again. Element types and arrays
+are msgpack extension types, arrays as raw elements.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs written as bytes, in the form of `records`; `deserialize` reads them."""
+"""Writes graphs as bytes, in the form of `record_format`; `deserialize` reads them."""
 
 from __future__ import annotations
 

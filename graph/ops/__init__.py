@@ -1,1 +1,18 @@
-"""The ops, one file per family. Each op is one `define(...)` beside the public function that adds it to a graph."""
+"""Op definitions by family. An op is defined once: types and shapes, NumPy reference, gradient, cost, traits (`graph/core/opdef.py`).
+
+    math/      elementwise arithmetic, comparisons, reductions, scans, statistics
+    array/     shapes, slices, concatenation, gather and scatter, sorting, segments, padding
+    linalg/    matrix products, einsum, decompositions, linear systems
+    nn/        activations, convolutions, pooling, normalization, softmax, attention, sampled losses
+    random/    random numbers by Philox, with seeds of the graph, of the op, or as tensors
+    image/     colour, geometry, boxes, quality, file formats
+    strings/   splitting, joining, hashing, regular expressions, CSV, printing
+    sparse/    sparse tensors: arranging, arithmetic, sets, conversion
+    io/        readers, data set iterators, parsing of examples, checkpoints, summaries
+    control/   Switch and Merge, stacks, TensorArray, Python functions
+    state/     variables, optimizers' updates, queues, barriers, accumulators, tables, collectives
+    all.py     importing it registers every op
+
+Each family's modules hold a `define(...)` beside the public function that adds the op to a graph. Kernels of stateful ops use
+`graph/resources`. All packages above graph/ may import a family. graph/core does not: it knows ops by their names in the registry.
+"""

@@ -1,9 +1,8 @@
-"""The branches and loops of an imported graph, told from its edges.
+"""Recovers the branches and loops of an imported graph from its edges.
 
-`cond` and `while_loop` leave a `FlowContext` for each branch and loop that they build (`contexts.py`), which gradients need. A file
-has only nodes. But their form is TensorFlow 1's, so their edges tell in which branch or loop each is: what takes
-an Enter or an Exit, a Switch by some condition, or waits for a context's pivot. What has another form is left alone: it
-runs, and gradients through it are refused.
+`cond` and `while_loop` leave a `FlowContext` for each branch and loop (`contexts.py`), which gradients need. A file has only nodes.
+But they have TensorFlow 1's form, so the edges tell in which branch or loop a node is: what takes an Enter or an Exit, a Switch by
+some condition, or waits for a context's pivot. Other forms are left alone: they run, and gradients through them are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli, RFC 3720) as TensorFlow's files have it: the checksum of records, tables and tensors."""
+"""CRC-32C (Castagnoli, RFC 3720) as in TensorFlow's files: the checksum of records, tables and tensors."""
 
 from __future__ import annotations
 

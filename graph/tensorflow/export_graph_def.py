@@ -1,11 +1,9 @@
-"""Parts of a `GraphDef`: what nodes need, and a graph without some of its nodes.
-
-`GraphDef`: a graph as TensorFlow's message, which TensorFlow, TensorBoard and Netron read. `import_graph_def` reads it.
+"""Writes a graph as a `GraphDef`, which TensorFlow, TensorBoard and Netron read; also pruning of GraphDefs.
 
 Ops have TensorFlow's names, inputs and attributes, so most nodes are written as they are, with the types that TensorFlow spells
-out. What a node is told that TensorFlow's is not goes into an attribute `_dovetail`, which TensorFlow passes over. An op that TensorFlow
-does not have, or has with other inputs, is written as `Dovetail<op>` with all that it is told there: whoever reads the file in TensorFlow
-gets TensorFlow's error for an op that it does not know, and no wrong answer.
+out. Attributes that TensorFlow's op does not have go into an attribute `_dovetail`, which TensorFlow ignores. An op that TensorFlow
+does not have, or has with other inputs, is written as `Dovetail<op>`: TensorFlow then reports an unknown op and gives no wrong
+answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`import_graph_def`: a TensorFlow graph's message as nodes of a graph.
+"""`import_graph_def`: adds the nodes of a `GraphDef` to a graph.
 
-The message is not trusted: all of it is read and checked, with types and shapes inferred anew, before the graph changes. What has no
-counterpart here is told at once, every op of it. Device blocks that are open around the call apply, as in TensorFlow: what a node asks
-for itself wins, field by field; so a model from elsewhere can be split over a cluster.
+The message is not trusted: all of it is read and checked, with types and shapes inferred again, before the graph changes. One error
+names all ops that have no counterpart here. Device blocks that are open around the call apply, as in TensorFlow: what a node
+requests itself wins, field by field. So a model from elsewhere can be split over a cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a node of TensorFlow's is here: which op, with which attributes. `import_graph_def` asks it of every node.
+"""Which op, with which attributes, a node of TensorFlow's is here. `import_graph_def` asks it for every node.
 
-Nearly all are the op of the same name. Older ops are newer ones by another name; a few, such as `ResizeBilinear`, are functions here
-that make several nodes; and some are told more here than there, which follows from where their inputs come from.
+Nearly all are the op of the same name. Older ops are newer ones by another name. A few, such as `ResizeBilinear`, are functions
+here that make several nodes. Some have attributes here that follow from where their inputs come from.
 """
 
 from __future__ import annotations

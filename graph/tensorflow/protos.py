@@ -1,13 +1,9 @@
-"""TensorFlow's protocol buffers, field by field the same: classes that are made when they are first used, by the package `protobuf`.
+"""TensorFlow's protocol buffers: classes that the package `protobuf` makes at first use.
 
-The tables say what the messages hold. They are `example_messages` (records of training data) and `graph_messages` (graphs, saved
-models, checkpoints). A field is a line such as `repeated NodeDef node = 1`, as in a `.proto` file; `map<K>` has text for its keys.
-
-The protocol buffers of graphs, saved models and checkpoints, as TensorFlow writes them. `messages` makes classes of them.
-
-Fields that nothing here reads or writes are left out: they survive reading and writing as unknown ones.
-
-`Example` and what it is made of: the protocol buffers that TensorFlow's record files hold. `messages` makes classes of them.
+`GRAPHS` has the messages of graphs, saved models and checkpoints, `EXAMPLES` those of record files with training data. A field is a
+line such as `repeated NodeDef node = 1`, as in a `.proto` file; `map<K>` has strings as keys. Fields that nothing here reads or
+writes are left
+out: they survive reading and writing as unknown fields.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What TensorFlow's ops take, give and are told: the signatures that its graphs on disk are written by.
+"""Signatures of TensorFlow's ops: inputs, outputs and attributes, by which its graphs are written.
 
-`signatures.jsonl` has one op a line, for the ops that both systems have and older ones that are read as these. An argument is
-`x: T` (a tensor whose type the attribute T tells), `x: float32`, `values: N*T` (N tensors), `data: *T` (a tensor for each type in the
-list T), with `&` for the place of a variable; an attribute is its kind and, if there is one, its default.
+`signatures.jsonl` has one op a line, for the ops that both systems have and older ones that are read as these. An argument is `x:
+T` (a tensor whose type is the attribute T), `x: float32`, `values: N*T` (N tensors), `data: *T` (a tensor for each type in the list
+T), with `&` for a reference variable. An attribute is its kind and, if there is one, its default.
 `tests/graph/tensorflow_signatures.py` writes the file where TensorFlow is installed.
 """
 

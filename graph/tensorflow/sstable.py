@@ -1,10 +1,10 @@
-"""Sorted tables: the files of keys and values that TensorFlow's checkpoints keep their index in (LevelDB's table format).
+"""LevelDB's sorted tables (SSTables): the index of TensorFlow's checkpoints.
 
-    blocks of entries, then a block that tells where they are, then a footer of 48 bytes:
+    blocks of entries, then a block that says where they are, then a footer of 48 bytes:
         where the filters are (none here), where the index is, and a magic number
 
-An entry shares the beginning of its key with the one before; every 16th is written out whole, and the block's end tells where these
-are. A block is followed by a byte that says how it is compressed (here: not at all) and by its CRC-32C, masked.
+An entry shares the beginning of its key with the one before. Every 16th key is written in full, and the end of the block says where these
+are. A block is followed by its compression type (here: none) and its masked CRC-32C.
 """
 
 from __future__ import annotations

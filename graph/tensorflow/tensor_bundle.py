@@ -1,9 +1,9 @@
-"""TensorFlow's checkpoints (its format V2, the "tensor bundle"): an index beside files of bytes.
+"""TensorFlow's checkpoints in format V2, the "tensor bundle": an index and files of bytes.
 
-`model.ckpt-10.index`, the index, is a sorted table. Its keys are names, its values say where a tensor's bytes are: in which file, from
-where, how many, and their CRC-32C. The empty key tells how many files `model.ckpt-10.data-00000-of-00001` there are. A variable in
-parts has an entry that tells its slices, and one for each slice, under a name that is made of both (`_slice_key`). Texts are written
-as their lengths, a checksum of these, and then themselves.
+`model.ckpt-10.index`, the index, is a sorted table. Its keys are names. Its values say where a tensor's bytes are: file, offset,
+size and CRC-32C. The empty key has the number of files `model.ckpt-10.data-00000-of-00001`. A partitioned variable has an entry
+with its slices, and one for each slice, under a name made of both (`_slice_key`). Strings are written as their lengths, a checksum
+of these, and then their bytes.
 
 `CheckpointReader` (`checkpoints.py`) reads both kinds of checkpoints; `write_bundle` writes one that TensorFlow reads.
 """

@@ -1,13 +1,11 @@
-"""`TensorProto`: a tensor as TensorFlow's messages hold it.
-
-`AttrValue`: an attribute of a node as TensorFlow's messages hold it, to and from the values that nodes have here.
+"""`TensorProto` and `AttrValue`: tensors and attributes in TensorFlow's messages, to and from the values that nodes have here.
 
 | TensorFlow's kind | here |
 | --- | --- |
 | `int`, `float`, `bool` | the same |
 | `string` | str; bytes where it is no text |
 | `type` | `DType` |
-| `shape` | a tuple of sizes, None where one is unknown; None where all is |
+| `shape` | a tuple of sizes, None for an unknown one; None for an unknown shape |
 | `tensor` | an array |
 | `list(...)` | a tuple |
 """

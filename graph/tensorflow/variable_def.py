@@ -1,4 +1,4 @@
-"""TensorFlow's `VariableDef`: which nodes a variable is made of, as meta graphs tell it."""
+"""TensorFlow's `VariableDef`: the nodes of a variable, as meta graphs list them."""
 
 from __future__ import annotations
 

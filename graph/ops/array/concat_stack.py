@@ -1,4 +1,4 @@
-"""Joining tensors and taking them apart again: concat and split, stack and unstack."""
+"""Concatenation and splitting: concat, split, stack, unstack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors out of nothing: filled with one value, counting, the identity matrix."""
+"""New tensors: fills, ranges, the identity matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagonals: of one tensor (diag, diag_part), of each matrix in a stack (matrix_diag), bands, traces."""
+"""Diagonals of tensors (diag, diag_part) and of stacks of matrices (matrix_diag), bands, traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dealing rows out and collecting them again, picking by mask, distinct values."""
+"""Rows by group: dynamic_partition and dynamic_stitch, boolean_mask, unique."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Looking up rows of a table that may be cut into shards on several devices.
+"""Embedding lookups: rows of a table that may be sharded over several devices.
 
-Each shard gets the ids that are its own, gathers them on its own device, and sends back only these rows: what
-crosses the wire is as large as the batch, not as the table. The gradient goes the same way back, as
-`IndexedSlices` for each shard.
+Each shard gets its own ids, gathers their rows on its own device, and sends back only these rows. So the data that is sent is as large as
+the batch, not as the table. The gradient takes the same way back, as `IndexedSlices` for each shard.
 """
 
 from __future__ import annotations

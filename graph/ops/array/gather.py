@@ -1,8 +1,7 @@
-"""Picking elements by computed indices, and putting them back: gather, scatter, one_hot, reverse.
+"""Gather and scatter by computed indices: gather, gather_nd, one_hot, reverse.
 
-A gather's gradient is a scatter-add, and a scatter's a gather. The gradient of a gather along the first axis
-is `IndexedSlices`: only the rows that were looked at, so that a step on a large embedding table costs what
-its batch costs.
+The gradient of a gather is a scatter-add, and that of a scatter a gather. The gradient of a gather along the first axis is `IndexedSlices`,
+which hold only the gathered rows: a step on a large embedding table costs as much as its batch.
 """
 
 from __future__ import annotations

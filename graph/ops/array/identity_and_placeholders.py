@@ -1,4 +1,4 @@
-"""Ops that pass values on unchanged, or have none: identity, gates for gradients and order, checks."""
+"""Identity ops, placeholders, gates for gradients and control edges, run-time checks."""
 
 from __future__ import annotations
 

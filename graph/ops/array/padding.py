@@ -1,4 +1,4 @@
-"""Making tensors larger: repeating them (tile), putting elements around them (pad)."""
+"""Padding and tiling."""
 
 from __future__ import annotations
 

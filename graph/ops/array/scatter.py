@@ -1,7 +1,6 @@
-"""Putting slices at computed coordinates: into zeros (scatter_nd), or into a tensor (tensor_scatter_nd_*).
+"""Scatter by coordinates: into zeros (scatter_nd), or into a tensor (tensor_scatter_nd_*).
 
-What meets at one place is combined one after another, in the order of the updates. A scatter's gradient is a
-gather.
+Updates of one element are combined one after another, in their order. The gradient of a scatter is a gather.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows that belong together: sums, means, products, smallest and largest by segment."""
+"""Segment reductions: sums, means, products and extremes of the rows of each segment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking for shapes and changing them: the elements stay, only their arrangement is seen in another way."""
+"""Shape ops: asking for a shape, and changing it without changing the elements (reshape, transpose, expand_dims, squeeze)."""
 
 from __future__ import annotations
 

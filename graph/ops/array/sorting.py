@@ -1,4 +1,4 @@
-"""Order: the k largest, sorting, membership in the top k, binary search."""
+"""Sorting: top k, sort, argsort, membership in the top k, binary search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of pixels moved into channels or into the batch, and back. Each is a reshape, a transpose and a reshape.
+"""Blocks of pixels to channels or to the batch, and back: each is a reshape, a transpose and a reshape.
 
 TensorFlow: `tf.space_to_depth`, `tf.depth_to_space`, `tf.space_to_batch(_nd)`, `tf.batch_to_space(_nd)`.
 """

@@ -1,9 +1,8 @@
 """Python functions as nodes: `py_func`, `numpy_function`, `py_function`.
 
-A function cannot travel: nothing that arrives in a message is ever evaluated. So the function stays in a
-table of the process that built the graph, and the node carries only a token for it, and the nonce of that
-process. Where the nonce is another process's, running the node is an error that says so. The placer keeps
-these nodes on the client's own task (trait HOST_ONLY).
+A function cannot be sent: nothing that arrives in a message is ever evaluated. So the function stays in a table of the process that built
+the graph. The node carries a token for it, and that process's nonce. In another process, running the node is an error that says so.
+The placer keeps these nodes on the client's own task (trait HOST_ONLY).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stacks: where a loop leaves what its gradient will need, the last value on top.
+"""Stacks: where a loop keeps the values that its gradient needs.
 
-A stack is made anew in each step, by its `StackV2` node, which gives out a handle; nobody else can find it, and
-it goes when nobody holds the handle any more. Whoever takes the handle runs on the stack's device.
+A `StackV2` node makes a new stack in each step and gives out a handle. Nothing else can find the stack. It is freed when nothing
+refers to the handle. Ops that take the handle run on the stack's device.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The ops behind `TensorArray`: a list of tensors that a loop writes and reads, one element at a time.
+"""The ops of `TensorArray`: a list of tensors that a loop writes and reads, one element at a time.
 
-The list is made anew in each step, by its `TensorArrayV3` node, which gives out a handle; it goes when nobody holds
-the handle any more. All who take the handle run on one device. Beside the handle goes a *flow*, a scalar that
-stands for the list's state: who writes takes a flow and gives a new one, who reads takes the flow of the writes
-that it must see. So the edges of the graph order what touches the list, and gradients have a way to flow.
+A `TensorArrayV3` node makes a new list in each step and gives out a handle. The list is freed when nothing refers to the handle. All ops
+that take the handle run on one device. A *flow*, a scalar, goes beside the handle and stands for the list's state: a write takes a flow and
+gives a new one, a read takes the flow of the writes that it must see. So the edges of the graph order the accesses, and gradients have
+edges to follow.
 
-The gradient of a list is a list of the same size, found by the name of the `gradients` call that asks for it.
-Elements may be written several times there, and add up; one that was never written is zero.
+The gradient of a list is a list of the same size, identified by the name of the `gradients` call that asks for it. Elements may be
+written several times there, and add up. An element that was never written is zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Boxes in pictures: which of those that overlap to keep, and parts of a picture drawn at random around them."""
+"""Bounding boxes: non-maximum suppression, and random crops around boxes."""
 
 from __future__ import annotations
 

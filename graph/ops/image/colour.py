@@ -1,4 +1,4 @@
-"""Colours of pictures: brightness, contrast, hue, saturation, shades of grey; and numbers of other types for them."""
+"""Colours of images: brightness, contrast, hue, saturation, greyscale; conversion of element types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pictures in files' formats: read from and written to bytes.
+"""Image files: decoding and encoding.
 
-JPEG, PNG, GIF and BMP are read by Pillow, which is loaded by the first kernel that does; each function reads all of these formats, as
-TensorFlow's do. PNG is written without it.
+Pillow reads JPEG, PNG, GIF and BMP; the first kernel that needs it loads it. Each function reads all of these formats, as
+TensorFlow's do. PNG is written without Pillow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pictures as tensors, `[height, width, channels]` or a batch of these: turned, cut, resized.
+"""Geometry of images, `[height, width, channels]` or batches of them: flips, rotations, crops, padding, resizing.
 
-All is made of other ops, so it is fused with what stands around it, and has gradients.
+All of them are made of other ops, so they are fused with the ops around them and have gradients.
 """
 
 from __future__ import annotations

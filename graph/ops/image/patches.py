@@ -1,4 +1,4 @@
-"""The patches of images under a window that slides over them, as rows of numbers."""
+"""Patches of images under a sliding window, as rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""PNG files of pictures of 8 or 16 bits: written here, and those of 16 bits of several channels read here (Pillow makes them 8).
+"""PNG files of 8 or 16 bits: an encoder, and a decoder for 16 bits in several channels (which Pillow reduces to 8).
 
-A row is stored as differences from what is left of it or above it, by one of five filters: http://www.w3.org/TR/png, chapter 9.
+A row is stored as differences from its left or upper neighbours, by one of five filters: http://www.w3.org/TR/png, chapter 9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How alike pictures are, and how they change from pixel to pixel."""
+"""Image quality: PSNR, SSIM, total variation, image gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers out of bytes: examples of record files, and raw arrays."""
+"""Parsing: examples of record files, and raw bytes, as tensors."""
 
 from __future__ import annotations
 

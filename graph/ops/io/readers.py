@@ -1,7 +1,7 @@
-"""Reading files whose names come from a queue, record by record, and whole files.
+"""Readers: records of files whose names come from a queue, and whole files.
 
-A reader has a format, which is Python: a function from a file's name to its records. Like a `py_func`, it stays in the process that
-built the graph, and so do the nodes that read. So nobody reads files of another machine by sending it a graph.
+A reader's format is a Python function from a file's name to its records. Like a `py_func`, it stays in the process that built the graph,
+and so do the nodes that read. So a graph that is sent to another machine cannot read files there.
 """
 
 from __future__ import annotations

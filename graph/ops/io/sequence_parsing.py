@@ -1,4 +1,4 @@
-"""Sequence examples, examples in JSON, and tensors out of bytes."""
+"""Parsing of sequence examples, examples in JSON, and serialized tensors."""
 
 from __future__ import annotations
 

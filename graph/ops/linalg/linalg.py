@@ -1,4 +1,4 @@
-"""Products of matrices: MatMul for two, BatchMatMulV2 for stacks of them, and what is made from these."""
+"""Matrix products: MatMul for matrices, BatchMatMulV2 for stacks, and what is made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from decompositions of matrices: singular values, rank, pseudo-inverse, logarithms of determinants; cross products."""
+"""What follows from decompositions: singular values, rank, pseudo-inverse, log-determinants; cross products."""
 
 from __future__ import annotations
 

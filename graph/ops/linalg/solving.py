@@ -1,8 +1,8 @@
-"""Square matrices and the equations that they stand for: inverse, determinant, solutions, Cholesky factors.
+"""Linear systems: inverse, determinant, solutions, Cholesky factors.
 
-All take stacks of matrices, `[..., n, n]`. Gradients follow from differentiating the defining equation: from
-A X = B, dA X + A dX = dB, so with G the gradient of X, that of B is A^-T G, and that of A is -(A^-T G) X^T.
-A matrix that has no inverse is an error of the step, not of the graph.
+All take stacks of matrices, `[..., n, n]`. Gradients follow from differentiating the defining equation: from A X = B,
+dA X + A dX = dB, so with G the gradient of X, that of B is A^-T G, and that of A is -(A^-T G) X^T. A singular matrix is an error of
+the step, not of the graph.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Arithmetic on elements: sums, products, quotients, powers, roots, signs, smallest and largest.
+"""Elementwise arithmetic: sums, products, quotients, powers, roots, signs, minimum and maximum.
 
-Two operands broadcast as in NumPy and have one element type; a Python number takes the other operand's.
-Integer arithmetic wraps around. Dividing an integer by zero is an error when the graph runs, as in TensorFlow
-on CPUs.
+Two operands broadcast as in NumPy and have one element type. A Python number takes the other operand's type. Integer arithmetic wraps
+around. Dividing an integer by zero is an error when the graph runs, as in TensorFlow on CPUs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Undoing a broadcast, which is what the gradients of broadcasting ops need.
+"""Gradients of broadcasts.
 
-If `x` was repeated along an axis to meet `y`, each element of `x` has influenced several results, and its
-gradient is the sum over them. Which axes those are is mostly known when the graph is built; a pair of sizes
-decides it unless one of them is unknown and the other is not 1. Only then do the axes have to be computed
-when the graph runs, by `BroadcastGradientArgs`.
+If `x` was repeated along an axis to match `y`, each element of `x` has influenced several results, and its gradient is their sum.
+The axes are mostly known when the graph is built: a pair of sizes tells, unless one of them is unknown and the other is not 1. Only
+then are the axes computed when the graph runs, by `BroadcastGradientArgs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeping values, and norms, within limits."""
+"""Clipping of values and norms."""
 
 from __future__ import annotations
 

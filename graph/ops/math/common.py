@@ -1,4 +1,4 @@
-"""What the families share: shape and type rules that many ops have, and helpers to define elementwise ops."""
+"""Shape and type rules that many ops share, and helpers to define elementwise ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons, and choosing between values by a condition."""
+"""Comparisons, and selection by a condition."""
 
 from __future__ import annotations
 

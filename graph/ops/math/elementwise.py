@@ -1,7 +1,6 @@
-"""Functions of one element: exponentials, logarithms, trigonometric, hyperbolic and special functions,
-rounding.
+"""Functions of one element: exponentials, logarithms, trigonometric, hyperbolic and special functions, rounding.
 
-All keep the element type and take floating types; the rounding functions hand integers through unchanged.
+All keep the element type and take floating types. The rounding functions return integers unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ops that no program writes: what the compiler makes of functions that were spelled out (`codegen/passes/rules/idioms.py`).
+"""Ops that no program writes: the compiler makes them of formulas that were spelled out (`codegen/passes/rules/idioms.py`).
 
-Each computes the formula that it stands for. They come into being after gradients have been built, so they have none.
+Each computes the formula that it replaces. They are made after gradients were built, so they have none.
 """
 
 from __future__ import annotations

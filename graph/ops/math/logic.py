@@ -1,4 +1,4 @@
-"""Truth values and bits: and, or, xor, not."""
+"""Boolean logic and bitwise operations."""
 
 from __future__ import annotations
 

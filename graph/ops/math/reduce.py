@@ -1,7 +1,7 @@
-"""Reductions: sums, means, products, extremes over axes, and what is made of them.
+"""Reductions over axes: sums, means, products, extremes, and what is made of them.
 
-The axes are an input of the node, as in TensorFlow, because they may be computed by the graph; mostly they
-are a Const. In float16 and bfloat16 sums are accumulated in float32 and rounded once.
+The axes are an input of the node, as in TensorFlow, because the graph may compute them. Mostly they are a Const. In float16 and
+bfloat16 sums are accumulated in float32 and rounded once.
 """
 
 from __future__ import annotations

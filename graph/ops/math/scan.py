@@ -1,4 +1,4 @@
-"""Running sums and products along an axis, and positions of extremes."""
+"""Scans: running sums and products along an axis. Also argmax and argmin."""
 
 from __future__ import annotations
 

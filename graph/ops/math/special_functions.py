@@ -1,7 +1,4 @@
-"""Functions that count, and products that are 0 where a factor is: made of other ops.
-
-Special functions: Bessel functions, the beta function of several arguments, polynomials.
-"""
+"""Special functions, made of other ops: Bessel functions, the beta function, polynomials, xlogy and xdivy, bincount."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Operands that say *how*: shapes, axes and indices, and the costs of ops that only move elements.
+"""Operands that are mostly constant (shapes, axes, indices), and costs of ops that only move elements.
 
-TensorFlow passes a reshape's shape or a concat's axis as an input, so that it may be computed by the graph.
-Mostly it is a constant, and then shape rules can use it. The helpers here make such operands from what users
-write, and read them back.
+TensorFlow passes a reshape's shape or a concat's axis as an input, so that the graph may compute it. Mostly it is a constant, and
+then shape rules can use it. The helpers here make such operands of what users write, and read them back.
 """
 
 from __future__ import annotations

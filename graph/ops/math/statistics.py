@@ -1,4 +1,4 @@
-"""What is made of reductions: logsumexp, variance, norms, counts."""
+"""Statistics, made of reductions: logsumexp, variance, norms, counts."""
 
 from __future__ import annotations
 

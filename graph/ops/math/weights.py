@@ -1,7 +1,7 @@
-"""How weights meet what they weigh, in losses and metrics: a scalar weighs all, else the ranks are equal and an axis of size 1 is
-repeated. A last axis of size 1 may be too many, or be left out, where a function says so.
+"""Broadcasting of weights in losses and metrics: a scalar weighs all, else ranks are equal and an axis of size 1 is repeated. Some
+functions also add or remove a last axis of size 1.
 
-Ranks and sizes that only the running graph knows are held to the same rules there.
+Ranks and sizes that are known only at run time are checked by the same rules there.
 """
 
 from __future__ import annotations

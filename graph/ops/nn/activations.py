@@ -1,7 +1,7 @@
-"""Activation functions: what a layer does to each number.
+"""Activation functions.
 
-Each op that TensorFlow has as a node of its own is one scalar body here, and so is its gradient (`ReluGrad`),
-which has a gradient in turn. The others (gelu, swish, log_sigmoid, crelu) are written with those.
+Each op that TensorFlow has as a node is one scalar body here, and so is its gradient (`ReluGrad`), which has a gradient in turn.
+The others (gelu, swish, log_sigmoid, crelu) are made of these.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Attention with its gradient: what GPUs' compilers make of attention that is spelled out in a program that is trained.
+"""Attention with its gradient, which the GPU compiler makes of attention that is spelled out in a training program.
 
-`Attention` alone (`fused_ops.py`) is for programs without gradients, where nobody else takes the matrix of probabilities. Here
-the forward op gives, besides its result, one number for each query, `sums`: log2 of the sum of the exponentials of its scores.
-With it the gradient makes any probability again, so the matrix of them is never kept (Dao et al., FlashAttention, 2022).
+`Attention` alone (`fused_ops.py`) is for programs without gradients, where nothing else takes the matrix of probabilities. The
+forward op here also gives `sums`, one number for each query: log2 of the sum of the exponentials of its scores. The gradient
+computes any probability again from it, so the matrix is never stored (Dao et al., FlashAttention, 2022).
 
-The gradients are those of the parts: over a stack that is broadcast they are not summed, as a matrix product's are not.
+The gradients are those of the parts: over a broadcast stack they are not summed, as a matrix product's are not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Drawing a few classes out of many, and the losses that look at these only.
+"""Candidate sampling: losses over a few sampled classes instead of all.
 
-A softmax over a vocabulary costs as much as the vocabulary is large. Sampled losses compare the true class with a few drawn ones, and
-correct for how often each is drawn: Jean et al., "On Using Very Large Target Vocabulary" (https://arxiv.org/abs/1412.2007) for the
-softmax, Gutmann & Hyvärinen (AISTATS 2010) for noise contrast. The rows of the weights are looked up where they are: of tables in
-shards on parameter servers, only the rows of the classes drawn travel.
+A softmax costs as much as the vocabulary is large. Sampled losses compare the true class with a few sampled ones, and correct for how often
+each is sampled: Jean et al., "On Using Very Large Target Vocabulary" (https://arxiv.org/abs/1412.2007) for the softmax, Gutmann & Hyvärinen
+(AISTATS 2010) for noise-contrastive estimation. The rows of the weights are looked up on the devices that have them: of sharded tables on
+parameter servers, only the rows of the sampled classes are sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers in a few lines: bias, dense layers, dropout."""
+"""Bias, dense layers, dropout."""
 
 from __future__ import annotations
 

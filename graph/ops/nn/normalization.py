@@ -1,7 +1,7 @@
-"""Bringing numbers to a common scale: norms, moments, batch and layer normalisation.
+"""Normalization: norms, moments, batch, layer and local response normalization.
 
-`FusedBatchNormV3` does in one node what `moments` and `batch_normalization` do in a dozen. It computes in
-float32 where x is narrower, as its scale, offset and statistics are float32 then.
+`FusedBatchNormV3` does in one node what `moments` and `batch_normalization` do in a dozen. It computes in float32 where x is
+narrower, as its scale, offset and statistics are float32 then.
 """
 
 from __future__ import annotations

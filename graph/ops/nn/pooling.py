@@ -1,9 +1,7 @@
-"""Pooling: the largest or the mean of what a window sees, channel by channel.
+"""Pooling: the maximum or the mean of a window, for each channel.
 
-The gradient of the largest goes to the first pixel that is the largest in its window, and its own gradient
-picks from those
-pixels: `MaxPoolGrad` and `MaxPoolGradGrad` are each other's transpose. The mean counts only pixels inside the
-    image, not the padding.
+The gradient of the maximum goes to the first maximal pixel of each window, and its own gradient gathers from those pixels:
+`MaxPoolGrad` and `MaxPoolGradGrad` are each other's transpose. The mean counts only pixels inside the image, not the padding.
 """
 
 from __future__ import annotations

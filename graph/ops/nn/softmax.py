@@ -1,9 +1,8 @@
-"""Softmax, and the cross entropies: how far predicted probabilities are from the true ones.
+"""Softmax and cross entropies.
 
-The losses take logits, not probabilities: `log(softmax(x))` in one step is exact where the two steps would
-give log(0). Their ops also give out the gradient with respect to the logits, which costs little once the
-exponentials are there; TensorFlow calls it `backprop`. Here they work on the last axis of tensors of any
-rank.
+The losses take logits, not probabilities: `log(softmax(x))` in one step is exact where two steps would give log(0). Their ops also
+give the gradient with respect to the logits, which costs little once the exponentials are computed; TensorFlow calls it `backprop`.
+They work on the last axis of tensors of any rank.
 """
 
 from __future__ import annotations

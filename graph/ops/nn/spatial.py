@@ -1,7 +1,7 @@
-"""Convolutions and pooling along one, two or three axes of space, made of those of images.
+"""Convolutions and pooling over one, two or three spatial axes, made of those for images.
 
-A volume's depth is taken apart: what the taps along it see stands side by side in the channels, or the largest (the mean) along it is
-taken by a second pass. A sequence is an image one pixel high.
+The depth of a volume is unrolled: the taps along it become channels of a convolution, or a second pass takes the maximum (the mean)
+along it. A sequence is an image of height 1.
 """
 
 from __future__ import annotations

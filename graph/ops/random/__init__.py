@@ -1,1 +1,7 @@
-"""TODO: what this package is for."""
+"""Random numbers by Philox, a counter-based generator: key and counter give the numbers, wherever the node runs.
+
+    random             draws whose counter is the node's run number in the session
+    stateless_random   draws whose seed is a tensor
+    random_common      seeds, operands and costs that both share
+    philox_stream      a draw in two steps, which compilers can fuse
+"""

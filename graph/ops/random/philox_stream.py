@@ -1,9 +1,9 @@
 """Random draws in two steps: the stream that a draw reads, and the numbers at the positions of a tensor.
 
-A node that draws has state: it counts its runs. But which numbers it gives is a function of its *stream* alone, a key and the
-number of the draw (`graph.philox`), and of the position. Compilers take a draw apart so (`codegen/passes/rng.py`): the stream is two
-numbers that are made in the node's place, and the numbers are as pure as a sum, so they can be part of a fused kernel. Programs
-are built with the whole ops (`random.py`).
+A random node has state: it counts its runs. But its numbers are a function of its *stream* alone, a key and the number of the draw
+(`graph/core/philox.py`), and of the position. So compilers split a draw (`codegen/passes/rng.py`): the stream is two numbers, made
+where the node was, and the numbers are as pure as a sum and can be part of a fused kernel. Programs are built with the whole ops
+(`random.py`).
 
     key    the key's two words, the first in the lower half        draw    the upper half of the counter
 """

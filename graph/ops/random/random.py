@@ -1,9 +1,8 @@
 """Random numbers: tensors drawn from Philox (`graph/core/philox.py`), with TensorFlow 1's rules for seeds.
 
-Who draws is the key, made when the graph is built (a seed given or set with `set_random_seed`) or, when there
-is no seed, from the session's own seed and the node's name. Which draw it is, is the node's run number in the
-session. So with a seed two sessions give the same series of numbers, each step of a session gives new ones,
-and neither depends on where the node runs.
+The key is made when the graph is built from a seed (of the op, or set with `set_random_seed`). Without a seed it is made from the
+session's own seed and the node's name. The counter is the node's run number in the session. So with a seed two sessions give the
+same series of numbers, each step of a session gives new ones, and neither depends on where the node runs.
 
 The forms that take the seed as a tensor are in `stateless_random`.
 """

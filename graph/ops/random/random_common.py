@@ -1,4 +1,4 @@
-"""What all ops that draw random numbers share: seeds, operands, costs."""
+"""Seeds, operands and costs that all random ops share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of shape and seed alone: the seed is a tensor, and gives the same numbers every time."""
+"""Stateless random numbers: the seed is a tensor, and gives the same numbers every time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sparse tensors made, ordered, cut, joined and filled in; nothing is computed with their elements.
+"""Sparse tensors: construction, order, slices, concatenation, filling; no arithmetic.
 
-Where an element is in the whole, counted row by row, is its *place*: one integer instead of coordinates, by which elements are
-ordered and compared.
+The *place* of an element is its index in the dense tensor in row-major order: one integer instead of coordinates, by which elements
+are sorted and compared.
 """
 
 from __future__ import annotations

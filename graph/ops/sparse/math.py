@@ -1,4 +1,4 @@
-"""Arithmetic with sparse tensors: sums, extremes, products with dense ones, softmax, rows that are looked up and added."""
+"""Arithmetic with sparse tensors: sums, extremes, products with dense tensors, softmax, embedding lookups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sparse tensors as texts, one for each element of a batch: queues hold tensors of one size, and what is sparse has any.
+"""Sparse tensors as strings, one for each element of a batch: queues hold tensors of one size, sparse tensors have any.
 
-`EncodeSparse` makes a text of a sparse tensor, or one of each of its rows; `DecodeSparse` puts several together, along a new first
-axis. The whole is as large as the largest of them.
+`EncodeSparse` makes a string of a sparse tensor, or one of each row. `DecodeSparse` joins several along a new first axis. The
+result is as large as the largest of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sets along the last axis: how large they are, and what two of them have together, in common, or not in common.
+"""Sets along the last axis: size, union, intersection, difference.
 
 A row of a tensor, or of a sparse tensor, is a set: equal elements count once. TensorFlow: `tf.sets`.
 """

@@ -1,4 +1,4 @@
-"""Accumulators as programs see them: `ConditionalAccumulator` and `SparseConditionalAccumulator`, TensorFlow 1's classes."""
+"""Accumulators in programs: `ConditionalAccumulator` and `SparseConditionalAccumulator`, TensorFlow 1's classes."""
 
 from __future__ import annotations
 

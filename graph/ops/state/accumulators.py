@@ -1,4 +1,4 @@
-"""Accumulators in the graph: a node that makes one and gives out its handle, and the ops that take the handle."""
+"""Accumulator ops: one makes an accumulator and gives out its handle, the others take the handle."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Barriers in the graph: a node that makes one and gives out its handle, and the ops that take the handle.
+"""Barrier ops: one makes a barrier and gives out its handle, the others take the handle.
 
-`Barrier` below is TensorFlow's class; its rules are in graph/resources/barrier.py.
+`Barrier` below is TensorFlow's class; the rules are in graph/resources/barrier.py.
 """
 
 from __future__ import annotations

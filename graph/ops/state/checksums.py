@@ -1,4 +1,4 @@
-"""Checksums of tensors, and the check that those of replicas are the same."""
+"""Checksums of tensors, and the check that replicas are equal."""
 
 from __future__ import annotations
 

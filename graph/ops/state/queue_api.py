@@ -1,7 +1,7 @@
-"""Queues as programs see them: TensorFlow 1's classes.
+"""Queues in programs: TensorFlow 1's classes.
 
-A queue object stands for one node that makes the queue, and builds the nodes that use it. The queue itself lives in the task
-that the node is placed on, and outlives the sessions that use it: clients that give the same `shared_name` share it.
+A queue object stands for the node that makes the queue, and builds the nodes that use it. The queue itself lives in the task of
+that node, and outlives the sessions that use it: clients that give the same `shared_name` share it.
 """
 
 from __future__ import annotations

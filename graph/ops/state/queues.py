@@ -1,8 +1,7 @@
-"""Queues in the graph: a node that makes one and gives out its handle, and the ops that take the handle.
+"""Queue ops: one makes a queue and gives out its handle, the others take the handle.
 
-What may wait has the trait BLOCKING: its kernel gives back a `Request` when it cannot go on yet
-(`graph/resources/async_request.py`). Everything lives where the queue is, on a CPU: the placer keeps those who take a handle with
-its source.
+Ops that may wait have the trait BLOCKING: their kernel gives a `Request` when it has to wait (`graph/resources/async_request.py`).
+A queue lives on a CPU, and the placer puts ops that take its handle there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables in the graph: what belongs to a key, filled once and looked up in steps.
+"""Lookup tables: values by key, initialized once and looked up in steps.
 
 A table lives in its task, like a queue, and outlives the sessions that use it.
 """

@@ -1,17 +1,16 @@
-"""Variables as the graph sees them: places where a value lives from step to step, and the ops that read and
-change it.
+"""Variables in the graph: ops that make, read and change them.
 
-TensorFlow 1 has two kinds of place, and a graph may mix them:
+TensorFlow 1 has two kinds of variable, and a graph may mix them:
 
-- a *reference* variable (`VariableV2`) gives out its place with a reference type. An op that changes it names
-  that input in `ref_inputs`, gets the place, and gives the place out again, so that changes can be chained;
-  every other op gets the value.
-- a *resource* variable (`VarHandleOp`) gives out a handle, an ordinary scalar of type `resource`;
-  `ReadVariableOp` turns it
-  into the value. Reads are nodes, so control edges can order them against changes.
+- a *reference* variable (`VariableV2`) gives out its state with a reference type. An op that changes it names that input in
+`ref_inputs`, gets
+  the state, and gives it out again, so that changes can be chained. Every other op gets the value.
+- a *resource* variable (`VarHandleOp`) gives out a handle, a scalar of type `resource`. `ReadVariableOp` gives the value. Reads are
+nodes, so
+  control edges can order them against changes.
 
-At run time both places are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is
-accepted because old programs pass it.
+At run time both are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is accepted because old
+programs pass it.
 """
 
 from __future__ import annotations

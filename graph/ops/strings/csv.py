@@ -1,4 +1,4 @@
-"""Lines of comma-separated values as columns of numbers and text."""
+"""CSV lines as columns of numbers and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of texts and numbers: by their place in a vocabulary, and of combinations."""
+"""Ids of texts and numbers: vocabularies, hash buckets, crossed features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts made of values in a step, and printing them: `tf.strings.format`, `tf.print`."""
+"""Formatting and printing values in a step: `tf.strings.format`, `tf.print`."""
 
 from __future__ import annotations
 

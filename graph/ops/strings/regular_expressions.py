@@ -1,4 +1,4 @@
-"""Regular expressions over text, by RE2: as TensorFlow has them, and in time that is linear in the text, whatever the pattern.
+"""Regular expressions by RE2, as in TensorFlow: time is linear in the text, whatever the pattern.
 
 A pattern may be given when the graph is built (`Static...`), or as a tensor.
 """

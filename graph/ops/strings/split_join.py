@@ -1,4 +1,4 @@
-"""Text that is cut, split and joined."""
+"""Substrings, splitting and joining."""
 
 from __future__ import annotations
 

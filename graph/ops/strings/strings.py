@@ -1,6 +1,6 @@
-"""Text, each element by itself: matched, changed, put into buckets, and turned into numbers and back.
+"""Elementwise text ops: matching, replacing, hash buckets, conversion to and from numbers.
 
-Elements are bytes, as everywhere in a graph. Numbers of buckets are those of TensorFlow.
+Elements are bytes, as everywhere in a graph. Hash buckets have TensorFlow's numbers.
 """
 
 from __future__ import annotations
