@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from ...graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
 from ...graph.core.settings import setting
@@ -34,7 +37,9 @@ class MasterHandlers:
         self._mail = mail
         self._cluster = cluster
         self._leases = Leases(liveness.LEASE_S)
+        self._lock = threading.Lock()  # of the two that follow
         self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
+        self._opening_by: Counter[str] = Counter()  # key of a client -> sessions that are being opened for it
         self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
         self._work = {
             "extend": self._extend,
@@ -87,16 +92,6 @@ class MasterHandlers:
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
     ) -> Message:
         """Open a session for a client, who is known by its key; those without keys are one client."""
-        most = setting("DOVETAIL_CLIENT_SESSIONS")
-        live = set(self._master.handles())
-        self._opened_by = {handle: whose for handle, whose in list(self._opened_by.items()) if handle in live}
-        opened = sum(whose == owner for whose in self._opened_by.values())
-        if most and opened >= most:
-            raise ResourceExhaustedError(
-                None, None,
-                f"This client has {opened} sessions open at {self._mail.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
-                "server). Close some",
-            )  # fmt: skip
         try:
             config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
         except TypeError as e:
@@ -107,15 +102,13 @@ class MasterHandlers:
         call = peer, message.fields["request"]
         self._opening[call] = time.monotonic()
         try:
-            session = self._master.create_session(
-                config,
-                tell=tell,
-                forsaken=lambda: call not in self._opening,
-                client=_client_of(message),
-            )
+            with self._session_of(owner) as opened:
+                session = self._master.create_session(
+                    config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message)
+                )
+                opened.append(session.handle)
         finally:
             self._opening.pop(call, None)
-        self._opened_by[session.handle] = owner
         self._leases.seen(session.handle, peer, time.monotonic())
         devices = [device_fields(d) for d in session.cluster.devices]
         fields = {
@@ -123,6 +116,35 @@ class MasterHandlers:
             "limit_ms": config.operation_timeout_in_ms, "peer_timeout_s": config.peer_timeout_s,
         }  # fmt: skip
         return Message("session_created", fields)
+
+    @contextlib.contextmanager
+    def _session_of(self, owner: str) -> Iterator[list[str]]:
+        """A block that opens a session and appends its handle. The session counts from the start: opening it may take minutes.
+
+        Raises:
+            ResourceExhaustedError: the client has as many sessions as it may have.
+        """
+        most = setting("DOVETAIL_CLIENT_SESSIONS")
+        opened: list[str] = []
+        with self._lock:
+            live = set(self._master.handles())
+            self._opened_by = {handle: whose for handle, whose in self._opened_by.items() if handle in live}
+            count = sum(whose == owner for whose in self._opened_by.values()) + self._opening_by[owner]
+            if most and count >= most:
+                raise ResourceExhaustedError(
+                    None, None,
+                    f"This client has {count} sessions open at {self._mail.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
+                    "server). Close some",
+                )  # fmt: skip
+            self._opening_by[owner] += 1
+        try:
+            yield opened
+        finally:
+            with self._lock:
+                self._opening_by[owner] -= 1
+                if not self._opening_by[owner]:
+                    del self._opening_by[owner]
+                self._opened_by.update(dict.fromkeys(opened, owner))
 
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless it is this one."""
@@ -161,13 +183,7 @@ class MasterHandlers:
         how = bool(fields.get("warm")), bool(fields.get("deterministic"))
         parts = self._master.prepare(fields["session"], fetches, targets, feeds, *how)
         address = self._mail.peers.address
-        described = [
-            {
-                "task": p.task, "address": address(p.task), "incarnation": p.incarnation, "program": p.program,
-                "feeds": list(p.feeds), "fetches": list(p.fetches), "reports": p.reports, "carried": p.data_triggered,
-            }
-            for p in parts
-        ]  # fmt: skip
+        described = [p.to_fields(address(p.task)) for p in parts]
         return Message("prepared", {"request": fields["request"], "parts": described})
 
     def _plan(self, message: Message) -> Message:

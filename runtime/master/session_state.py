@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...graph.core.graph import Graph
 from ...placer.cluster.spec import Cluster
@@ -94,6 +94,21 @@ class TaskPart:
     fetches: tuple[str, ...]
     reports: bool = True
     data_triggered: bool = False
+
+    def to_fields(self, address: str) -> dict[str, Any]:
+        """The part as a `prepared` message carries it, with the address of its task."""
+        return {
+            "task": self.task, "address": address, "incarnation": self.incarnation, "program": self.program,
+            "feeds": list(self.feeds), "fetches": list(self.fetches), "reports": self.reports, "carried": self.data_triggered,
+        }  # fmt: skip
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> TaskPart:
+        """The part that `to_fields` described."""
+        return cls(
+            fields["task"], fields["incarnation"], fields["program"], tuple(fields["feeds"]), tuple(fields["fetches"]),
+            fields["reports"], fields["carried"],
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

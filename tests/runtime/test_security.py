@@ -10,7 +10,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,8 @@ from dovetail.graph.core.errors import (
     UnavailableError,
 )
 from dovetail.runtime.master import worker_clients
+from dovetail.runtime.master.master import Master
+from dovetail.runtime.master.session_state import MasterSession
 from dovetail.runtime.rpc.dispatch import Limit, Quota, this_client
 from dovetail.runtime.rpc.pending_call import ConnectionPool, call
 from dovetail.runtime.session import cluster_backend
@@ -472,10 +476,33 @@ def test_sessions_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
             assert again.run(tf.constant(1) + 1) == 2
 
 
+def test_sessions_that_are_being_opened_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CLIENT_SESSIONS", "2")
+    begun, go_on = threading.Barrier(3), threading.Event()
+    opening = Master.create_session
+
+    def slow(self: Master, *args: Any, **options: Any) -> MasterSession:
+        begun.wait(10)
+        go_on.wait(10)
+        return opening(self, *args, **options)
+
+    with tf.train.Server.create_local_server() as server, tf.Graph().as_default():
+        with monkeypatch.context() as patched, ThreadPoolExecutor(2) as pool:
+            patched.setattr(Master, "create_session", slow)
+            sessions = [pool.submit(tf.Session, server.target) for _ in range(2)]
+            begun.wait(10)
+            with pytest.raises(ResourceExhaustedError, match="2 sessions open"):
+                tf.Session(server.target)
+            go_on.set()
+            for session in sessions:
+                session.result(10).close()
+        tf.Session(server.target).close()
+
+
 def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "2")
     monkeypatch.setattr(
-        cluster_backend, "find", lambda address, incarnation: None
+        cluster_backend, "find_colocated", lambda address, incarnation: None
     )  # as if the server were another process
     refused: queue.SimpleQueue[ResourceExhaustedError] = queue.SimpleQueue()
     with tf.train.Server.create_local_server() as server, tf.Graph().as_default():

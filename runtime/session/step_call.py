@@ -1,0 +1,218 @@
+"""One step of a session on a cluster: the messages of the caller's thread, and what it waits for.
+
+Theory of operation. The caller's own thread sends one `run` message to each task that takes part and waits for one answer from each,
+except for tasks whose end follows from that of others (completion elision, `master/lowering.py`). No other thread is involved. A task
+that is started by the tensors that come to it gets its `run` only if it has not answered when signs of life are asked for. A task in
+this process is called, not messaged (`worker/colocated.py`), and its programs may run in the caller's thread.
+
+While it waits, the caller pings all tasks. A task that gives no sign of life within the peer timeout counts as dead; one whose process
+has been restarted since is recognised by its incarnation (`rpc/pending_call.py`). In both cases, and when a task reports an error, the
+others are told to abort the step, and the caller gets one error that names the task. So a step always ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from ...graph.core.errors import CancelledError, OpError
+from ..master.session_state import TaskPart
+from ..observability.step_notes import Gathered, Notes, Recorder
+from ..rpc.pending_call import PendingReplies, error_of, from_task
+from ..shared_memory.segment import make_own
+from ..transport.client_set import Connections
+from ..wire.codec import HeaderTemplate
+from ..wire.messages import Message
+from ..worker.colocated import CallerThread, ColocatedServer
+
+__all__ = ["ColocatedPart", "StepCall"]
+
+MAX_TEMPLATES = 256  # run messages whose header is kept encoded, for each set of connections
+
+ColocatedPart: TypeAlias = tuple[ColocatedServer, str, TaskPart]
+"""A part of a step whose server is in this process: the server, its address, the part."""
+_Outcomes: TypeAlias = deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]]
+
+
+class StepCall:
+    """One step, or one that its tasks repeat.
+
+    Args:
+        connections: nobody else uses them meanwhile.
+        number: of the step.
+        remote: by address, the parts in other processes.
+        colocated: by task, the parts in this process.
+        peer_timeout_s: a task that is silent for so long counts as dead.
+        limit_s: seconds after which the step fails; None: no limit.
+        gathered: takes the notes of a traced step; None: it is not traced.
+        repeated: whether `repeat` is called, not `run`.
+    """
+
+    __slots__ = (
+        "_caller_thread", "_colocated", "_connections", "_gathered", "_limit_s", "_number", "_outcomes", "_owing", "_pending", "_quiet",
+        "_tasks", "_values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connections: Connections,
+        number: int,
+        remote: dict[str, TaskPart],
+        colocated: dict[str, ColocatedPart],
+        peer_timeout_s: float,
+        limit_s: float | None,
+        gathered: Gathered | None = None,
+        repeated: bool = False,
+    ) -> None:
+        self._connections = connections
+        self._number = number
+        self._owing = remote  # those that have not ended
+        self._colocated = colocated  # those that have not ended
+        self._limit_s = limit_s
+        self._gathered = gathered
+        self._tasks = {address: part.task for address, part in remote.items()}
+        self._quiet: set[str] = set()  # those that answer only with an error
+        if gathered is None and not repeated:  # in a traced step all answer, with their notes
+            self._quiet.update(a for a, part in remote.items() if not part.reports)
+        self._values: dict[str, Any] = {}
+        self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
+        self._caller_thread: CallerThread | None = None
+        self._pending = PendingReplies(
+            self._tasks, peer_timeout_s, limit_s, "step", {a: part.incarnation for a, part in remote.items()}, number, self._quiet,
+            partial(_waits_of, number, colocated, self._outcomes) if colocated else tuple,
+        )  # fmt: skip
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the step: the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
+        try:
+            self._start(feeds)
+            while len(self._owing) > len(self._quiet) or self._colocated:
+                if self._colocated and self._advance_colocated():
+                    continue
+                for address, reply in self._pending.messages(self._connections):
+                    if reply.fields.get("request") == self._number:
+                        self._take(address, reply)
+        except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
+            self._abort(e)
+            raise
+        return self._values
+
+    def repeat(self, until: Callable[[], bool]) -> None:
+        """Have the tasks repeat the step until `until()`, or until one has forgotten its program. OpError: it failed."""
+        number = self._number
+        try:
+            for address, part in self._owing.items():
+                fields = {"request": number, "step": number, "program": part.program, "feeds": (), "again": True}
+                self._pending.send(self._connections, address, Message("run", fields))
+            while not until():
+                for address, reply in self._pending.messages(self._connections):
+                    if reply.fields.get("request") == number:
+                        self._take(address, reply)
+                        if address not in self._owing:
+                            return
+        finally:
+            self._abort(CancelledError(None, None, "It is not repeated any more"))
+
+    def _start(self, feeds: Mapping[str, Any]) -> None:
+        """Send the `run` messages, and start the parts in this process. A traced step triggers no parts: all get a message."""
+        connections, traced = self._connections, self._gathered is not None
+        client, told = 0 if traced else connections.name, connections.told
+        late = {}
+        for address, part in self._owing.items():
+            message = self._run_message(part, feeds, address in self._quiet, traced)
+            if part.data_triggered and client and told.get(address) == (part.incarnation, client):
+                late[address] = message
+                continue
+            self._pending.send(connections, address, message)
+            if client:
+                told[address] = part.incarnation, client
+        if late:
+            self._pending.before_asking = late
+        if self._colocated:
+            self._start_colocated(feeds, client)
+
+    def _run_message(self, part: TaskPart, feeds: Mapping[str, Any], quiet: bool, traced: bool) -> Message:
+        connections, number = self._connections, self._number
+        key = part.program, part.task, quiet, 0 if traced else connections.name
+        template = connections.forms.get(key)
+        if template is None:
+            fields: dict[str, Any] = {"program": part.program, "feeds": part.feeds}
+            fields |= {"trace": True} if traced else {"client": connections.name}
+            if quiet:
+                fields["quiet"] = True
+            if len(connections.forms) >= MAX_TEMPLATES:
+                connections.forms.clear()
+            template = connections.forms[key] = HeaderTemplate("run", fields)
+        return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), template)
+
+    def _start_colocated(self, feeds: Mapping[str, Any], client: int) -> None:
+        caller_thread = self._caller_thread = CallerThread(self._connections.waker())
+        outcomes = self._outcomes
+        for server, _, part in list(self._colocated.values()):
+            recorder = None if self._gathered is None else Recorder()
+
+            def finish(
+                result: Mapping[str, Any] | OpError, task: str = part.task, recorder: Recorder | None = recorder
+            ) -> None:
+                outcomes.append((task, result, recorder))
+                caller_thread.notify()
+
+            # A thread that runs a program itself cannot look at the clock.
+            server.start_step(
+                self._number, part.program, {n: feeds[n] for n in part.feeds}, finish,
+                caller_thread=caller_thread if self._limit_s is None else None, recorder=recorder, client=client,
+            )  # fmt: skip
+
+    def _advance_colocated(self) -> bool:
+        """Take the outcome of a part in this process, or run a program of one; False if there is nothing to do."""
+        if self._outcomes:
+            task, result, recorder = self._outcomes.popleft()
+            del self._colocated[task]
+            if self._gathered is not None and recorder is not None:
+                self._gathered.add(task, recorder.finished())
+            if isinstance(result, OpError):
+                raise from_task(result, result.task or task)
+            self._values.update(result)
+            return True
+        if self._caller_thread is not None and self._caller_thread.work():
+            self._pending.was_away()
+            return True
+        return False
+
+    def _take(self, address: str, reply: Message) -> None:
+        """Take a task's answer: the values that were fetched there, its notes, or the error that ends the step."""
+        if reply.kind == "done":
+            self._owing.pop(address, None)
+            self._pending.settled(address)
+            for tensor in reply.tensors:
+                make_own(tensor)
+            self._values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
+        elif reply.kind == "error":
+            self._owing.pop(address, None)
+            self._quiet.discard(address)
+            raise error_of(reply)
+        elif reply.kind == "trace" and self._gathered is not None:
+            self._gathered.add(self._tasks[address], Notes.unpack(reply.fields["notes"]))
+
+    def _abort(self, error: BaseException) -> None:
+        """Tell the tasks that have not done their part that the step has ended."""
+        reason = "The client was interrupted"
+        if isinstance(error, OpError):
+            reason = f"{type(error).__name__} in another part of the step: {error.summary}"
+        for server, _, _ in self._colocated.values():
+            server.abort_step(self._number, reason)
+        message = Message("abort", {"step": self._number, "code": "CANCELLED", "reason": reason})
+        for address in self._owing:
+            with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
+                self._connections.send(address, message)
+
+
+def _waits_of(
+    number: int, colocated: Mapping[str, ColocatedPart], outcomes: _Outcomes
+) -> list[tuple[str, str, list[str]]]:
+    """What the parts in this process that have not ended wait for: (task, address, waits)."""
+    ended = {task for task, _, _ in list(outcomes)}
+    return [(task, at, server.waits_of(number)) for task, (server, at, _) in colocated.items() if task not in ended]
