@@ -21,18 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from .settings import setting
 
 NAMES = ("save", "kill", "freeze", "cut", "lose", "delay", "rate", "slow", "from")
-LOOK_S = 0.01  # a file of faults is looked at so often
 
-_cached: dict[
-    str, tuple[float, tuple[int, int], Mapping[str, str]]
-] = {}  # file -> looked at when, what it was, what it says
+_cached: dict[str, tuple[tuple[int, int], Mapping[str, str]]] = {}  # file -> its time and inode, and what it says
 
 
 def faults() -> Mapping[str, str]:
@@ -61,15 +57,13 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _read(where: str) -> Mapping[str, str]:
-    now = time.monotonic()
-    looked, was, says = _cached.get(where, (-1.0, (0, 0), {}))
-    if now - looked < LOOK_S:
-        return says
+    """The faults of the file now. It is looked at each time: a fault that has been lifted must not meet the next message."""
     file = Path(where, str(os.getpid())) if Path(where).is_dir() else Path(where)
+    was, says = _cached.get(where, ((0, 0), {}))
     with contextlib.suppress(FileNotFoundError):
         stat = file.stat()
         identity = stat.st_mtime_ns, stat.st_ino
         if identity != was:
-            was, says = identity, _parsed(file.read_text("utf-8"))
-    _cached[where] = now, was, says
+            says = _parsed(file.read_text("utf-8"))
+            _cached[where] = identity, says
     return says

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.graph.core import fault_injection as module
 from dovetail.graph.core.fault_injection import faults
 
 
@@ -30,7 +29,6 @@ def test_a_fault_that_does_not_exist_is_an_error(text: str, monkeypatch: pytest.
 
 
 def test_a_file_of_faults_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
     file = tmp_path / "faults"
     monkeypatch.setenv("DOVETAIL_FAULTS", f"delay:5,from:{file}")
     assert faults()["delay"] == "5" and "cut" not in faults()  # the file need not be there yet
@@ -42,7 +40,6 @@ def test_a_file_of_faults_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_folder_has_a_file_for_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
     monkeypatch.setenv("DOVETAIL_FAULTS", f"from:{tmp_path}")
     (tmp_path / "1").write_text("cut:all")
     assert "cut" not in faults()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.graph.core import fault_injection
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
@@ -19,7 +18,6 @@ from dovetail.runtime.wire.messages import Message
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What is written there are the faults of what a test makes."""
-    monkeypatch.setattr(fault_injection, "LOOK_S", 0.0)
     path = tmp_path / "faults"
     path.touch()
     monkeypatch.setenv("DOVETAIL_FAULTS", f"from:{path}")
