@@ -33,8 +33,8 @@ from dovetail.graph.core.dtypes import DType  # noqa: E402
 from dovetail.graph.core.opdef import OpDef, Trait, registered  # noqa: E402
 from dovetail.graph.core.settings import SETTINGS  # noqa: E402
 from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
-from dovetail.onnx.registry import IMPORTERS  # noqa: E402
-from dovetail.onnx.writing import EXPORTERS  # noqa: E402
+from dovetail.interop.onnx.registry import IMPORTERS  # noqa: E402
+from dovetail.interop.onnx.writing import EXPORTERS  # noqa: E402
 
 MARK = "<!-- the table of ops -->"
 FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
@@ -60,9 +60,9 @@ def settings_table() -> str:
 def onnx_tables() -> str:
     """The ops that models are imported with, and those that graphs are exported with, by families."""
     found = ["| family | ops of ONNX that are imported |", "| --- | --- |"]
-    found += _families("dovetail.onnx.importers", IMPORTERS)
+    found += _families("dovetail.interop.onnx.importers", IMPORTERS)
     found += ["", "| family | ops of a graph that are exported |", "| --- | --- |"]
-    return "\n".join(found + _families("dovetail.onnx.exporters", EXPORTERS))
+    return "\n".join(found + _families("dovetail.interop.onnx.exporters", EXPORTERS))
 
 
 def _families(package: str, registered_by: dict[str, Any]) -> list[str]:
