@@ -113,7 +113,7 @@ from dovetail.graph.ops.array.segments import (
     unsorted_segment_min, unsorted_segment_prod as unsorted_segment_prod, unsorted_segment_sqrt_n as unsorted_segment_sqrt_n,
     unsorted_segment_sum as unsorted_segment_sum,
 )
-from dovetail.graph.ops.array.sequences import reverse_sequence as reverse_sequence
+from dovetail.graph.ops.array.roll_repeat_meshgrid import reverse_sequence as reverse_sequence
 from dovetail.graph.ops.array.shapes import (
     broadcast_static_shape as broadcast_static_shape, broadcast_to as broadcast_to, ensure_shape as ensure_shape, expand_dims as
     expand_dims, invert_permutation as invert_permutation, rank as rank, reshape as reshape, shape as shape, shape_n as shape_n, size as
@@ -139,7 +139,7 @@ from dovetail.graph.ops.io.sequence_parsing import (
     decode_json_example as decode_json_example, parse_single_sequence_example as parse_single_sequence_example, parse_tensor as
     parse_tensor, serialize_tensor as serialize_tensor,
 )
-from dovetail.graph.ops.linalg.decompositions import qr as qr
+from dovetail.graph.ops.linalg.matrix_functions import qr as qr
 from dovetail.graph.ops.linalg.einsum import einsum as einsum, tensordot as tensordot
 from dovetail.graph.ops.linalg.linalg import matmul as matmul, matrix_transpose as matrix_transpose
 from dovetail.graph.ops.linalg.matrix_functions import cross as cross, svd as svd
@@ -173,7 +173,7 @@ from dovetail.graph.ops.math.elementwise import (
     is_inf as is_inf, is_nan as is_nan, lgamma as lgamma, log as log, log1p as log1p, polygamma as polygamma, rint as rint, round as
     round, sigmoid as sigmoid, sin as sin, sinh as sinh, tan as tan, tanh as tanh,
 )
-from dovetail.graph.ops.math.histograms import (
+from dovetail.graph.ops.math.statistics import (
     histogram_fixed_width as histogram_fixed_width, histogram_fixed_width_bins as histogram_fixed_width_bins,
 )
 from dovetail.graph.ops.math.logic import (
@@ -220,7 +220,7 @@ from dovetail.graph.ops.state.queue_api import (
     FIFOQueue as FIFOQueue, PaddingFIFOQueue as PaddingFIFOQueue, PriorityQueue as PriorityQueue, QueueBase as QueueBase,
     RandomShuffleQueue as RandomShuffleQueue,
 )
-from dovetail.graph.ops.state.scatter_nd_state import (
+from dovetail.graph.ops.state.scatter_state import (
     scatter_nd_add as scatter_nd_add, scatter_nd_sub as scatter_nd_sub, scatter_nd_update as scatter_nd_update,
 )
 from dovetail.graph.ops.state.scatter_state import (

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 operators: dict[str, Callable[..., Any]] = {}
 """Operator -> the function that builds its node: `{"add": add, "getitem": getitem, ...}`."""
 assignments: list[Callable[..., Callable[..., Any]]] = []
-"""One function: it gives the method that assigns to a slice of a variable (`ops.state.slice_state`)."""
+"""One function: it gives the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
 
 
 class Reference:

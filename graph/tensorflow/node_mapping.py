@@ -226,7 +226,7 @@ def _batch_blocks(function: str) -> Callable[..., Any]:
 
 
 def _lrn(a: dict[str, Any], x: Tensor) -> Any:
-    from ..ops.nn.response_normalization import local_response_normalization
+    from ..ops.nn.normalization import local_response_normalization
 
     return local_response_normalization(x, a["depth_radius"], a["bias"], a["alpha"], a["beta"])
 

@@ -22,8 +22,8 @@ from ..ops.array import creation
 from ..ops.array.diagonal import matrix_diag_part
 from ..ops.array.shapes import reshape
 from ..ops.array.slicing import slice as slice_of
-from ..ops.linalg.decompositions import qr
 from ..ops.linalg.linalg import matrix_transpose
+from ..ops.linalg.matrix_functions import qr
 from ..ops.math.arithmetic import multiply, sign
 from ..ops.random import random
 

@@ -22,7 +22,7 @@ from ..core.graph import Graph, Node, Tensor
 from ..core.operators import TensorOperators
 from ..core.shape import TensorShape, as_dims, compatible, is_static, text
 from ..ops.array.gather import gather_nd
-from ..ops.state import scatter_nd_state, scatter_state, variables
+from ..ops.state import scatter_state, variables
 from .partitioned import SaveSliceInfo as _SaveSliceInfo
 
 __all__ = ["VariableAggregation", "VariableSynchronization"]
@@ -490,15 +490,15 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
         """See `dt.scatter_nd_update`."""
-        return scatter_nd_state.scatter_nd_update(self, indices, updates, name=name)
+        return scatter_state.scatter_nd_update(self, indices, updates, name=name)
 
     def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
         """See `dt.scatter_nd_add`."""
-        return scatter_nd_state.scatter_nd_add(self, indices, updates, name=name)
+        return scatter_state.scatter_nd_add(self, indices, updates, name=name)
 
     def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
         """See `dt.scatter_nd_sub`."""
-        return scatter_nd_state.scatter_nd_sub(self, indices, updates, name=name)
+        return scatter_state.scatter_nd_sub(self, indices, updates, name=name)
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """Elements or slices of its value, by coordinates; see `dt.gather_nd`."""

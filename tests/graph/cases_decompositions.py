@@ -10,7 +10,7 @@ from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.interpreter import Interpreter
-from dovetail.graph.ops.linalg.decompositions import qr
+from dovetail.graph.ops.linalg.matrix_functions import qr
 
 
 def _qr() -> None:

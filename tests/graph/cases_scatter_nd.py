@@ -12,7 +12,7 @@ from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.interpreter import Interpreter
-from dovetail.graph.ops.state.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
+from dovetail.graph.ops.state.scatter_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from dovetail.graph.variables.collections import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 

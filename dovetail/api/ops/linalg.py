@@ -10,10 +10,9 @@ from ...graph.ops.array.diagonal import (
     matrix_set_diag as set_diag,
     trace,
 )
-from ...graph.ops.linalg.decompositions import qr
 from ...graph.ops.linalg.einsum import einsum, tensordot
 from ...graph.ops.linalg.linalg import matmul, matrix_transpose, matrix_transpose as transpose, matvec
-from ...graph.ops.linalg.matrix_functions import adjoint, cross, logdet, matrix_rank, pinv, slogdet, svd
+from ...graph.ops.linalg.matrix_functions import adjoint, cross, logdet, matrix_rank, pinv, qr, slogdet, svd
 from ...graph.ops.linalg.solving import (
     cholesky,
     cholesky_solve,

@@ -54,10 +54,11 @@ from ...graph.ops.nn.normalization import (
     l2_loss,
     l2_normalize,
     layer_norm,
+    local_response_normalization,
+    local_response_normalization as lrn,
     moments,
 )
 from ...graph.ops.nn.pooling import avg_pool, avg_pool as avg_pool2d, max_pool, max_pool as max_pool2d
-from ...graph.ops.nn.response_normalization import local_response_normalization, local_response_normalization as lrn
 from ...graph.ops.nn.softmax import (
     log_softmax,
     sigmoid_cross_entropy_with_logits,

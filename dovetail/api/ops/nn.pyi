@@ -43,7 +43,7 @@ from dovetail.graph.ops.nn.normalization import (
     moments,
 )
 from dovetail.graph.ops.nn.pooling import avg_pool as avg_pool, avg_pool as avg_pool2d, max_pool as max_pool, max_pool as max_pool2d
-from dovetail.graph.ops.nn.response_normalization import (
+from dovetail.graph.ops.nn.normalization import (
     local_response_normalization as local_response_normalization, local_response_normalization as lrn,
 )
 from dovetail.graph.ops.nn.softmax import (

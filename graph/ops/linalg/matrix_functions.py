@@ -1,4 +1,4 @@
-"""What follows from decompositions: singular values, rank, pseudo-inverse, log-determinants; cross products."""
+"""Decompositions of matrices, and what follows from them: QR, singular values, rank, pseudo-inverse, log-determinants; cross products."""
 
 from __future__ import annotations
 
@@ -26,6 +26,63 @@ from .linalg import matmul, matrix_transpose
 from .solving import cholesky, matrix_inverse
 
 
+class QR(NamedTuple):
+    """What `qr` returns."""
+
+    q: Tensor
+    r: Tensor
+
+
+def _qr_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    dtype = allowed(x.dtype.base, (float32, float64))
+    need_rank_at_least(x.dims, 2, "the matrix")
+    full = attrs.get("full_matrices")
+    if not isinstance(full, bool):
+        raise TypeError(f"attr full_matrices must be a bool, not {full!r}")
+    if x.dims is None:
+        return [(dtype, None), (dtype, None)]
+    *batch, rows, columns = x.dims
+    inner = rows if full else None if rows is None or columns is None else min(rows, columns)
+    return [(dtype, (*batch, rows, inner)), (dtype, (*batch, inner, columns))]
+
+
+def _qr(x: Array, *, full_matrices: bool) -> tuple[Array, Array]:
+    q, r = np.linalg.qr(x, "complete" if full_matrices else "reduced")
+    return q, r
+
+
+def _qr_gradient(node: Node, *grads: Any) -> Sequence[Any]:
+    raise NotImplementedError(f"The gradient of Qr '{node.name}' (made at {node.source}) is not available")
+
+
+def _qr_cost(node: Node) -> Cost:
+    """Householder's method: 2 m n^2 - 2/3 n^3, and as much again to form q."""
+    dims = node.inputs[0].dims or (1, 1)
+    m, n = (d or 1 for d in dims[-2:])
+    small, large = min(m, n), max(m, n)
+    matrices = size(node.inputs[0]) / (m * n)
+    return default_cost(node)._replace(flops=4.0 * matrices * small * small * (large - small / 3))
+
+
+define("Qr", infer=_qr_rule, reference=_qr, gradient=_qr_gradient, cost=_qr_cost)
+
+
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> QR:
+    """Matrices as products of one with orthonormal columns and an upper triangular one.
+
+    Args:
+        input: `[..., m, n]`, float32 or float64.
+        full_matrices: give q as `[..., m, m]` and r as `[..., m, n]`; otherwise both are cut to min(m, n).
+
+    Returns:
+        (q, r). The signs of r's diagonal are not fixed. There is no gradient.
+    """
+    with op_scope(name, "Qr", input) as scope:
+        matrix = convert(input, name="input")
+        return QR(*make("Qr", (matrix,), {"full_matrices": bool(full_matrices)}, scope).outputs)
+
+
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     """The transposed matrices; of real numbers, so nothing is conjugated."""
     with op_scope(name, "adjoint", matrix):
@@ -50,8 +107,6 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
 
 
 # --- determinants -----------------------------------------------------------------------------------------------------
-
-
 class LogMatrixDeterminant(NamedTuple):
     """The sign of determinants, and the logarithm of their absolute values."""
 
@@ -105,8 +160,6 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 
 
 # --- singular values --------------------------------------------------------------------------------------------------
-
-
 def _svd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     dtype = allowed(x.dtype.base, (float32, float64))
@@ -238,6 +291,3 @@ def pinv(a: TensorLike, rcond: TensorLike = None, validate_args: bool = False, n
         kept = greater(s, cutoff)
         inverse = where_v2(kept, divide(1.0, where_v2(kept, s, maximum(s, 1.0))), zeros_like(s))
         return matmul(multiply(v, expand_dims(inverse, -2)), u, adjoint_b=True)
-
-
-__all__ = ["LogMatrixDeterminant", "adjoint", "cross", "logdet", "matrix_rank", "pinv", "slogdet", "svd"]

@@ -37,8 +37,7 @@ def _second(op: str, node: Node, grad: Tensor) -> Tensor:
     return apply(op, (grad, node.inputs[1]), dict(node.attrs))
 
 
-# --- piecewise linear
-# ----------------------------------------------------------------------------------------------
+# --- piecewise linear -------------------------------------------------------------------------------------------------
 
 
 def _with_gradient_op(op: str) -> Any:
@@ -127,8 +126,7 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
         return relu(concat([x, negative(x)], axis), name=scope)
 
 
-# --- with an exponential
-# -------------------------------------------------------------------------------------------
+# --- with an exponential ----------------------------------------------------------------------------------------------
 
 
 def _of_output(op: str) -> Any:
@@ -240,8 +238,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     return unary("Softsign", features, name)
 
 
-# --- written with others
-# -------------------------------------------------------------------------------------------
+# --- written with others ----------------------------------------------------------------------------------------------
 
 
 def _floating(features: TensorLike) -> Tensor:

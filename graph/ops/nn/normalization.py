@@ -1,7 +1,7 @@
 """Normalization: norms, moments, batch, layer and local response normalization.
 
-`FusedBatchNormV3` does in one node what `moments` and `batch_normalization` do in a dozen. It computes in float32 where x is
-narrower, as its scale, offset and statistics are float32 then.
+`FusedBatchNormV3` does in one node what `moments` and `batch_normalization` do in a dozen. It computes in float32 where x is narrower,
+as its scale, offset and statistics are float32 then. Local response normalization is AlexNet's (Krizhevsky et al., NIPS 2012, section 3.3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, element_count, merge
 from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze
-from ..math.arithmetic import add, divide, maximum, multiply, negative, rsqrt, square, squared_difference, subtract
+from ..linalg.linalg import matmul
+from ..math.arithmetic import (
+    add,
+    divide,
+    maximum,
+    multiply,
+    negative,
+    power,
+    rsqrt,
+    square,
+    squared_difference,
+    subtract,
+)
 from ..math.cast import cast
 from ..math.common import allowed
 from ..math.reduce import reduce_mean, reduce_sum
@@ -27,8 +39,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Grads: TypeAlias = list[Tensor | None]
 
 
-# --- norms and moments
-# ---------------------------------------------------------------------------------------------
+# --- norms and moments ---------------------------------------------------------------------------------------------
 
 
 def _l2_loss_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -110,10 +121,7 @@ def moments(
         return mean, variance
 
 
-# --- batch and layer normalisation
-# ---------------------------------------------------------------------------------
-
-
+# --- batch and layer normalisation ------------------------------------------------------------------------------------
 def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
@@ -189,10 +197,7 @@ def layer_norm(
         return batch_normalization(values, mean, variance, bias, gain, epsilon)
 
 
-# --- fused batch normalisation
-# -------------------------------------------------------------------------------------
-
-
+# --- fused batch normalisation ----------------------------------------------------------------------------------------
 class FusedBatchNorm(NamedTuple):
     """What `fused_batch_norm` returns."""
 
@@ -475,3 +480,43 @@ def fused_batch_norm(
             "exponential_avg_factor": float(exponential_avg_factor),
         }
         return FusedBatchNorm(*make("FusedBatchNormV3", operands, attrs, scope).outputs[:3])
+
+
+def local_response_normalization(
+    input: TensorLike,
+    depth_radius: int = 5,
+    bias: float = 1.0,
+    alpha: float = 1.0,
+    beta: float = 0.5,
+    name: str | None = None,
+) -> Tensor:
+    """Each element over a power of what stands in the channels around it: `x / (bias + alpha * sum(x ** 2)) ** beta`.
+
+    Args:
+        input: `[batch, height, width, channels]` of a floating type, the number of channels known.
+        depth_radius: how many channels to each side the sum takes.
+        bias, alpha, beta: as in the formula.
+
+    Returns:
+        Shape and type as `input`.
+
+    Raises:
+        ValueError: not four axes, or an unknown number of channels. TypeError: not of a floating type.
+
+    >>> norm = dt.nn.lrn(pool, 4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
+    """
+    with op_scope(name, "LRN", input):
+        x = convert(input, name="input")
+        dtype = allowed(x.dtype.base, FLOATS)
+        need_rank(x.dims, 4, "input")
+        channels = None if x.dims is None else x.dims[3]
+        if channels is None:
+            raise ValueError(f"the number of channels of {x!r} must be known")
+        # Sums over a window of channels are a product with a band of ones.
+        apart = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels)))
+        band = constant((apart <= depth_radius).astype(np.float32), dtype)
+        squares = matmul(reshape(square(x), [-1, channels]), band)
+        around = reshape(squares, x.dims if x.dims is not None and None not in x.dims else shape(x))
+        result = multiply(x, power(bias + alpha * around, -beta))
+        result.set_shape(x.dims)
+        return result

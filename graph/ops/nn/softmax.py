@@ -35,8 +35,7 @@ Grads: TypeAlias = list[Tensor | None]
 _SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
 
 
-# --- softmax
-# -------------------------------------------------------------------------------------------------------
+# --- softmax ----------------------------------------------------------------------------------------------------------
 
 
 def _log_softmax(x: Array) -> Array:
@@ -143,8 +142,7 @@ def _axis_last(x: Tensor, axis: int) -> list[int] | None:
     return [*(i for i in range(len(x.dims)) if i != at), at]
 
 
-# --- cross entropies over classes
-# ----------------------------------------------------------------------------------
+# --- cross entropies over classes -------------------------------------------------------------------------------------
 
 
 def _dense_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -345,8 +343,7 @@ def sparse_softmax_cross_entropy_with_logits(
         return make(default, (x, y), None, name).outputs[0]
 
 
-# --- cross entropies of independent yes-or-no questions
-# --------------------------------------------------------------
+# --- cross entropies of independent yes-or-no questions ---------------------------------------------------------------
 
 
 def sigmoid_cross_entropy_with_logits(

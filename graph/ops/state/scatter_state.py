@@ -1,8 +1,10 @@
-"""Changes to some rows of a variable: the scatter ops, and gathering from a resource variable.
+"""Changes to parts of a variable: rows (scatter ops), coordinates (`scatter_nd_update`), slices (`v[1:, 0].assign(x)`).
 
-`indices` of any shape picks rows (entries along the first axis); `updates` has one row for each index, so its
-shape is `indices.shape + variable.shape[1:]`; a single number serves all rows. Where an index occurs twice,
-both updates count, in order. An index out of bounds is an error, and then nothing has changed.
+The scatter ops' `indices` of any shape pick rows (entries along the first axis); `updates` has one row for each index, so its shape is
+`indices.shape + variable.shape[1:]`; a single number serves all rows. A coordinate of scatter_nd, the last dimension of `indices`, may be
+shorter than the variable's rank; then it addresses a slice.
+
+Where an index occurs twice, both updates count, in order. An index out of bounds is an error, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from ...core.dtypes import resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ...core.operators import assignments
 from ...core.shape import Dims, compatible, text
 from ...resources.resource_manager import Context, VariableState, changing
+from ..array.scatter import check_updates, combine_at, updates_fit
+from ..array.slicing import MASKS, checked_index, sliced_dims
+from ..math.static_operands import Array, index_operand, invalid
 from .variables import as_place, expect_index, expect_type, place_of, read_variable
-
-Array = np.ndarray[Any, Any]
 
 
 def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
@@ -194,8 +198,6 @@ def scatter_max(
 
 
 # --- gathering without reading the whole --------------------------------------------------------------------
-
-
 def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, indices = inputs
     if handle.dtype is not resource:
@@ -248,3 +250,158 @@ def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None
         with handle.graph.op_scope(name or "ResourceGather") as name:
             indices = convert(indices, name="indices")
     return apply("ResourceGather", (handle, indices), None, name)
+
+
+# --- by coordinates --------------------------------------------------------------------------------------------------
+
+
+def _nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    place, indices, updates = inputs
+    dtype, dims = place_of(place)
+    expect_type(updates, dtype, "updates")
+    updates_fit(dims, indices, updates)
+    return [(dtype.ref, dims)] if place.dtype.is_ref else []
+
+
+def _scatter_nd_kernel(ufunc: np.ufunc | None, is_ref: bool) -> Callable[..., Any]:
+    def reference(context: Context, state: VariableState, indices: Array, updates: Array) -> Any:
+        with changing([state]) as (value,):
+            at = check_updates(value.shape, indices, updates)
+            made = combine_at(value, at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+            if made is not value:
+                value[...] = made
+        return state if is_ref else ()
+
+    return reference
+
+
+for _name, _ufunc in {"Update": None, "Add": np.add, "Sub": np.subtract}.items():
+    for _op, _is_ref in ((f"ScatterNd{_name}", True), (f"ResourceScatterNd{_name}", False)):
+        define(
+            _op,
+            infer=_nd_rule,
+            reference=_scatter_nd_kernel(_ufunc, _is_ref),
+            cost=_scatter_cost,
+            traits=Trait.STATEFUL,
+            ref_inputs=(0,) if _is_ref else (),
+        )
+
+
+def _change(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
+    place = as_place(ref)
+    dtype, _ = place_of(place)
+    op = f"ResourceScatterNd{kind}" if place.dtype is resource else f"ScatterNd{kind}"
+    with place.graph.op_scope(name or op) as scope:
+        coordinates = index_operand(indices, "indices")
+        new = updates if isinstance(updates, Tensor) else convert(updates, dtype, name="updates")
+        node = make(op, (place, coordinates, new), None, scope)
+    return node.outputs[0] if node.outputs else ref._after(node)
+
+
+def scatter_nd_update(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Any:
+    """Set elements or slices of a variable.
+
+    Args:
+        ref: a variable.
+        indices: int32 or int64, shape `[..., k]`: coordinates.
+        updates: shape `indices.shape[:-1] + ref.shape[k:]`.
+        use_locking: accepted for TensorFlow 1's sake: changes are always atomic.
+
+    Returns:
+        What `dt.assign` returns: something that stands for the variable after the change.
+
+    Raises:
+        InvalidArgumentError: when run, a coordinate outside the variable; nothing has changed then.
+
+    >>> op = scatter_nd_update(v, [[0, 1], [2, 3]], [10.0, 20.0])   # v[0, 1] = 10, v[2, 3] = 20
+    """
+    return _change("Update", ref, indices, updates, name)
+
+
+def scatter_nd_add(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Add to elements or slices of a variable; see `scatter_nd_update`."""
+    return _change("Add", ref, indices, updates, name)
+
+
+def scatter_nd_sub(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
+    """Subtract from elements or slices of a variable; see `scatter_nd_update`."""
+    return _change("Sub", ref, indices, updates, name)
+
+
+# --- slices -----------------------------------------------------------------------------------------------------------
+
+
+def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    place, begin, end, strides, value = inputs
+    dtype, dims = place_of(place)
+    expect_type(value, dtype, "value")
+    wanted = sliced_dims(dims, begin, end, strides, attrs)
+    if not compatible(value.dims, wanted):
+        raise ValueError(f"the slice has shape {text(wanted)}, the value {text(value.dims)}")
+    return [(dtype.ref, dims)] if place.dtype.is_ref else []
+
+
+def _assign(is_ref: bool) -> Callable[..., Any]:
+    def reference(
+        context: Context, state: VariableState, begin: Array, end: Array, strides: Array, value: Array, **masks: int
+    ) -> Any:
+        with changing([state]) as (held,):
+            at = checked_index(held.shape, begin, end, strides, masks)
+            wanted = np.shape(held[at])
+            if wanted != value.shape:
+                raise invalid(f"The slice of the variable has shape {text(wanted)}, the value {text(value.shape)}")
+            held[at] = value
+        return state if is_ref else ()
+
+    return reference
+
+
+for _op, _is_ref in (("StridedSliceAssign", True), ("ResourceStridedSliceAssign", False)):
+    define(
+        _op,
+        infer=_slice_rule,
+        reference=_assign(_is_ref),
+        cost=lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])),
+        traits=Trait.STATEFUL,
+        ref_inputs=(0,) if _is_ref else (),
+    )
+
+
+def _assignment(piece: Tensor) -> Callable[..., Tensor]:
+    """The method `assign` of `v[...]`. AttributeError: the tensor is no slice of a variable."""
+    place = piece
+    if piece.op.type == "StridedSlice":
+        place = piece.op.inputs[0]
+        while place.op.type in ("Enter", "Switch", "Identity", "ReadVariableOp") and not _is_place(place):
+            place = place.op.inputs[0]
+    if place is piece or not _is_place(place):
+        raise AttributeError(f"{piece!r} is no slice of a variable, so it has no 'assign'")
+
+    def assign(value: TensorLike, name: str | None = None) -> Tensor:
+        """Set the slice to a value of its shape; gives the variable's whole value after it."""
+        node: Node = piece.op
+        is_ref = place.dtype.is_ref
+        op = "StridedSliceAssign" if is_ref else "ResourceStridedSliceAssign"
+        with place.graph.op_scope(name or op) as scope:
+            new = convert(value, place_of(place)[0], name="value")
+            attrs = {mask: node.attrs[mask] for mask in MASKS if mask in node.attrs}
+            change = make(op, (place, *node.inputs[1:], new), attrs, scope)
+        if is_ref:
+            return change.outputs[0]
+        with place.graph.control_dependencies([change]):
+            return read_variable(place)
+
+    return assign
+
+
+def _is_place(tensor: Tensor) -> bool:
+    return tensor.dtype.is_ref or tensor.dtype is resource
+
+
+assignments[:] = [_assignment]

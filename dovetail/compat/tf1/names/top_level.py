@@ -88,7 +88,7 @@ from ....graph.ops.array.dynamic_partition import (
 )
 from ....graph.ops.array.gather import batch_gather, reverse as reverse_v2
 from ....graph.ops.array.identity_and_placeholders import Assert, Print, guarantee_const, identity_n, tuple
-from ....graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, roll, sequence_mask
+from ....graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, reverse_sequence, roll, sequence_mask
 from ....graph.ops.array.scatter import (
     scatter_nd,
     tensor_scatter_nd_add,
@@ -113,7 +113,6 @@ from ....graph.ops.array.segments import (
     unsorted_segment_sqrt_n,
     unsorted_segment_sum,
 )
-from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import broadcast_static_shape, ensure_shape, invert_permutation, rank, shape_n
 from ....graph.ops.array.slicing import strided_slice
 from ....graph.ops.array.sorting import argsort, searchsorted, sort
@@ -144,10 +143,9 @@ from ....graph.ops.io.sequence_parsing import (
     parse_tensor,
     serialize_tensor,
 )
-from ....graph.ops.linalg.decompositions import qr
 from ....graph.ops.linalg.einsum import tensordot
 from ....graph.ops.linalg.linalg import matrix_transpose
-from ....graph.ops.linalg.matrix_functions import cross, svd
+from ....graph.ops.linalg.matrix_functions import cross, qr, svd
 from ....graph.ops.linalg.solving import (
     cholesky,
     cholesky_solve,
@@ -208,13 +206,14 @@ from ....graph.ops.math.elementwise import (
     sinh,
     tan,
 )
-from ....graph.ops.math.histograms import histogram_fixed_width, histogram_fixed_width_bins
 from ....graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
 from ....graph.ops.math.reduce import reduce_all, reduce_any, reduce_prod
 from ....graph.ops.math.scan import argmax as arg_max, argmin, argmin as arg_min, cumprod, cumsum
 from ....graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
 from ....graph.ops.math.statistics import (
     count_nonzero,
+    histogram_fixed_width,
+    histogram_fixed_width_bins,
     norm,
     reduce_euclidean_norm,
     reduce_logsumexp,
@@ -268,13 +267,15 @@ from ....graph.ops.state.accumulator_api import (
 )
 from ....graph.ops.state.barriers import Barrier
 from ....graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
-from ....graph.ops.state.scatter_nd_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from ....graph.ops.state.scatter_state import (
     scatter_add,
     scatter_div,
     scatter_max,
     scatter_min,
     scatter_mul,
+    scatter_nd_add,
+    scatter_nd_sub,
+    scatter_nd_update,
     scatter_sub,
     scatter_update,
 )

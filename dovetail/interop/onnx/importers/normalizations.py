@@ -8,8 +8,13 @@ from ....graph.ops.array.shapes import reshape, transpose
 from ....graph.ops.math.arithmetic import absolute, add, div_no_nan, multiply, rsqrt, sqrt, square, subtract
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.reduce import reduce_sum
-from ....graph.ops.nn.normalization import batch_normalization, fused_batch_norm, layer_norm, moments
-from ....graph.ops.nn.response_normalization import local_response_normalization
+from ....graph.ops.nn.normalization import (
+    batch_normalization,
+    fused_batch_norm,
+    layer_norm,
+    local_response_normalization,
+    moments,
+)
 from ..registry import Call, UnsupportedError, imports, positive
 
 
