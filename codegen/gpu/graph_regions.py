@@ -98,7 +98,7 @@ class _Gathering:
     device: Device
     constants: dict[int, Any]
     readers: Counter[int]
-    to_host: set[int]
+    leaving: set[int]
 
     def gathered(self, instructions: Iterable[Instruction]) -> list[Instruction]:
         """Instructions with stretches."""
