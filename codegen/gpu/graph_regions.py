@@ -142,7 +142,7 @@ class _Gathering:
         ]  # fmt: skip
         arrays = [i for i, slot in enumerate(joined.given) if _is_array(slot, rest, joined.outputs)]
         stretch = GraphRegion(self.device, joined, fed, arrays, away)
-        return [*before, joined.as_call(stretch, f"Stretch of {count} kernels")]
+        return [*before, joined.as_call(stretch, f"CUDA graph of {count} kernels")]
 
 
 __all__ = ["FEWEST", "GraphRegion", "with_graph_regions"]

@@ -39,7 +39,7 @@ _MULTIPLYING = (
     | {"Attention", "AttentionWithSums", "AttentionGrad"}
 )
 """Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
-_ASSIGNS = frozenset(("AssignKernel", "AssignVariableOp"))
+_ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
 _MAKERS: dict[str, Callable[..., Template]] = {

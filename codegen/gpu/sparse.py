@@ -43,7 +43,7 @@ def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKerne
     try:
         if name == "Gather":
             return GatherKernel(gpu, node, fallback)
-        if name.startswith("ScatterKernel"):
+        if name.startswith("Scatter"):
             return ScatterKernel(gpu, node, fallback)
         if name.startswith("SparseApply"):
             rule = RULES[name.removeprefix("SparseApply")]
@@ -119,7 +119,7 @@ class ScatterKernel(SparseVariableKernel):
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         super().__init__(gpu, node, 1, fallback)
-        name = node.type.removeprefix("Resource").removeprefix("ScatterKernel")
+        name = node.type.removeprefix("Resource").removeprefix("Scatter")
         self.is_nd = name.startswith("Nd")
         self.kind = name.removeprefix("Nd").lower()
         self.index, self.dtype = (t.dtype.base for t in node.inputs[1:3])

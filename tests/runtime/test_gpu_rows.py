@@ -86,7 +86,7 @@ def test_sparse_updates(fake, resource, optimizer):
         return [train, rows, table], {at: AT}
 
     names = agree(build, 3)
-    assert [n for n in names if "Sparse" in n or "Scatter" in n or "GraphRegion" in n]
+    assert [n for n in names if "Sparse" in n or "Scatter" in n or "CUDA graph" in n]
     assert not [n for n in names if "host" in n]
 
 
