@@ -23,7 +23,6 @@ _KERNELS = Path(__file__).parent.parent / "kernels"
 _CALLED = (
     "microkernel.py",
     "gemm_source.py",
-    "table_microkernel.py",
     "gemv_source.py",
     "depthwise_microkernel.py",
 )

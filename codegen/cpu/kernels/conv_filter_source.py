@@ -18,8 +18,14 @@ from numba import njit, types  # noqa: F401 (what is added to this text uses the
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels, next_unit, wait
-from dovetail.codegen.cpu.kernels.microkernel import MR, count_up, move_rows
-from dovetail.codegen.cpu.kernels.table_microkernel import as_written, expecting_half_tile, expecting_tile
+from dovetail.codegen.cpu.kernels.microkernel import (
+    MR,
+    as_written,
+    count_up,
+    half_prefetching_tile,
+    move_rows,
+    prefetching_tile,
+)
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
 LINE_BYTES = 64  # of a line of the cache
@@ -81,9 +87,9 @@ def add_tiles(slab, rows, steps, count, panel, begin, width, out, to, places, ki
             line, jump = (behind + asked * LINE_BYTES, LINE_BYTES) if asked < ahead else (address, 0)
             asked += count
             if 2 * own > lanes:
-                expecting_tile(slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump)
+                prefetching_tile(slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump)
             else:
-                expecting_half_tile(
+                half_prefetching_tile(
                     slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump
                 )
 

@@ -15,8 +15,7 @@ from numba import njit, types  # noqa: F401 (what is added to this text uses the
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels, next_unit, tiles, wait
-from dovetail.codegen.cpu.kernels.microkernel import MR, count_up
-from dovetail.codegen.cpu.kernels.table_microkernel import as_written, half_tile, tile
+from dovetail.codegen.cpu.kernels.microkernel import MR, as_written, count_up, half_table_tile, table_tile
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
 STEPS = 256  # of the sum at a time: a panel of so many stays in the first cache
@@ -133,10 +132,10 @@ def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, b
                 at, to = moves[k : k + steps], part * lanes
                 if 2 * own > lanes:
                     for i in range(0, count, MR):
-                        tile(seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0)
+                        table_tile(seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0)
                 else:
                     for i in range(0, count, MR):
-                        half_tile(seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0)
+                        half_table_tile(seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0)
         count_up(counters, FINISHED, 1)
     if who == 0:
         wait(counters, units)

@@ -1,13 +1,21 @@
-"""The innermost pieces of a matrix product, as LLVM instructions: a tile in registers, and how its operands are laid out.
+"""The micro-kernel of matrix products and convolutions, as LLVM instructions: a tile of sums that stays in registers.
 
-A tile has MR rows and NR columns of the product, two vectors of the machine side by side. While it runs over the summed axis it
-reads two vectors of the second factor and one number per row of the first, and multiplies and adds: on a machine with 64-byte
-vectors sixteen accumulators for ten loads, on others twelve for eight, which keeps both arithmetic units busy all the time (Goto
-and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008; Van Zee and van de Geijn, "BLIS", 2015).
+A tile has MR rows and NR columns of the result, two vectors of the machine side by side. At each step of the summed axis it loads
+two vectors of the second factor and one number per row of the first, and multiplies and adds. With 64-byte vectors these are
+sixteen accumulators for ten loads, otherwise twelve for eight, which keeps both arithmetic units busy (Goto and van de Geijn,
+"Anatomy of High-Performance Matrix Multiplication", 2008; Van Zee and van de Geijn, "BLIS", 2015).
 
-The first factor is read where it lies if its rows are contiguous along the summed axis, else from a copy in which MR rows are
-interleaved. The second factor lies in panels: all steps of the summed axis one after the other, NR numbers each; a panel of at
-most NR / 2 columns is half as wide.
+The rows and steps of the first factor are addressed in one of two ways:
+
+    affine    rows are `row_jump` elements apart, steps `jump` elements: matrix products. The factor is read where it lies if its
+              rows are contiguous along the summed axis, otherwise from a copy in which MR rows are interleaved
+    by table  the offset of each row and of each step is looked up: implicit GEMM. One loop sums all pixels of a piece of an image,
+              or all taps of a window. The look-up is one load among ten, for sixteen products
+
+The second factor lies in panels: NR numbers for each step of the summed axis, one step after the other. A panel of at most NR / 2
+columns is half as wide (`half_tile`, `half_table_tile`).
+
+No function here checks bounds. If a tile has fewer than MR rows, the last row is computed several times and stored to one place.
 """
 
 # mypy: ignore-errors
@@ -20,6 +28,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 from ...vecmath import WIDE
@@ -37,84 +46,131 @@ def _vector_at(builder: Any, data: Any, at: Any, vector: Any) -> Any:
     return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())
 
 
-def _own(builder: Any, place: Any) -> None:
-    """Ask for a line of memory that will be written to be in the first cache; nothing happens where there is none."""
-    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.bitcast(place, byte), number(1), number(3), number(1)])
-
-
-def _ask(builder: Any, place: Any, size: int) -> None:
-    """Ask for memory that will be read soon to be in the second cache."""
+def _prefetch(builder: Any, place: Any, size: int = 1, *, write: bool = False) -> None:
+    """Prefetch `size` bytes: into the first cache to write them, into the second cache to read them. An address may be invalid."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     place = builder.bitcast(place, byte)
     for line in range(0, size, 64):
         there = builder.gep(place, [ir.Constant(ir.IntType(64), line)])
-        builder.call(function, [there, number(0), number(2), number(1)])
+        builder.call(function, [there, number(int(write)), number(3 if write else 2), number(1)])
 
 
-class _Sums:
-    """Writes a tile's instructions: what all kinds have in common, with `numbers` that say where its operands are."""
+class _Tile:
+    """Emits the instructions of a tile.
 
-    def __init__(self, context: Any, builder: Any, x: Any, lanes: int, first: Any, into: Any, numbers: Any) -> None:
-        at, row_jump, self.jump, high, self.steps, to, out_jump, self.more = numbers
+    Args:
+        x: the type of the first factor. lanes: columns of the panel. high: how many rows there are, at most MR.
+        columns: how many columns are stored, if not all. The others are masked.
+    """
+
+    def __init__(self, context: Any, builder: Any, x: Any, lanes: int, high: Any, columns: Any = None) -> None:
         self.builder, self.lanes = builder, lanes
         self.number, self.word = context.get_value_type(x.dtype), context.get_value_type(types.intp)
         self.vector, self.align = ir.VectorType(self.number, lanes), x.dtype.bitwidth // 8
-        self.multiply_add = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(self.vector, [self.vector] * 3), f"llvm.fmuladd.v{lanes}f{x.dtype.bitwidth}"
-        )
+        self.multiply_add = self.intrinsic("llvm.fmuladd", self.vector, [self.vector] * 3)
+        self.everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
         last = builder.sub(high, self.constant(1))
-        rows = []
-        for i in range(MR):
-            row = self.constant(i)
-            rows.append(builder.select(builder.icmp_signed("<", row, last), row, last))
-        self.starts = [builder.gep(first, [builder.add(at, builder.mul(row, row_jump))]) for row in rows]
-        self.places = [
-            _vector_at(builder, into, builder.add(to, builder.mul(row, out_jump)), self.vector) for row in rows
-        ]
+        self.rows = [self.constant(i) for i in range(MR)]
+        self.rows = [builder.select(builder.icmp_signed("<", row, last), row, last) for row in self.rows]
+        self.mask = self.is_whole = None
+        if columns is not None:
+            kind = ir.VectorType(self.word, lanes)
+            self.mask = builder.icmp_signed("<", ir.Constant(kind, list(range(lanes))), self.spread(columns, kind))
+            self.is_whole = builder.icmp_signed("==", columns, self.constant(lanes))
+        self.starts: list[Any] = []  # of the first factor, one per row
+        self.places: list[Any] = []  # of the result, one per row
         self.totals: list[Any] = []
 
     def constant(self, value: int) -> Any:
         return ir.Constant(self.word, value)
 
-    def begin(self) -> None:
-        """Zeros, or what is there."""
+    def intrinsic(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        """A function of LLVM over vectors of the tile's type; `p0` is added where an argument is an address."""
+        name = f"{name}.v{self.lanes}f{self.align * 8}" + ".p0" * any(isinstance(a, ir.PointerType) for a in arguments)
+        return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(result, arguments), name)
+
+    def spread(self, value: Any, kind: Any) -> Any:
+        """A vector with a number in each lane."""
+        unknown = ir.Constant(kind, ir.Undefined)
+        single = self.builder.insert_element(unknown, value, ir.IntType(32)(0))
+        return self.builder.shuffle_vector(single, unknown, self.everywhere)
+
+    def at(self, first: Any, begin: Any, jump: Any, into: Any, to: Any, out_jump: Any) -> None:
+        """Address the rows of the factor and of the result by distances."""
+        b = self.builder
+        self.starts = [b.gep(first, [b.add(begin, b.mul(row, jump))]) for row in self.rows]
+        self.places = [_vector_at(b, into, b.add(to, b.mul(row, out_jump)), self.vector) for row in self.rows]
+
+    def at_table(self, first: Any, offsets: Any, into: Any, to: Any, targets: Any, k: Any) -> None:
+        """Address them by tables, whose entries from `k` on belong to this tile."""
+        b = self.builder
+        rows = [b.add(k, row) for row in self.rows]
+        self.starts = [b.gep(first, [b.load(b.gep(offsets, [row]))]) for row in rows]
+        goals = [b.add(to, b.load(b.gep(targets, [row]))) for row in rows]
+        self.places = [_vector_at(b, into, goal, self.vector) for goal in goals]
+
+    def begin(self, more: Any) -> None:
+        """Start from zeros; or, if `more`, from what the result holds."""
         builder, zeros = self.builder, ir.Constant(self.vector, [0.0] * self.lanes)
         self.totals = [cgutils.alloca_once_value(builder, zeros) for _ in self.places]
-        for place in self.places:
-            _own(builder, place)
-        with builder.if_else(self.more) as (then, otherwise):
-            with then:
-                for place, total in zip(self.places, self.totals, strict=True):
-                    builder.store(builder.load(place, align=self.align), total)
-            with otherwise:
-                for total in self.totals:
-                    builder.store(zeros, total)
-
-    def row_of(self, data: Any, begin: Any, k: Any, jump: Any) -> Any:
-        """Where a row of the second factor is."""
-        return _vector_at(self.builder, data, self.builder.add(begin, self.builder.mul(k, jump)), self.vector)
-
-    def step(self, k: Any, right: Any) -> None:
-        """Add the products of one step."""
-        builder = self.builder
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        unknown = ir.Constant(self.vector, ir.Undefined)
-        move = builder.mul(k, self.jump)
-        for start, total in zip(self.starts, self.totals, strict=True):
-            left = builder.load(builder.gep(start, [move]))
-            single = builder.insert_element(unknown, left, ir.IntType(32)(0))
-            spread = builder.shuffle_vector(single, unknown, everywhere)
-            builder.store(builder.call(self.multiply_add, [spread, right, builder.load(total)]), total)
+        for place, total in zip(self.places, self.totals, strict=True):
+            _prefetch(builder, place, write=True)
+            builder.store(zeros, total)
+        with builder.if_then(more):
+            self.for_each_place(self.load)
 
     def end(self) -> None:
-        """Write the sums."""
-        for place, total in zip(self.places, self.totals, strict=True):
-            self.builder.store(self.builder.load(total), place, align=self.align)
+        """Store the sums."""
+        self.for_each_place(self.store)
+
+    def for_each_place(self, move: Any) -> None:
+        """Move whole vectors; where columns are missing, through the mask."""
+        pairs = list(zip(self.places, self.totals, strict=True))
+        if self.mask is None:
+            for place, total in pairs:
+                move(place, total, False)
+            return
+        with self.builder.if_else(self.is_whole) as (whole, part):
+            for block, is_masked in ((whole, False), (part, True)):
+                with block:
+                    for place, total in pairs:
+                        move(place, total, is_masked)
+
+    def load(self, place: Any, total: Any, is_masked: bool) -> None:
+        b = self.builder
+        if is_masked:
+            kinds = [place.type, ir.IntType(32), self.mask.type, self.vector]
+            function = self.intrinsic("llvm.masked.load", self.vector, kinds)
+            zeros = ir.Constant(self.vector, [0.0] * self.lanes)
+            b.store(b.call(function, [place, ir.IntType(32)(self.align), self.mask, zeros]), total)
+        else:
+            b.store(b.load(place, align=self.align), total)
+
+    def store(self, place: Any, total: Any, is_masked: bool) -> None:
+        b = self.builder
+        if is_masked:
+            kinds = [self.vector, place.type, ir.IntType(32), self.mask.type]
+            function = self.intrinsic("llvm.masked.store", ir.VoidType(), kinds)
+            b.call(function, [b.load(total), place, ir.IntType(32)(self.align), self.mask])
+        else:
+            b.store(b.load(total), place, align=self.align)
+
+    def row_of(self, data: Any, begin: Any, k: Any, jump: Any) -> Any:
+        """The address of row `k` of the second factor."""
+        return _vector_at(self.builder, data, self.builder.add(begin, self.builder.mul(k, jump)), self.vector)
+
+    def panel_row(self, panel: Any, begin: Any, k: Any) -> Any:
+        """Row `k` of a panel."""
+        return self.builder.load(self.row_of(panel, begin, k, self.constant(self.lanes)), align=self.align)
+
+    def step(self, move: Any, right: Any) -> None:
+        """Add the products of one step; `move`: how far it is from the first step, in elements."""
+        builder = self.builder
+        for start, total in zip(self.starts, self.totals, strict=True):
+            left = self.spread(builder.load(builder.gep(start, [move])), self.vector)
+            builder.store(builder.call(self.multiply_add, [left, right, builder.load(total)]), total)
 
 
 def _tile(half: bool) -> Any:
@@ -122,20 +178,18 @@ def _tile(half: bool) -> Any:
     def tile(typing_context, x, at, row_jump, jump, high, steps, panel, begin, out, to, out_jump, more):
         """out[to + i * out_jump + j] (+)= sum over k < steps of x[at + i * row_jump + k * jump] * panel[begin + k * columns + j].
 
-        For i < high <= MR and all j of the panel's columns (`half`: NR / 2 of them); `more`: add to what is there. Nothing is
-        checked. Rows that are too many are those of the last one once more.
+        For i < high <= MR and all j of the panel's columns (`half`: NR / 2 of them); `more`: add to what is there.
         """
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _, at, row_jump, jump, high, steps, _, begin, _, to, out_jump, more = args
             first, second, into = (_data(context, builder, k, args[i]) for i, k in ((0, x), (6, panel), (8, out)))
-            numbers = (at, row_jump, jump, high, steps, to, out_jump, more)
-            sums = _Sums(context, builder, x, lanes, first, into, numbers)
-            sums.begin()
+            sums = _Tile(context, builder, x, lanes, high)
+            sums.at(first, at, row_jump, into, to, out_jump)
+            sums.begin(more)
             with cgutils.for_range(builder, steps, intp=sums.word) as loop:
-                place = sums.row_of(second, begin, loop.index, sums.constant(lanes))
-                sums.step(loop.index, builder.load(place, align=sums.align))
+                sums.step(builder.mul(loop.index, jump), sums.panel_row(second, begin, loop.index))
             sums.end()
             return context.get_dummy_value()
 
@@ -145,16 +199,62 @@ def _tile(half: bool) -> Any:
     return tile
 
 
+def _table_tile(half: bool) -> Any:
+    def typed(x, rows, steps, panel, out, places, is_prefetching):
+        lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
+
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            begin, to, k, high, columns, count, more = (args[i] for i in (4, 6, 8, 9, 10, 11, 12))
+            arrays = (x, rows, steps, panel, None, out, None, places)
+            first, offsets, moves, second, into, targets = (
+                _data(context, builder, kind, args[i]) for i, kind in enumerate(arrays) if kind is not None
+            )
+            sums = _Tile(context, builder, x, lanes, high, columns)
+            sums.at_table(first, offsets, into, to, targets, k)
+            sums.begin(more)
+            with cgutils.for_range(builder, count, intp=sums.word) as loop:
+                right = sums.panel_row(second, begin, loop.index)
+                move = builder.load(builder.gep(moves, [loop.index]))
+                if is_prefetching:
+                    address = builder.add(args[13], builder.mul(loop.index, args[14]))
+                    _prefetch(builder, builder.inttoptr(address, ir.IntType(8).as_pointer()))
+                sums.step(move, right)
+            sums.end()
+            return context.get_dummy_value()
+
+        i = types.intp
+        given = (x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean)
+        return types.void(*given, *((i, i) if is_prefetching else ())), emit
+
+    @intrinsic
+    def table_tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
+        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
+
+        For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there.
+        """
+        return typed(x, rows, steps, panel, out, places, False)
+
+    @intrinsic
+    def prefetching_tile(
+        typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more, ahead, jump
+    ):
+        """The same, and prefetch memory that is read next: at step s the cache line at the address ahead + s * jump."""
+        return typed(x, rows, steps, panel, out, places, True)
+
+    return table_tile, prefetching_tile
+
+
 tile, half_tile = _tile(False), _tile(True)
+(table_tile, prefetching_tile), (half_table_tile, half_prefetching_tile) = _table_tile(False), _table_tile(True)
 
 
 @intrinsic
 def first_tile(
     typing_context, x, at, row_jump, jump, high, steps, b, source, source_jump, panel, begin, out, to, out_jump, more
 ):
-    """A tile that takes the second factor from where it lies, b[source + k * source_jump + j], and lays out the panel on the way.
+    """A tile that reads the second factor where it lies, b[source + k * source_jump + j], and packs it into the panel on the way.
 
-    The panel's stores go where the tile has nothing to do otherwise.
+    The stores to the panel use issue slots that the tile leaves free.
     """
     lanes = NR[x.dtype.name]
 
@@ -162,14 +262,14 @@ def first_tile(
         _, at, row_jump, jump, high, steps, _, source, source_jump, _, begin, _, to, out_jump, more = args
         arrays = ((0, x), (6, b), (9, panel), (11, out))
         first, second, laid, into = (_data(context, builder, k, args[i]) for i, k in arrays)
-        numbers = (at, row_jump, jump, high, steps, to, out_jump, more)
-        sums = _Sums(context, builder, x, lanes, first, into, numbers)
-        sums.begin()
+        sums = _Tile(context, builder, x, lanes, high)
+        sums.at(first, at, row_jump, into, to, out_jump)
+        sums.begin(more)
         with cgutils.for_range(builder, steps, intp=sums.word) as loop:
             k = loop.index
             right = builder.load(sums.row_of(second, source, k, source_jump), align=sums.align)
             builder.store(right, sums.row_of(laid, begin, k, sums.constant(lanes)), align=sums.align)
-            sums.step(k, right)
+            sums.step(builder.mul(k, jump), right)
         sums.end()
         return context.get_dummy_value()
 
@@ -181,25 +281,24 @@ def first_tile(
 def tile_ahead(
     typing_context, x, at, row_jump, jump, high, steps, panel, begin, b, next, next_jump, few, out, to, out_jump, more
 ):
-    """A tile that asks for `few` rows of the next panel on the way, which begin at b[next + k * next_jump]."""
+    """A tile that prefetches `few` rows of the next panel on the way, which begin at b[next + k * next_jump]."""
     lanes = NR[x.dtype.name]
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, at, row_jump, jump, high, steps, _, begin, _, next, next_jump, few, _, to, out_jump, more = args
         arrays = ((0, x), (6, panel), (8, b), (12, out))
         first, second, following, into = (_data(context, builder, k, args[i]) for i, k in arrays)
-        numbers = (at, row_jump, jump, high, steps, to, out_jump, more)
-        sums = _Sums(context, builder, x, lanes, first, into, numbers)
+        sums = _Tile(context, builder, x, lanes, high)
+        sums.at(first, at, row_jump, into, to, out_jump)
 
         def step(k: Any) -> None:
-            place = sums.row_of(second, begin, k, sums.constant(lanes))
-            sums.step(k, builder.load(place, align=sums.align))
+            sums.step(builder.mul(k, jump), sums.panel_row(second, begin, k))
 
-        sums.begin()
+        sums.begin(more)
         some = builder.icmp_signed(">", few, sums.constant(0))
         every = builder.sdiv(steps, builder.select(some, few, sums.constant(1)))
         with cgutils.for_range(builder, few, intp=sums.word) as turn:
-            _ask(builder, sums.row_of(following, next, turn.index, next_jump), lanes * sums.align)
+            _prefetch(builder, sums.row_of(following, next, turn.index, next_jump), lanes * sums.align)
             begun = builder.mul(turn.index, every)
             with cgutils.for_range(builder, every, intp=sums.word) as loop:
                 step(builder.add(begun, loop.index))
@@ -264,6 +363,16 @@ def transpose(typing_context, out, to, out_jump, x, of, x_jump):
 
     i = types.intp
     return types.void(out, i, i, x, i, i), emit
+
+
+@intrinsic
+def as_written(typing_context, x):
+    """A read-only array typed as a writable one, so that a variable of a kernel may be either."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return x.copy(readonly=False)(x), emit
 
 
 # --- units of work ---------------------------------------------------------------------------------------------------
