@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from typing import Any
 
 from ..graph.core.dtypes import resource
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import nbytes
-from .cpu.fusion_passes import fuse_for_cpu
+from .cpu.passes import fuse_for_cpu
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.inplace import as_run
@@ -79,7 +80,7 @@ class KernelInfo:
     def source(self) -> str:
         """Its source text, as it will be compiled. A GPU's depends on sizes; unknown ones are taken to be 1024."""
         if not self.on_gpu:
-            from .cpu.jit import source_of
+            from .cpu.emit.nest import source_of
 
             return source_of(*as_run(self.group)).text
         if isinstance(self.group, EpilogueKernel):
@@ -207,12 +208,17 @@ class DeviceKernels:
         return tuple(info for info, _ in self._stretches)
 
     @cached_property
-    def _stretches(self) -> tuple[tuple[StretchInfo, Arena | None], ...]:
-        if self.program is None:
-            return ()
-        from .cpu.native.predicted_regions import predicted
+    def _made(self) -> Program | None:
+        """The program, of which nothing is compiled."""
+        return None if self.program is None else self.program(self.rewritten)
 
-        program, found = self.program(self.rewritten), []
+    @cached_property
+    def _stretches(self) -> tuple[tuple[StretchInfo, Arena | None], ...]:
+        if self._made is None:
+            return ()
+        from .cpu.regions.predicted import predicted
+
+        program, found = self._made, []
         for run, arena in predicted(program.instructions, program.tensors or {}):
             nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
             found.append((StretchInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
@@ -228,10 +234,16 @@ class DeviceKernels:
         """Compiled kernels that are not made by fusion, in the order in which they run; of GPUs they are not told."""
         if self.on_gpu:
             return ()
-        from .cpu.predicted_kernels import own_kernels
+        return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources)) for kernel in self._own_kernels)
 
-        found = own_kernels(self.fusion.steps, [t for _, t in self.rewritten.fetches])
-        return tuple(_own_info(k.nodes, k.source) for k in found)
+    @cached_property
+    def _own_kernels(self) -> list[Any]:
+        """The kernels of a CPU's program that are compiled and not made by fusion."""
+        if self._made is None:
+            return []
+        from .cpu.passes import own_kernels  # the CPU's kernels, which a GPU's report does not need
+
+        return list(own_kernels(self._made.instructions))
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -239,9 +251,14 @@ class DeviceKernels:
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
         if self.on_gpu:
             return plan_memory(self.fusion.steps, feeds, fetches, writes_in_place=writes_in_place)
-        from .cpu.predicted_kernels import joined_steps
-
-        steps, unmade = joined_steps(self.fusion.steps, fetches)
+        joined = {update: product for product, update in (k.nodes for k in self._own_kernels if len(k.nodes) == 2)}
+        steps: list[PartitionStep | FusedKernel] = []
+        for step in self.fusion.steps:  # a product is made with the update that takes it, piece by piece
+            if isinstance(step, Node) and step in joined:
+                steps.append(joined[step])
+            if not (isinstance(step, Node) and step in joined.values()):
+                steps.append(step)
+        unmade = {t for product in joined.values() for t in product.outputs}
         arenas = [arena for _, arena in self._stretches if arena is not None]
         return plan_memory(steps, feeds, fetches, unmade, writes_in_place=writes_in_place).with_arenas(arenas)
 

@@ -1,104 +1,80 @@
-"""Single nodes with compiled kernels on CPUs (images, products, sums of rows): the reference first, those when it pays."""
+"""Which compiled kernel an op has on CPUs: one table from op names to makers of kernels.
+
+A maker gives None for nodes that it does not take: other element types, sizes too small to pay. Those run their reference on NumPy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeAlias
 
-from ...graph.core.errors import InternalError
 from ...graph.core.graph import Node
-from ..check import agree, difference
+from ..fusion.optimizer_loops import ACCUMULATES
 from ..ir.program import Kernel
-from .kernels.attention import attention_kernel
-from .kernels.gemm import OPS as PRODUCTS, matrix_kernel, put_product
-from .kernels.image import TOLD as TOLD_SIZES, image_kernel
-from .kernels.mixed_precision_gemm import NarrowProduct, is_narrow_product
-from .kernels.segment import TOLD as TOLD_COUNTS, row_kernel
-from .kernels.topk import TOLD as TOLD_TOP, top_kernel
-from .native.planner import Planner, Value
-from .native.recorder import put_by
+from .kernels import attention, copy, gemm, image, rows
+from .kernels.gemm_narrow import NarrowProduct, is_narrow_product
+from .kernels.node import NodeKernel
+from .kernels.optimizer import sparse_update_kernel, update_kernel
 from .tiering import WarmingKernel
 
-TOLD = {**TOLD_SIZES, **TOLD_COUNTS, **TOLD_TOP}
-"""Which input's value the kernel of an op looks at."""
+Maker: TypeAlias = Callable[[Node, Kernel, int, bool], Kernel | None]
+"""`maker(node, reference, threads, check)`: a node's kernel, or None."""
 
 
-class NodeKernel(WarmingKernel):
-    """The kernel of one node.
+def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bool, check: bool) -> Kernel | None:
+    """The kernel of a node: compiled, or its reference where its maker does not take it; None where the op has no maker.
 
     Args:
-        node: what it runs. reference: the op's reference, attributes bound.
-        text, call: see `image_kernel`, `matrix_kernel`.
-        check: compare with the reference, at every run. threads: most that may work on it.
-
-    Attributes:
-        is_native: whether native plans can have it.
+        node: what it computes. reference: the op's reference, context and attributes bound.
+        threads: how many threads it may use. compile_first: compile it now. check: compare with the reference at every run.
     """
-
-    def __init__(
-        self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], check: bool, threads: int = 1
-    ) -> None:
-        super().__init__(text, reference)
-        self.node = node
-        self.is_native = not check
-        self.nodes = (node,)
-        self._threads = threads
-        self._call = call
-        self._check = check
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self.function is None:
-            return self._on_numpy(inputs)
-        made = self._call(self.function, *inputs)
-        if made is None:
-            return self._reference(*inputs)
-        if self._check:
-            wanted = self._reference(*inputs)
-            pairs = zip(made, wanted, strict=True) if len(self.node.outputs) > 1 else ((made, wanted),)
-            differing = next(((mine, theirs) for mine, theirs in pairs if not agree(mine, theirs)), None)
-            if differing is not None:
-                raise InternalError(
-                    self.node, self.node,
-                    f"The compiled kernel of '{self.node.name}' ({self.node.type}), made at {self.node.source}, differs from "
-                    f"the reference: {difference(*differing)}. This is an error in Dovetail; DOVETAIL_BACKEND=numpy avoids it.",
-                )  # fmt: skip
-        return made
-
-    def gather(self) -> None:
-        """Become part of a native stretch, in which products of all sizes are done here: also where it runs one by one."""
-        if self.node.type in PRODUCTS:
-            self._call = partial(self._call, smallest=0)
-
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Put its launches into a native plan."""
-        function = planner.function_of(self)
-        if self.node.type in PRODUCTS:
-            return put_product(planner, function, self.node, inputs, self._threads)
-        return put_by(planner, partial(self._call, function), inputs, TOLD.get(self.node.type, -1))
-
-
-def own_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Any]] | None:
-    """A node's source text, and what is to be called with the compiled function and the inputs; None where there is none."""
-    return (
-        image_kernel(node, threads)
-        or matrix_kernel(node, threads)
-        or row_kernel(node, threads)
-        or attention_kernel(node, threads)
-        or top_kernel(node, threads)
-    )
-
-
-def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bool, check: bool) -> Kernel:
-    """A compiled kernel for a node that has one, else the reference."""
-    kernel: WarmingKernel
-    if is_narrow_product(node):
-        kernel = NarrowProduct(node, reference, threads, check)
-    else:
-        found = own_kernel(node, threads)
-        if found is None:
-            return reference
-        kernel = NodeKernel(node, reference, *found, check, threads)
-    if compile_first:
+    maker = _maker_of(node.opdef.name)
+    if maker is None:
+        return None
+    kernel = maker(node, reference, threads, check)
+    if compile_first and isinstance(kernel, WarmingKernel):
         kernel.compile()
-    return kernel
+    return reference if kernel is None else kernel
+
+
+@cache
+def _maker_of(op: str) -> Maker | None:
+    return _update if "Apply" in op or op in ACCUMULATES else _MAKERS.get(op)
+
+
+def _copy(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
+    return copy.copy_kernel(node, reference, threads)
+
+
+def _update(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
+    kernel = update_kernel(node, reference, threads, check)
+    return sparse_update_kernel(node, reference, threads, check) if kernel is None else kernel
+
+
+def _product(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
+    if is_narrow_product(node):
+        return NarrowProduct(node, reference, threads, check)
+    return gemm.product_kernel(node, reference, threads, check)
+
+
+def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]] | None], known: Mapping[str, int]) -> Maker:
+    """A maker from a function of a node and threads, which gives the source text and the call of a `NodeKernel`."""
+
+    def maker(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
+        found = make(node, threads)
+        if found is None:
+            return None
+        return NodeKernel(node, reference, *found, check=check, known_input=known.get(node.type, -1))
+
+    return maker
+
+
+_MAKERS: dict[str, Maker] = {
+    **dict.fromkeys(copy.OPS, _copy),
+    **dict.fromkeys(gemm.OPS, _product),
+    **dict.fromkeys(image.OPS, _single(image.image_kernel, image.KNOWN_INPUTS)),
+    **dict.fromkeys(rows.SUMS, _single(rows.row_kernel, rows.KNOWN_INPUTS)),
+    **dict.fromkeys(rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),
+    **dict.fromkeys(attention.OPS, _single(attention.attention_kernel, {})),
+}

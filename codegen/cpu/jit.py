@@ -23,10 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...graph.core import philox
 from .. import artifact_cache
-from ..ir.loop_nest import LoopNest
-from .emit.nest import NumbaSource, numba_source
 
 logger = logging.getLogger(__name__)
 
@@ -36,23 +33,6 @@ Function = Callable[..., Any]
 def folder() -> Path:
     """Where CPU kernels are kept: see `artifact_cache`."""
     return artifact_cache.folder("numba")
-
-
-@cache
-def versions() -> str:
-    """What, beside its text, decides what a kernel does."""
-    from importlib import metadata
-
-    here = Path(__file__).parent
-    files = (*sorted((here.parent / "vecmath").glob("*.py")), here / "emit" / "philox.py", Path(philox.__file__))
-    called = b"".join(path.read_bytes() for path in files)
-    return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
-
-
-@cache
-def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
-    """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
-    return numba_source(loops, versions(), in_place, short_rows)
 
 
 def path_of(text: str) -> Path:

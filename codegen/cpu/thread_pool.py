@@ -134,11 +134,7 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
 
 
 def share_units(
-    function: Callable[..., Any],
-    arrays: Sequence[Any],
-    numbers: Sequence[Any],
-    units: int,
-    threads: int,
+    function: Callable[..., Any], arrays: Sequence[Any], numbers: Sequence[Any], units: int, threads: int
 ) -> None:
     """Call `function(*arrays, counters, *numbers, who, units)` on up to so many threads, each of which takes units until none is left.
 

@@ -37,6 +37,11 @@ class WarmingKernel(PooledKernel):
         self._asked = False
         self._limit = min(LOAD_AFTER_S, COMPILE_AFTER_S)  # of what it has spent, before it is looked at again
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source texts of all that it calls."""
+        return (self.text,)
+
     def compile(self) -> None:
         """Compile it now."""
         self.function = compile_now(self.text)

@@ -64,7 +64,7 @@ def _address(name: str) -> int:
 
 
 def _record(name: str, *arguments: int) -> Any:
-    return np.array(vm.record(_address(name), arguments), np.int64)
+    return np.array([*vm.head(_address(name), len(arguments)), *arguments], np.int64)
 
 
 def _ranges(record: Any, ranges: list[tuple[int, int]], together: Crew, threads: int = 2) -> int | None:

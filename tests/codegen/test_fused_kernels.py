@@ -11,8 +11,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.check import agree
-from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend, launch_of
+from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.emit.nest import PART
+from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, launch_of
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import PartitionGraph

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.jit import source_of
+from dovetail.codegen.cpu.emit.nest import source_of
 from dovetail.codegen.fusion.fuse import Fusion, fuse
 from dovetail.codegen.fusion.grouping import has_only_small
 from dovetail.codegen.ir.fused_kernel import FusedKernel

@@ -12,7 +12,7 @@ from dovetail.graph.ops.nn.conv_geometry import Window, overlay, patches
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.emit.instantiate import source_of  # noqa: E402
+from dovetail.codegen.cpu.emit.instantiate import text_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.cpu.kernels.conv import (  # noqa: E402
     FUNCTIONS,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def function(dtype: str) -> Any:
-    return compile_now(source_of("conv_source", {"convolve": FUNCTIONS["convolve"]}, dtype))
+    return compile_now(text_of("kernels/conv_source", {"convolve": FUNCTIONS["convolve"]}, dtype))
 
 
 def check(window: Window, sizes: Sizes, dtype: str = "float32") -> None:

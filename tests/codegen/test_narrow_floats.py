@@ -11,7 +11,7 @@ import dovetail as dt
 from dovetail.codegen.check import agree
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.emit.nest import as_passed
-from dovetail.codegen.cpu.native.regions import NativeStretch
+from dovetail.codegen.cpu.regions.formation import NativeStretch
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.lower.region import region_of
@@ -20,7 +20,8 @@ from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.jit import compile_now, source_of  # noqa: E402
+from dovetail.codegen.cpu.emit.nest import source_of  # noqa: E402
+from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dovetail.codegen.cpu.jit import compile_now
-from dovetail.codegen.cpu.kernels.copy import copy_source
 from dovetail.codegen.cpu.native import vm
+from dovetail.codegen.cpu.native.planner import NotPlannableError, Planner, copy_source
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ def strided(x: Array, out: Array) -> Table:
     function = compile_now(copy_source(x.itemsize))
     address = vm.ADDRESS
     table.add(
-        vm.record(vm.address_of(function), words),
+        [*vm.head(function, len(words)), *words],
         {address: (0, 0), vm.VECTOR + address: (1, 0)},
     )
     return table
@@ -100,8 +100,8 @@ def test_a_record_that_fails_stops_the_table() -> None:
     labels, out = np.array([0, 4, 9], np.int64), np.zeros(3, np.int64)
     for limit, stops in ((10, False), (9, True)):
         table = Table(labels, out)
-        table.add(vm.within(8, 3, limit), {0: (0, 0)})
-        table.add([*vm.fill(2), 7], {0: (1, 8)})
+        table.add([*vm.head("within8", 3), 0, 3, limit], {0: (0, 0)})
+        table.add([*vm.head("fill", 3), 0, 2, 7], {0: (1, 8)})
         assert table.run() == (2 if stops else 0)
         assert out.tolist() == ([0, 0, 0] if stops else [0, 7, 7])
         out[:] = 0
@@ -112,18 +112,18 @@ def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
     for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False), ([], True)):
         x = np.array(values, dtype)
         table = Table(np.array([*values, 0], dtype))
-        table.add(vm.within(x.itemsize, x.size, 3), {0: (0, 0)})
+        table.add([*vm.head(f"within{x.itemsize}", 3), 0, x.size, 3], {0: (0, 0)})
         assert (table.run() == 0) is well
 
 
 def test_bytes_are_copied() -> None:
     x, out = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
     table = Table(x, out, loose=1)
-    table.add(vm.copy(10), {0: (1, 5), 1: (0, 20)})
+    table.add([*vm.head("copy", 3), 0, 0, 10], {0: (1, 5), 1: (0, 20)})
     assert table.run() == 0
     assert out.tolist() == [0] * 5 + list(range(20, 30)) + [0] * 85
 
 
 def test_a_kernel_with_too_many_arguments_is_refused() -> None:
-    with pytest.raises(ValueError, match="401 words of arguments"):
-        vm.record(0, [0] * 401)
+    with pytest.raises(NotPlannableError, match="401 words of arguments"):
+        Planner().launch(None, [0] * 399, ((0, 1),), 1)

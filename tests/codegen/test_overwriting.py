@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu import backend as backend
-from dovetail.codegen.cpu.backend import CpuFusedKernel, NumbaBackend
+from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.cpu.kernels import fused
+from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.inplace import reuse_inputs_in_place
 from dovetail.codegen.fusion.optimizer_loops import writes_in_place
@@ -98,13 +99,13 @@ def test_what_is_fetched_fed_or_taken_again_stays() -> None:
 
 def test_an_array_that_somebody_holds_is_copied(seen: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[Any] = []
-    original = backend.is_held_once
+    original = fused.is_held_once
 
     def hold(inputs: tuple[Any, ...], i: int) -> bool:
         held.append((inputs[i].reshape(-1)[:8], inputs[i][0, :8].copy()))  # a view, as a message on its way has one
         return original(inputs, i)
 
-    monkeypatch.setattr(backend, "is_held_once", hold)
+    monkeypatch.setattr(fused, "is_held_once", hold)
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 256])
         y = dt.tanh(dt.matmul(x, W) + 1.0)

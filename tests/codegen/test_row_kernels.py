@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.segment import row_kernel
+from dovetail.codegen.cpu.kernels.rows import row_kernel
 from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")

@@ -10,7 +10,7 @@ import pytest
 from test_rewrite_rules import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
-from dovetail.codegen.cpu.fusion_passes import fuse_for_cpu
+from dovetail.codegen.cpu.passes import fuse_for_cpu
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.symbolic_shape import Product, SymbolicShapes, product, quotient
 from dovetail.codegen.passes.rewrite import rewrite

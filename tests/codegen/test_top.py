@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.topk import MOST, top_kernel
+from dovetail.codegen.cpu.kernels.rows import MOST, top_kernel
 from dovetail.graph.ops.array.sorting import _top_k
 
 pytest.importorskip("numba")

@@ -13,7 +13,7 @@ from kernel_checks import compiles
 from triton_interpreter import run_routine
 
 import dovetail as dt
-from dovetail.codegen.cpu.backend import agree
+from dovetail.codegen.check import agree
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.gpu.emit.expr import rows_in
 from dovetail.codegen.gpu.emit.schedules import Specialisation, routines, specialise

@@ -10,7 +10,7 @@ from optimizer_scalars import SCALARS
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.cpu.gemm_epilogue import ProductUpdate
+from dovetail.codegen.cpu.kernels.gemm_update import ProductUpdate
 from dovetail.codegen.cpu.kernels.optimizer import SMALLEST, UpdateKernel
 from dovetail.codegen.fusion.optimizer_loops import update
 from dovetail.codegen.ir.program import one_by_one
@@ -22,7 +22,7 @@ from dovetail.graph.resources.resource_manager import Context, Resources, Sessio
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.jit import source_of  # noqa: E402
+from dovetail.codegen.cpu.emit.nest import source_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -10,7 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.codegen.cpu import jit
-from dovetail.codegen.cpu.backend import CpuFusedKernel
+from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
 from dovetail.runtime.session.local_backend import LocalBackend

@@ -7,47 +7,67 @@ integers, then the range of work that a call does. Compiled and kept they are li
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from ..jit import versions
+from ....graph.core import philox
 
 Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 """(a letter per argument, the lengths of the tuples that follow): r is an array that is read, w one that is written, n one of int64
 that is read, c one of int64 with which threads count, p one of int32 that is written, i an integer."""
 
 
-_KERNELS = Path(__file__).parent.parent / "kernels"
-_CALLED = (
-    "microkernel.py",
-    "gemm_source.py",
-    "gemv_source.py",
-    "depthwise_microkernel.py",
-)
-"""What these files call of others."""
+_CPU = Path(__file__).parent.parent
+_IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import", re.MULTILINE)
 
 
-def source_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
+@cache
+def versions() -> str:
+    """What, beside its text, decides what a kernel does."""
+    from importlib import metadata
+
+    here = Path(__file__).parent
+    files = (*sorted((here.parent.parent / "vecmath").glob("*.py")), here / "philox.py", Path(philox.__file__))
+    called = b"".join(path.read_bytes() for path in files)
+    return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
+
+
+def text_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
     """The source text of functions of one file for arrays of one type. `kernel` is the function, or a tuple of several."""
     return _source(file, tuple(functions.items()), dtype)
 
 
 @cache
 def _source(file: str, functions: tuple[tuple[str, Signature], ...], dtype: str) -> str:
-    tiles = b"".join((_KERNELS / name).read_bytes() for name in _CALLED if name != file + ".py")
-    tile = hashlib.sha256(tiles).hexdigest()[:16]
+    called = hashlib.sha256(b"".join(p.read_bytes() for p in _called(_CPU / f"{file}.py"))).hexdigest()[:16]
     compiled = [_compiled(name, signature, dtype) for name, signature in functions]
     return "\n".join(
         [
-            (_KERNELS / f"{file}.py").read_text(encoding="utf-8"),
+            (_CPU / f"{file}.py").read_text(encoding="utf-8"),
             "",
-            f"# for tile {tile}, {versions()}",
+            f"# for functions {called}, {versions()}",
             f"kernel = {compiled[0] if len(compiled) == 1 else '(' + ', '.join(compiled) + ')'}",
             "",
         ]
     )
+
+
+def _called(path: Path) -> list[Path]:
+    """The modules of this package that a file imports, directly or not: they decide what its functions do, too."""
+    found: dict[Path, None] = {}
+    todo = [path]
+    while todo:
+        here = todo.pop()
+        for name in _IMPORT.findall(here.read_text(encoding="utf-8")):
+            other = _CPU.joinpath(*name.split(".")).with_suffix(".py")
+            other = other if other.exists() else here.with_name(f"{name}.py")
+            if other.exists() and other not in found:
+                found[other] = None
+                todo.append(other)
+    return sorted(found)
 
 
 def _compiled(name: str, signature: Signature, dtype: str) -> str:

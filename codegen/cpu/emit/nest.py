@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from ...fusion.range_analysis import passes_over_nan
 from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
 from .blocks import BLOCK, StretchWriter
 from .expr import NARROW, SHORT, combine, literal, start_of, type_of
+from .instantiate import versions
 
 ROWS = -1
 """Where a kernel is split by the rows of the table that it adds to: whoever has some takes all that goes into them, in order."""
@@ -68,8 +69,14 @@ class NumbaSource:
     partial: tuple[DType, ...] = ()
 
 
-def numba_source(loops: LoopNest, versions: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
-    """Write a kernel; `versions` is put into the text, because what it names decides what the text means.
+@cache
+def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+    """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
+    return numba_source(loops, versions(), in_place, short_rows)
+
+
+def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+    """Write a kernel; `made_for` is put into the text, because what it names decides what the text means.
 
     The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
     arguments are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
@@ -99,7 +106,7 @@ def numba_source(loops: LoopNest, versions: str = "", in_place: int = 0, short_r
         [
             "# Made by Dovetail from:",
             described,
-            *([f"# for {versions}"] if versions else []),
+            *([f"# for {made_for}"] if made_for else []),
             "import numpy as np",
             "from numba import njit, types",
             "",

@@ -18,7 +18,7 @@ import numpy as np
 from ....graph.core.dtypes import float32
 from ....graph.core.graph import Node
 from ...target import L2_BYTES
-from ..emit.instantiate import source_of
+from ..emit.instantiate import text_of
 from ..native.recorder import AT_ONCE, Doer
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS, as_vector, is_vector
 
@@ -44,9 +44,9 @@ def attention_kernel(node: Node, threads: int) -> tuple[str, Call] | None:
         return None
     scale = np.full(1, node.attrs["scale"], np.float32)
     if node.type == "AttentionWithSums":
-        text = source_of("attention_source", {"attention": _FORWARD}, "float32")
+        text = text_of("kernels/attention_source", {"attention": _FORWARD}, "float32")
         return text, lambda function, *inputs, doer=AT_ONCE: _forward(function, inputs, scale, threads, doer)
-    text = source_of("attention_source", {"attention_gradient": _GRADIENT}, "float32")
+    text = text_of("kernels/attention_source", {"attention_gradient": _GRADIENT}, "float32")
     return text, lambda function, *inputs, doer=AT_ONCE: _gradient(function, inputs, scale, threads, doer)
 
 

@@ -87,7 +87,9 @@ def add_tiles(slab, rows, steps, count, panel, begin, width, out, to, places, ki
             line, jump = (behind + asked * LINE_BYTES, LINE_BYTES) if asked < ahead else (address, 0)
             asked += count
             if 2 * own > lanes:
-                prefetching_tile(slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump)
+                prefetching_tile(
+                    slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump
+                )
             else:
                 half_prefetching_tile(
                     slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump

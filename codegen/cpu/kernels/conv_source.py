@@ -132,10 +132,14 @@ def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, b
                 at, to = moves[k : k + steps], part * lanes
                 if 2 * own > lanes:
                     for i in range(0, count, MR):
-                        table_tile(seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0)
+                        table_tile(
+                            seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0
+                        )
                 else:
                     for i in range(0, count, MR):
-                        half_table_tile(seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0)
+                        half_table_tile(
+                            seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0
+                        )
         count_up(counters, FINISHED, 1)
     if who == 0:
         wait(counters, units)

@@ -15,7 +15,6 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ...ir.program import Kernel
-from ..emit.instantiate import source_of
 from ..thread_pool import ranges_of, share
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -69,18 +68,6 @@ class Pack:
             if whole is not None:
                 return whole
         return _joined([np.expand_dims(x, axis) for x in parts], axis, self.threads)
-
-
-def copy_source(itemsize: int) -> str:
-    """The text of a kernel that copies elements of so many bytes along strides. ValueError: there is none for that size."""
-    if itemsize not in (1, 2, 4, 8):
-        raise ValueError(f"elements of {itemsize} bytes")
-    return source_of("copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
-
-
-def sum_source(dtype: str) -> str:
-    """The text of a kernel that adds up parts of an array, one after the other."""
-    return source_of("copy_source", {"add_up": ("rw", (3,))}, dtype)
 
 
 def _are_large(parts: Sequence[Any]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,11 +20,13 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
+from ...ir.program import Kernel
 from ...target import L2_BYTES
-from ..emit.instantiate import source_of
+from ..emit.instantiate import text_of
 from ..native.planner import NotPlannableError, Planner, Value
 from ..native.vm import flat
 from ..thread_pool import share_units
+from .node import NodeKernel
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -82,7 +84,31 @@ def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
         product.run(function, out.reshape(-1))
         return out
 
-    return source_of("gemm_source", FUNCTIONS, dtype.name), call
+    return text_of("kernels/gemm_source", FUNCTIONS, dtype.name), call
+
+
+class ProductKernel(NodeKernel):
+    """The kernel of a product. Inside a native region it also does the small products that BLAS does elsewhere."""
+
+    def __init__(
+        self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], threads: int, check: bool
+    ) -> None:
+        super().__init__(node, reference, text, call, check=check)
+        self._threads = threads
+
+    def gather(self) -> None:
+        """Become part of a region: products of all sizes are done here, also while the region runs one by one."""
+        self._call = partial(self._call, smallest=0)
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Record its launch into a native plan."""
+        return put_product(planner, planner.function_of(self), self.node, inputs, self._threads)
+
+
+def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> ProductKernel | None:
+    """The kernel of a product of float32 or float64; None for other types."""
+    found = matrix_kernel(node, threads)
+    return None if found is None else ProductKernel(node, reference, *found, threads, check)
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,16 +323,7 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
             has_panels[slot] = name
             source = at + k0 * b_jumps[3] + left * b_jumps[4]
             if is_new and not lies_in_rows:
-                lay_out_panels(
-                    b,
-                    panels,
-                    panel,
-                    source,
-                    (b_jumps[3], b_jumps[4]),
-                    width,
-                    steps,
-                    lanes,
-                )
+                lay_out_panels(b, panels, panel, source, (b_jumps[3], b_jumps[4]), width, steps, lanes)
             start = of + top * a_jumps[3] + k0 * a_jumps[4]
             if not direct:
                 name = (matrix * down + row) * times + time

@@ -22,13 +22,23 @@ import numpy as np
 
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, height_and_width, nhwc, window_of
-from ..emit.instantiate import source_of
+from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.recorder import AT_ONCE, Doer
 from ..thread_pool import ranges_of
-from .conv import FILTER_FUNCTIONS, FUNCTIONS as CONVOLUTION_FUNCTIONS, Phase, convolve, filter_gradient, phases_of
+from .conv import (
+    FILTER_FUNCTIONS,
+    FUNCTIONS as CONVOLUTION_FUNCTIONS,
+    Phase,
+    as_layout,
+    convolve,
+    filter_gradient,
+    padded,
+    phases_of,
+    repeated,
+    windowed,
+)
 from .gemm import NS_PER_FLOP
-from .layout import as_layout, padded, repeated, windowed
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -310,7 +320,7 @@ OPS: dict[str, tuple[str, str, str]] = {
 }
 """Which method does an op, and which functions of which file."""
 
-TOLD = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1, "DepthwiseConv2dNativeBackpropInput": 0,
+KNOWN_INPUTS = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1, "DepthwiseConv2dNativeBackpropInput": 0,
         "DepthwiseConv2dNativeBackpropFilter": 1, "AvgPoolGrad": 0}  # fmt: skip
 """Which input is looked at: it has the sizes of the result."""
 
@@ -339,4 +349,4 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
         made: Array | None = getattr(kernels, method)(node.attrs, *inputs)
         return made
 
-    return source_of(file, {name: _SIGNATURES[name] for name in names}, dtype.name), call
+    return text_of(f"kernels/{file}", {name: _SIGNATURES[name] for name in names}, dtype.name), call

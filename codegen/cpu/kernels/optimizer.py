@@ -37,12 +37,12 @@ from ...ir.legality import SUPPORTED, NotFusibleError
 from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import LoopNest
 from ...ir.program import Kernel
-from ..emit.nest import as_passed
-from ..jit import Function, compile_now, source_of
+from ..emit.nest import as_passed, source_of
+from ..jit import Function, compile_now
 from ..native.planner import NotPlannableError, Planner, Value
 from ..thread_pool import Ranges, ranges_of, share
 from ..tiering import WarmingKernel
-from .segment import add_rows
+from .rows import add_rows
 
 SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
 
@@ -67,6 +67,7 @@ class UpdateKernel(WarmingKernel):
     ) -> None:
         super().__init__(source_of(loops, places).text, reference)
         self.node = node
+        self.nodes = (node,)
         self.loops = loops
         self.places = places
         self.gradient = gradient - places
@@ -182,11 +183,6 @@ class SparseUpdate:
     gradient: int
     decays: bool
 
-    @property
-    def source(self) -> str:
-        """The source of both kernels."""
-        return f"{source_of(self.update, self.places).text}\n\n{source_of(self.sums).text}"
-
 
 def sparse_update_of(node: Node) -> SparseUpdate | None:
     """What a node does that updates the rows which a gradient names; None: it is none, or of a type or a rule without kernels."""
@@ -218,11 +214,17 @@ class SparseUpdateKernel(WarmingKernel):
     def __init__(self, node: Node, found: SparseUpdate, reference: Kernel, threads: int, check: bool) -> None:
         super().__init__(source_of(found.update, found.places).text, reference)
         self.node = node
+        self.nodes = (node,)
         self._found = found
         self._sums_text = source_of(found.sums).text
         self._sums: Function | None = None
         self._threads = threads
         self._check = check
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source texts of the update and of the sums."""
+        return self.text, self._sums_text
 
     def compile(self) -> None:
         """Compile both now."""

@@ -21,8 +21,8 @@ import numpy as np
 
 from ....graph.resources.buffer_pool import LARGE
 from ...memory.plan import Piece, places
+from ..emit.instantiate import text_of
 from ..jit import compiled
-from ..kernels.copy import copy_source
 from ..thread_pool import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
 from . import vm
 from .plan import Output, Part, Plan, begin_of
@@ -99,6 +99,7 @@ class Planner:
 
     looked_at: dict[int, Array] = field(default_factory=dict)
     _words: list[Any] = field(default_factory=list)
+    _functions: list[tuple[int, Any]] = field(default_factory=list)  # of each record: its first word, and what it calls
     _parts: list[Part] = field(default_factory=list)
     _launches: int = 0
     _memories: list[Memory] = field(default_factory=list)
@@ -199,7 +200,7 @@ class Planner:
 
         `together`: those for threads that stay together, where there is one range for others.
         """
-        at = self._record(vm.record(vm.address_of(function), [*words, *ranges[0]]))
+        at = self._record(function, [*words, *ranges[0]])
         is_light = len(ranges) == 1 and len(together) > 1
         ranges = together if is_light else ranges if len(ranges) > 1 else ()
         self._parts.append(Part(at, len(self._words), ranges, threads=threads, is_light=is_light))
@@ -212,30 +213,32 @@ class Planner:
         counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
         if threads == 1:
             self.fill(counters, 0)
-        at = self._record(vm.record(vm.address_of(function), [*before, *self.vector(counters), *behind, 0, units]))
+        at = self._record(function, [*before, *self.vector(counters), *behind, 0, units])
         where = at + vm.HEAD + len(before) + vm.ADDRESS
         self._parts.append(Part(at, len(self._words), (), units if threads > 1 else 0, threads, where))
 
     def fill(self, value: Value, number: int) -> None:
         """Fill a vector of int64."""
-        self._plain([*vm.fill(value.array.size), number], [self.at(value)])
+        self._plain("fill", [self.at(value), value.array.size, number])
 
     def within(self, value: Value, limit: int) -> None:
         """Fail the run unless all numbers are from 0 to below a limit."""
-        value = self.in_order(value)
-        self._plain(vm.within(value.array.itemsize, value.array.size, limit), [self.at(value)])
+        self._compare("within", value, limit)
 
     def below(self, value: Value, limit: int) -> None:
         """Fail the run unless all numbers, which may be negative, are below a limit."""
+        self._compare("below", value, limit)
+
+    def _compare(self, name: str, value: Value, limit: int) -> None:
         value = self.in_order(value)
-        self._plain(vm.below(value.array.itemsize, value.array.size, limit), [self.at(value)])
+        self._plain(f"{name}{value.array.itemsize}", [self.at(value), value.array.size, limit])
 
     def put(self, value: Value, into: Value, threads: int = 1) -> None:
         """Copy a tensor; it may lie along strides. `threads`: so many may share it, where it does."""
         value = self.in_memory(value)
         x, out = value.array, into.array
         if x.flags.c_contiguous and out.flags.c_contiguous:
-            self._plain(vm.copy(x.nbytes), [self.at(into), self.at(value)])
+            self._plain("copy", [self.at(into), self.at(value), x.nbytes])
             return
         sizes, jumps, out_jumps = joined(x, out)
         try:
@@ -248,18 +251,19 @@ class Planner:
         ranges, together = (ranges_of(sizes[0], time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
         self.launch(function, words, ranges, threads, together)
 
-    def _plain(self, words: list[int], addresses: Sequence[At]) -> None:
-        self._words += words  # of which the first arguments are addresses
-        first = len(self._words) - len(words)
-        for i, at in enumerate(addresses):
-            self._words[first + vm.HEAD + i] = at
-        self._use(addresses)
-        self._parts.append(Part(first, len(self._words)))
+    def _plain(self, function: str, arguments: Sequence[Any]) -> None:
+        """A launch of one of the native machine's own functions."""
+        self._parts.append(Part(self._record(function, arguments), len(self._words)))
 
-    def _record(self, words: Sequence[Any]) -> int:
-        self._use([w for w in words if type(w) is At])
-        self._words += words
-        return len(self._words) - len(words)
+    def _record(self, function: Any, arguments: Sequence[Any]) -> int:
+        """Add a record, whose first words `finish` fills in; gives the number of its first word."""
+        if len(arguments) > vm.MOST_ARGUMENTS:
+            raise NotPlannableError(f"a kernel with {len(arguments)} words of arguments")
+        self._use([w for w in arguments if type(w) is At])
+        first = len(self._words)
+        self._functions.append((first, function))
+        self._words += [vm.HEAD + len(arguments), 0, 0, *arguments]
+        return first
 
     def _use(self, addresses: Sequence[At]) -> None:
         for at in addresses:
@@ -273,6 +277,8 @@ class Planner:
     def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
         """The plan of what has been launched, for so many arrays from outside; `sent`: which outputs go to other tasks."""
         leaving, staying, offsets, size = self._laid_out(outputs, sent)
+        for first, function in self._functions:
+            self._words[first : first + vm.HEAD] = vm.head(function, self._words[first] - vm.HEAD)
         count = given + len(leaving) + 1
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
         where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
@@ -324,6 +330,18 @@ def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array that nobody fills: of a large one there are addresses, but no memory."""
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
+
+
+def copy_source(itemsize: int) -> str:
+    """The text of a kernel that copies elements of so many bytes along strides. ValueError: there is none for that size."""
+    if itemsize not in (1, 2, 4, 8):
+        raise ValueError(f"elements of {itemsize} bytes")
+    return text_of("native/copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
+
+
+def sum_source(dtype: str) -> str:
+    """The text of a kernel that adds up parts of an array, one after the other."""
+    return text_of("native/copy_source", {"add_up": ("rw", (3,))}, dtype)
 
 
 def joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -18,9 +18,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ....graph.resources.buffer_pool import buffers
-from ..kernels.copy import sum_source
 from ..thread_pool import Ranges, ranges_of, share, share_units
-from .planner import NS_PER_COPIED, NotPlannableError, Planner, Value
+from .planner import NS_PER_COPIED, NotPlannableError, Planner, Value, sum_source
 from .vm import flat
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -63,9 +63,22 @@ def flat(numbers: Iterable[Any]) -> list[int]:
     return out
 
 
-def record(function: int, arguments: Sequence[int]) -> list[int]:
-    """A launch of a table. ValueError: it has more arguments than `MOST_ARGUMENTS`."""
-    return [HEAD + len(arguments), _machine().trampoline(len(arguments)), function, *arguments]
+def head(function: Any, arguments: int) -> list[int]:
+    """The first words of a record with so many words of arguments.
+
+    `function`: a compiled kernel, the address of one, or the name of a function of the machine itself:
+
+        fill(address, words, number)             fills int64 words with a number
+        copy(to, from, bytes)                    copies memory
+        within<n>(address, elements, limit)      fails unless all numbers of n bytes are from 0 to below a limit
+        below<n>(address, elements, limit)       the same for numbers that may be negative
+    """
+    machine = _machine()
+    if isinstance(function, str):
+        function = machine.own[function]
+    elif not isinstance(function, int):
+        function = address_of(function)
+    return [HEAD + arguments, machine.trampoline(arguments), function]
 
 
 # --- what runs it ----------------------------------------------------------------------------------------------------
@@ -107,26 +120,6 @@ def run(table: int, first: int, last: int) -> int:
     """Run more records of a table that `begin` has seen; gives what that gives."""
     status: int = _machine().run(table, first, last)
     return status
-
-
-def fill(words: int) -> list[int]:
-    """The beginning of a record that fills int64 words with a number; its arguments are an address, `words`, and the number."""
-    return [HEAD + 3, _machine().trampoline(3), _machine().fill, 0, words]
-
-
-def copy(size: int) -> list[int]:
-    """A record that copies so many bytes; its first two arguments are the addresses, of where to and where from."""
-    return [HEAD + 3, _machine().trampoline(3), _machine().copy, 0, 0, size]
-
-
-def within(itemsize: int, elements: int, limit: int) -> list[int]:
-    """A record that fails unless all numbers of a vector are from 0 to below a limit; its first argument is the address."""
-    return [HEAD + 3, _machine().trampoline(3), _machine().within[itemsize], 0, elements, limit]
-
-
-def below(itemsize: int, elements: int, limit: int) -> list[int]:
-    """The same for numbers that may be negative."""
-    return [HEAD + 3, _machine().trampoline(3), _machine().below[itemsize], 0, elements, limit]
 
 
 def compiled_functions(text: str) -> Callable[[str], int]:
@@ -172,16 +165,14 @@ class _Machine:
         i64 = ctypes.c_int64
         self.begin = ctypes.CFUNCTYPE(i64, i64, i64, ctypes.py_object, i64, i64)(at("begin"))
         self.run = ctypes.CFUNCTYPE(i64, i64, i64, i64)(at("run"))
-        self.fill, self.copy = at("fill"), at("copy")
-        self.within, self.below = ({n: at(f"{name}{n}") for n in (1, 2, 4, 8)} for name in ("within", "below"))
+        compared = [f"{name}{size}" for name in ("within", "below") for size in (1, 2, 4, 8)]
+        self.own = {name: at(name) for name in ("fill", "copy", *compared)}
 
     def trampoline(self, arguments: int) -> int:
         """The address of the one for so many arguments."""
         found = self._trampolines.get(arguments)
         if found is not None:
             return found
-        if arguments > MOST_ARGUMENTS:
-            raise ValueError(f"a kernel with {arguments} words of arguments")
         with self._lock:
             if arguments not in self._trampolines:
                 engine = self.compiled(_trampoline(arguments))

@@ -1,7 +1,9 @@
-"""Sums over segments, compiled for CPUs.
+"""Kernels over rows: sums over segments, and the k largest numbers of each row.
 
-NumPy sorts the rows to bring equal ids together. Here each row is added where it belongs, in the order of the rows; threads share the
-segments, and each goes along all ids.
+`UnsortedSegmentSum`: NumPy would sort the rows to bring equal ids together. Here each row is added to its segment, in the order of the
+rows. Threads share the segments, and each thread scans all ids.
+
+`TopKV2`: NumPy would sort whole rows. `topk_source` keeps the k largest in order while it scans, as an insertion into a short list.
 """
 
 from __future__ import annotations
@@ -15,20 +17,23 @@ import numpy as np
 from ....graph.core.dtypes import float32, float64, int32, int64
 from ....graph.core.graph import Node
 from ...fusion.table_loops import added
-from ..jit import source_of
+from ..emit.instantiate import text_of
+from ..emit.nest import source_of
 from ..native.recorder import AT_ONCE, Doer
 from ..thread_pool import Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+SUMS = frozenset(("UnsortedSegmentSum",))
+TOP = frozenset(("TopKV2",))
+KNOWN_INPUTS = {"UnsortedSegmentSum": 2, "TopKV2": 1}
+"""The input whose value a kernel reads: the number of segments, or k."""
+MOST = 256  # the largest k: each number that is found moves some of those before it
+
 _TYPES = (float32, float64, int32, int64)
+_WIDE = 8  # numbers of a row from which on skipping rows takes little time beside adding them
 _NS_PER_SUM = 0.3  # one core, for a number
-
-_WIDE = 8  # numbers of a row from which on passing rows over takes little time beside adding them
-
-OPS = frozenset(("UnsortedSegmentSum",))
-TOLD = {"UnsortedSegmentSum": 2}
-"""Which input is looked at: the number of segments."""
+_NS_PER_NUMBER, _NS_PER_FOUND = 0.15, 10.0  # one core
 
 
 def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
@@ -36,7 +41,7 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
 
     That gives None where the reference must do the work, and say what is wrong.
     """
-    if node.type not in OPS or node.outputs[0].dtype.base not in _TYPES:
+    if node.type not in SUMS or node.outputs[0].dtype.base not in _TYPES:
         return None
 
     def sums(function: Any, data: Array, ids: Array, count: Array, doer: Doer = AT_ONCE) -> Array | None:
@@ -52,7 +57,7 @@ def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: in
 
 
 def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer = AT_ONCE) -> Array:
-    """Rows of an array, added where ids below `count` say, by the function that `row_loops.added` was compiled to."""
+    """Rows of an array, added where ids below `count` say, by the function that `table_loops.added` was compiled to."""
     inner = data.shape[ids.ndim :]
     out = doer.empty((count, *inner), data.dtype)
     width = math.prod(inner)
@@ -69,3 +74,25 @@ def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> 
     parts = min(threads, count)
     edges = [count * i // parts for i in range(parts + 1)]
     return tuple(zip(edges[:-1], edges[1:], strict=True))
+
+
+def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array, Array] | None]] | None:
+    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+
+    That gives None where the reference must do the work: too many numbers are asked for, or more than there are.
+    """
+    if node.type not in TOP or node.outputs[0].dtype.base not in _TYPES:
+        return None
+
+    def top(function: Any, x: Array, k: Array, doer: Doer = AT_ONCE) -> tuple[Array, Array] | None:
+        count, length = int(k), x.shape[-1]
+        if not 0 < count <= min(length, MOST) or not x.size:
+            return None
+        rows, shape = x.size // length, (*x.shape[:-1], count)
+        values, places = doer.empty(shape, x.dtype), doer.empty(shape, np.dtype(np.int32))
+        time = x.size * _NS_PER_NUMBER + rows * count * _NS_PER_FOUND
+        arrays = doer.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
+        doer.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
+        return values, places
+
+    return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top

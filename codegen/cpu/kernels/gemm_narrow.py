@@ -19,9 +19,9 @@ from ....graph.resources.buffer_pool import buffers
 from ...check import agree, difference
 from ...ir.loop_nest import LoopNest, LoopNestBuilder
 from ...ir.program import Kernel
-from ..emit.instantiate import source_of as text_of
-from ..emit.nest import as_passed
-from ..jit import Function, compile_now, source_of
+from ..emit.instantiate import text_of
+from ..emit.nest import as_passed, source_of
+from ..jit import Function, compile_now
 from ..native.planner import Planner, Value
 from ..thread_pool import Ranges, ranges_of, share
 from ..tiering import WarmingKernel
@@ -56,7 +56,7 @@ def is_narrow_product(node: Node) -> bool:
 def sources(node: Node) -> tuple[str, str, str]:
     """The texts of a product's kernels: of the product itself, of what widens, and of what narrows."""
     dtype = node.outputs[0].dtype.base
-    product = text_of("gemm_source", FUNCTIONS, "float32")
+    product = text_of("kernels/gemm_source", FUNCTIONS, "float32")
     return product, source_of(cast(dtype, float32)).text, source_of(cast(float32, dtype)).text
 
 
@@ -78,6 +78,11 @@ class NarrowProduct(WarmingKernel):
         self._threads = threads
         self._check = check
         self._casts: tuple[Function, Function] | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source texts of the product and of both casts."""
+        return self.text, self._widen, self._narrow
 
     def compile(self) -> None:
         """Compile all now."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...ir.program import Call
 from ..kernels.copy import Pack, as_they_lie
-from .planner import KNOWN, NotPlannableError, Planner, Value
+from ..native.planner import KNOWN, NotPlannableError, Planner, Value
 
 Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]
 
@@ -51,13 +51,17 @@ def _are_known(call: Call, told: set[int], constants: Any) -> bool:
 
 def is_launching(call: Call) -> bool:
     """Whether it is work, as far as can be told without shapes."""
-    return call.op in _JOINED or getattr(call.kernel, "is_native", False) and not getattr(call.kernel, "is_lone", False)
+    return (
+        call.op in _JOINED
+        or getattr(call.kernel, "is_native", False)
+        and not getattr(call.kernel, "is_region_only", False)
+    )
 
 
 def work_of(call: Call) -> float:
     """Arithmetic operations and bytes of a call, an unknown size counting as 1; nothing for views and shapes."""
     kernel: Any = call.kernel
-    if not is_launching(call) and not getattr(kernel, "is_lone", False):
+    if not is_launching(call) and not getattr(kernel, "is_region_only", False):
         return 0.0
     if call.op in _JOINED:
         return 0.0  # it copies what kernels made, or will read

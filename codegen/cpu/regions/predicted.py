@@ -15,13 +15,12 @@ from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
 from ...ir.program import Call, Instruction, Loop
 from ...memory.plan import Arena
-from ..thread_pool import LINE, Ranges
-from .planner import At, NotPlannableError, Planner, Value, Warming, joined, stand_in
+from ..native.planner import NotPlannableError, Planner, Value, Warming, stand_in
 from .region import NativeRun
 
 
 class Predictor(Planner):
-    """Goes through calls like a planner, and asks no kernel for more than which memory it uses."""
+    """A planner that lays out memory only: kernels need not be compiled, and inputs have no values."""
 
     def known(self, value: Value) -> Any:
         """A value itself, where shapes or constants tell it."""
@@ -34,41 +33,8 @@ class Predictor(Planner):
         return None
 
     def compiled(self, text: str) -> Any:
-        """None."""
+        """None: it is not called."""
         return None
-
-    def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
-        """Note what a launch uses."""
-        self._use([w for w in words if type(w) is At])
-
-    def launch_units(
-        self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
-    ) -> None:
-        """Note what a launch uses."""
-        threads = max(1, min(threads, units))
-        counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
-        if threads == 1:
-            self.fill(counters, 0)
-        self.launch(function, [*before, *self.vector(counters), *behind], (), threads)
-
-    def fill(self, value: Value, number: int) -> None:
-        """Note it."""
-        self._use([self.at(value)])
-
-    def within(self, value: Value, limit: int) -> None:
-        """Note it."""
-        self._use([self.at(self.in_order(value))])
-
-    def below(self, value: Value, limit: int) -> None:
-        """Note it."""
-        self.within(value, limit)
-
-    def put(self, value: Value, into: Value, threads: int = 1) -> None:
-        """Note it."""
-        value = self.in_memory(value)
-        if not (value.array.flags.c_contiguous and into.array.flags.c_contiguous):
-            joined(value.array, into.array)
-        self._use([self.at(into), self.at(value)])
 
     def needs(self, outputs: Sequence[Value]) -> int:
         """Bytes of the arena."""

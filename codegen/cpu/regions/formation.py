@@ -22,20 +22,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
 from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send
-from ...lower.region import Region, constants_of, region_of
-from . import vm
-from .plan import Plan
-from .planner import Planner, Value
-from .predicted_regions import arenas_of, runs_of
-from .record import can_put, is_launching, put, work_of
-from .region import NativeRun, in_order
-from .update_regions import NativeUpdates, is_large_update, is_update
+from ...lower.region import constants_of, region_of
+from ..native import vm
+from .lowering import can_put, is_launching, work_of
+from .predicted import arenas_of, runs_of
+from .region import NativeRun, NativeStretch, NativeUpdates, is_large_update, is_update
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +62,7 @@ _SMALL = frozenset(
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
 
-def with_native_stretches(program: Program, at_once: bool = False) -> Program:
+def with_native_regions(program: Program, at_once: bool = False) -> Program:
     """The program with native stretches in the place of runs of launches, inside loops too.
 
     `at_once`: plans are made where they are needed, not in the background.
@@ -254,40 +249,3 @@ def _let_go(order: Sequence[Call | Send]) -> None:
             step.frees = mine
             if isinstance(step, Call) and hasattr(step.kernel, "dying"):
                 step.kernel.dying = frozenset(i for i, slot in enumerate(step.inputs) if slot in mine)
-
-
-class NativeStretch(NativeRun):
-    """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
-
-    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
-        super().__init__(run, launches, at_once)
-        looked_up = {c.inputs[i] for c in run.calls for i in getattr(c.kernel, "variables", ())}
-        self._variables = tuple([i for i, slot in enumerate(run.given) if slot in looked_up])
-
-    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
-        """Put all calls into a plan; what leaves."""
-        run = self.run
-        values = {i: Value(value) for i, value in run.constants.items()}
-        values |= {slot: planner.given(i, x) for i, (slot, x) in enumerate(zip(run.given, arrays, strict=True))}
-        for call in self.calls:
-            made = put(planner, call, [values[i] for i in call.inputs])
-            values.update(zip(call.outputs, made, strict=True))
-        return [values[i] for i in run.outputs]
-
-    def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
-        return plan.run(self.arrays(inputs), self.goes_on)
-
-    def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a plan is made for."""
-        if not self._variables:
-            return inputs
-        arrays = list(inputs)
-        for i in self._variables:
-            if not isinstance(arrays[i], np.ndarray):
-                arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
-        return tuple(arrays)
-
-    def in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inputs as plans take them."""
-        return tuple(map(in_order, self.arrays(inputs)))

@@ -1,0 +1,399 @@
+"""Kernels that fusion makes: loop nests compiled for CPUs, or run by NumPy until they are.
+
+A launch is looked up by the shapes of its inputs: sizes of the axes, shapes of the outputs, and how threads share the work. Shapes that
+fusion did not foresee (a size of 1 that is broadcast) run on NumPy, node by node. Errors come from there too: a kernel cannot fail.
+
+A `RegionOnlyKernel` is a single elementwise operation or sum, such as an addition of biases between two products. NumPy does it in about
+the time of one launch, so by itself it has no kernel. Inside a native region a launch costs next to nothing, and without a
+kernel the operation would end the region; so it gets one when it becomes part of a region.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from ....graph.core.dtypes import bfloat16, float16, resource
+from ....graph.core.errors import FailedPreconditionError, InternalError
+from ....graph.core.graph import Node
+from ....graph.resources.buffer_pool import LARGE, buffers
+from ...backend import ContextOf
+from ...check import agree, difference, scale_of
+from ...fusion.fuse import fuse
+from ...fusion.inplace import as_run, order_of
+from ...fusion.op_rules import rule_of
+from ...fusion.to_loops import kernel_of
+from ...ir.fused_kernel import FusedKernel
+from ...ir.legality import NotFusibleError
+from ...ir.loop_cost import nanoseconds
+from ...ir.loop_nest import READS, LoopNest
+from ...ir.partition import PartitionGraph
+from ...ir.program import Kernel
+from ...memory.donation import is_held_once
+from ...reference import NumpyBackend, one_by_one
+from ..emit.nest import PART, PARTS, ROWS, as_passed, source_of
+from ..native.planner import NotPlannableError, Planner, Value
+from ..thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of, share
+from ..tiering import WarmingKernel
+from .rows import ranges_of_rows
+
+STRIP = 512  # columns that a range of columns should have: memory is fast along rows
+SHAPES_KEPT = 256  # sets of input shapes per kernel; a program of ever new shapes starts over
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+_shape = attrgetter("shape")
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What a kernel's launcher knows of the shapes of its inputs."""
+
+    sizes: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]
+    together: tuple[tuple[int, int], ...]  # the ranges for threads that stay together
+    numbers: tuple[int, ...]  # sizes and the range, where there is one
+    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
+    limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
+    below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
+    pieces: int  # of what is reduced, each of which notes what it has found
+
+
+class CpuFusedKernel(WarmingKernel):
+    """A fused kernel: a function of arrays that gets faster.
+
+    Attributes:
+        group: what it runs.
+        function: the compiled function, or None while NumPy does the work.
+        dying: the inputs that the program which it is in lets go of with it; those of `group.overwrites` may be overwritten.
+    """
+
+    def __init__(
+        self,
+        group: FusedKernel,
+        context_of: ContextOf | None = None,
+        *,
+        threads: int = 1,
+        compile_first: bool = False,
+        check: bool = False,
+    ) -> None:
+        self.group = group
+        self._context_of = context_of
+        self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
+        self.dying: frozenset[int] = frozenset()
+        self._overwrites = group.overwrites
+        self._order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
+        self.source = source_of(*as_run(group))
+        reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
+        super().__init__(self.source.text, reference)
+        self._threads = threads
+        self._loaded = len(group.inputs)
+        self._assumed = [
+            self._loaded + at for at in (*(a.position for a in group.assumed), *(at for *_, at in group.tables))
+        ]
+        self._check = check
+        self._narrow = any(v.dtype in (float16, bfloat16) for v in group.loops.values)
+        self._launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
+        if compile_first:
+            self.compile()
+
+    def __call__(self, *inputs: Any) -> Any:
+        function = self.function
+        if function is None:
+            return self._on_numpy(inputs)
+        held: dict[int, Any] = {}
+        if self._variables:
+            try:
+                held = {i: inputs[i].snapshot() for i in self._variables}
+            except FailedPreconditionError:
+                return self._reference(*inputs)  # which says where
+            inputs = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)])
+        key = tuple(map(_shape, inputs if len(inputs) == self._loaded else inputs[: self._loaded]))
+        if self._assumed:
+            key = (*key, *[tuple(np.ravel(inputs[i]).tolist()) for i in self._assumed])
+        try:
+            launch = self._launches[key]
+        except KeyError:
+            if len(self._launches) >= SHAPES_KEPT:
+                self._launches.clear()
+            launch = self._launches[key] = self._launch_for(key)
+        if (
+            launch is None
+            or launch.limits
+            and not _within(inputs, launch.limits)
+            or launch.below
+            and not _below(inputs, launch.below)
+        ):
+            return self._reference(*_given(inputs, held))
+        if self._overwrites:
+            outputs = self._overwritten(inputs, launch)
+            arrays = [inputs[i].ravel() for i in self._order.inputs]
+            arrays += [outputs[j].ravel() for j in self._order.outputs]
+        else:
+            outputs = [
+                buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
+                for shape, dtype, large in launch.outputs
+            ]
+            arrays = [x.ravel() for x in inputs[: self._loaded]]
+            arrays += [y.ravel() for y in outputs]
+        if self._narrow:
+            arrays = [as_passed(x) for x in arrays]
+        if self.source.partial:
+            arrays += [np.empty(launch.pieces, dtype.np) for dtype in self.source.partial]
+            arrays.append(np.zeros(1, np.int64))
+        if launch.numbers:
+            function(*arrays, *launch.numbers)
+        else:
+            share(function, (*arrays, *launch.sizes), launch.ranges, self._threads)
+        if self._check:
+            self._compare(_given(inputs, held), outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native plans can have it."""
+        return not self._check
+
+    @property
+    def reads_variables(self) -> bool:
+        """Whether it looks at variables."""
+        return bool(self._variables)
+
+    @property
+    def variables(self) -> tuple[int, ...]:
+        """Which inputs are variables."""
+        return self._variables
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Put its launch into a native plan, in which the inputs that are variables are their values."""
+        function = planner.function_of(self)
+        given = [planner.in_order(v) for v in inputs[: self._loaded]]
+        types = [t.dtype.base.np for t in self.group.inputs]
+        for i in self._variables:
+            types[i] = next(v.dtype.np for v in self.group.loops.values if v.op in READS and v.data == i)
+        if any(v.array.dtype != dtype for v, dtype in zip(given, types, strict=True)):
+            raise NotPlannableError("an array of another type")
+        values = tuple(tuple(np.ravel(planner.known(inputs[i])).tolist()) for i in self._assumed)
+        launch = self._launch_for((*[v.array.shape for v in given], *values))
+        if launch is None:
+            raise NotPlannableError("sizes that fusion did not foresee")
+        for i, limit in launch.limits:
+            planner.within(given[i], limit)
+        for i, limit in launch.below:
+            planner.below(given[i], limit)
+        outputs: list[Any] = [None] * len(launch.outputs)
+        for i, j in self._overwrites:
+            if i in self.dying and planner.may_overwrite(given[i]):
+                outputs[j] = given[i]
+        for j, (shape, dtype, _) in enumerate(launch.outputs):
+            if outputs[j] is None:
+                outputs[j] = planner.made(shape, dtype)
+        for i, j in self._overwrites:
+            if outputs[j] is not given[i]:
+                planner.put(given[i], outputs[j])
+        arrays = [given[i] for i in self._order.inputs] + [outputs[j] for j in self._order.outputs]
+        if self.source.partial:
+            arrays += [planner.made((launch.pieces,), dtype.np) for dtype in self.source.partial]
+            arrays.append(planner.made((1,), np.dtype(np.int64)))
+            planner.fill(arrays[-1], 0)
+        vectors = [word for v in arrays for word in planner.vector(v)]
+        planner.launch(function, [*vectors, *launch.sizes], launch.ranges, self._threads, launch.together)
+        return outputs
+
+    def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
+        """The outputs before the kernel runs: inputs that it may overwrite, copies of those that it may not, and fresh memory."""
+        outputs: list[Any] = [None] * len(launch.outputs)
+        for i, j in self._overwrites:
+            if i in self.dying and not self._check and is_held_once(inputs, i):
+                outputs[j] = inputs[i]
+        for j, (shape, dtype, large) in enumerate(launch.outputs):
+            if outputs[j] is None:
+                outputs[j] = buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
+        for i, j in self._overwrites:
+            if outputs[j] is not inputs[i]:
+                np.copyto(outputs[j], inputs[i])
+        return outputs
+
+    def _launch_for(self, key: tuple[tuple[int, ...], ...]) -> _Launch | None:
+        shapes, values = key[: self._loaded], key[self._loaded :]
+        return launch_of(self.group, shapes, self._threads, self.source.split, values)
+
+    # --- checking --------------------------------------------------------------------------------------------------
+
+    def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """InternalError that names the first node whose value differs from its reference's."""
+        wanted = self._reference(*inputs)
+        wanted = wanted if len(outputs) != 1 else (wanted,)
+        scale = scale_of(inputs)
+        if all(agree(mine, theirs, scale) for mine, theirs in zip(outputs, wanted, strict=True)):
+            return
+        node, how = self._first_difference(inputs)
+        raise InternalError(
+            node, node,
+            f"The fused kernel of {', '.join(n.name for n in self.group.nodes)} differs from the reference, first in "
+            f"'{node.name}' ({node.type}), made at {node.source}: {how}. This is an error in Dovetail; "
+            f"DOVETAIL_BACKEND=numpy avoids it. The kernel:\n{self.group.loops}",
+        )  # fmt: skip
+
+    def _first_difference(self, inputs: Sequence[Any]) -> tuple[Node, str]:
+        """Grow the kernel node by node until its value is wrong."""
+        for i, node in enumerate(self.group.nodes):
+            for output in node.outputs if node.type != "Shape" else ():
+                grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
+                kernel = CpuFusedKernel(grown, self._context_of, compile_first=True)
+                at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
+                values = [at[t] for t in (*grown.inputs, *grown.shapes)]
+                mine, theirs = kernel(*values), kernel._reference(*values)
+                if not agree(mine, theirs, scale_of(values)):
+                    return node, difference(np.asarray(mine), np.asarray(theirs))
+        return self.group.nodes[-1], "only in the whole kernel"
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def launch_of(
+    group: FusedKernel,
+    shapes: Sequence[tuple[int, ...]],
+    threads: int,
+    split: int | None,
+    values: Sequence[Sequence[int]] = (),
+) -> _Launch | None:
+    """What to launch for inputs of these shapes; None when they are not as fusion assumed.
+
+    `values`: what the vectors hold that `group.assumed` speaks of.
+    """
+    counts = [v[0] for v in values[len(group.assumed) :]]
+    known = group.sizes_for(shapes, values[: len(group.assumed)])
+    if known is None or any(count <= 0 for count in counts):
+        return None
+    outputs = []
+    tables = {output: count for (output, *_), count in zip(group.tables, counts, strict=True)}
+    for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
+        made = tuple(1 if a is None else known[a] for a in axes)
+        made = (tables[i], *made) if i in tables else made
+        outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
+    limits = tuple((i, known[axis]) for i, axis in group.ranges)
+    limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
+    if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
+        return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
+    joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
+    pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
+    if split == ROWS:
+        width = math.prod(joined[a] for a in group.loops.stores[0].axes)
+        ranges = together = ranges_of_rows(counts[0], width, nanoseconds(group.loops, joined), threads)
+    else:
+        cut = (pieces,) if split == PARTS else joined
+        axis = 0 if split == PARTS else split
+        time = nanoseconds(group.loops, joined)
+        ranges = _ranges(group.loops, cut, time, threads, axis)
+        together = ranges if len(ranges) > 1 else _ranges(group.loops, cut, time, threads, axis, TOGETHER_NS)
+    below = tuple((placed, count) for (_, placed, _), count in zip(group.tables, counts, strict=True))
+    numbers = (*joined, *ranges[0]) if len(ranges) == 1 else ()
+    return _Launch(joined, ranges, together, numbers, tuple(outputs), limits, below, pieces)
+
+
+def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
+    """A kernel's arguments as the references take them: variables, not their values."""
+    return tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs
+
+
+def _below(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
+    """Whether all numbers of some inputs are below a limit."""
+    return all(np.maximum.reduce(inputs[i], None, initial=-1) < limit for i, limit in limits)
+
+
+def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
+    """Whether all numbers of some inputs are from 0 to below a limit."""
+    for i, limit in limits:
+        x = inputs[i]
+        if x.dtype.kind == "i":
+            x = x.view(_UNSIGNED[x.itemsize])  # in which what is below 0 is above every limit
+        if np.maximum.reduce(x, None) >= limit:
+            return False
+    return True
+
+
+def _ranges(
+    loops: LoopNest, sizes: Sequence[int], time: float, threads: int, split: int | None, worth_help: float = PARALLEL_NS
+) -> tuple[tuple[int, int], ...]:
+    """How the split axis is divided between threads, if the work takes so many nanoseconds that they are worth it."""
+    if split is None:
+        return ((0, 0),)
+    innermost = split == len(sizes) - 1 and not all(loops.reduced) and any(loops.reduced)
+    return ranges_of(sizes[split], time, threads, STRIP if innermost else 1, worth_help)
+
+
+# --- single nodes in regions ----------------------------------------------------------------------------------------
+
+
+def may_be_region_only(node: Node) -> bool:
+    """Whether a node may have a kernel inside a region: it computes floating-point numbers, element by element or summed along axes."""
+    if node.opdef.is_stateful or len(node.outputs) != 1:
+        return False
+    data = (*node.outputs, *node.inputs)
+    if not node.outputs[0].dtype.is_floating or any(t.dtype.is_ref for t in data):
+        return False
+    if all(t.dims is not None and not t.dims for t in data):
+        return False
+    try:
+        rule_of(node)
+    except NotFusibleError:
+        return False
+    return True
+
+
+class RegionOnlyKernel:
+    """The kernel of one node: its reference, until it becomes part of a region.
+
+    Args:
+        node: what it computes. reference: the op's reference. options: of the `CpuFusedKernel` that it becomes.
+
+    Attributes:
+        is_region_only: it is not worth a launch outside a region.
+    """
+
+    is_region_only = True
+
+    def __init__(self, node: Node, reference: Kernel, **options: Any) -> None:
+        self.reference = reference
+        self.kernel: Any = None
+        self.nodes = (node,)
+        self._node = node
+        self._options = options
+        self._order: tuple[int, ...] = ()
+        self._is_native: bool | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.kernel is None:
+            return self.reference(*inputs)
+        return self.kernel(*[inputs[i] for i in self._order])
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native plans can have it."""
+        if self._is_native is None:
+            self._is_native = self._group() is not None
+        return self._is_native
+
+    def _group(self) -> Any:
+        node = self._node
+        unit = PartitionGraph("", (node,), (), tuple((t.name, t) for t in node.outputs))
+        kernels = fuse(unit, small=True, lone=True).kernels
+        return kernels[0] if kernels else None
+
+    def gather(self) -> None:
+        """Become part of a region."""
+        group, taken = self._group(), list(self._node.inputs)
+        self.kernel = CpuFusedKernel(group, **self._options)
+        self._order = tuple(taken.index(t) for t in (*group.inputs, *group.shapes))
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Put its launch into a native plan."""
+        if self.kernel is None:
+            raise NotPlannableError("a node that is in no region")
+        made: Sequence[Value] = self.kernel.put_into(planner, [inputs[i] for i in self._order])
+        return made

@@ -1,0 +1,67 @@
+"""`NodeKernel`: the compiled kernel of a single node, written by hand.
+
+Such a kernel is a source text with a compiled function, and a Python function `call(function, *inputs, executor=...)` around it. The
+call finds memory, brings arrays in order, adds padding and shares the work among threads. What it asks for goes to an executor
+(`native.recorder`), so one description serves for running it and for recording it into a native plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ....graph.core.errors import InternalError
+from ....graph.core.graph import Node
+from ...check import agree, difference
+from ...ir.program import Kernel
+from ..native.planner import Planner, Value
+from ..native.recorder import put_by
+from ..tiering import WarmingKernel
+
+
+class NodeKernel(WarmingKernel):
+    """The kernel of one node.
+
+    Args:
+        node: what it computes. reference: the op's reference, attributes bound; it does the work until the kernel is compiled, and
+            where `call` gives None.
+        text: the source text. call: `call(function, *inputs, executor=...)` gives the outputs, or None for sizes that it does not take.
+        check: compare with the reference at every run. known_input: the input whose value `call` reads, such as a shape; -1: none.
+
+    Attributes:
+        is_native: whether native plans can have it.
+    """
+
+    def __init__(
+        self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], *, check: bool, known_input: int = -1
+    ) -> None:
+        super().__init__(text, reference)
+        self.node = node
+        self.is_native = not check
+        self.nodes = (node,)
+        self._call = call
+        self._check = check
+        self._known_input = known_input
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.function is None:
+            return self._on_numpy(inputs)
+        made = self._call(self.function, *inputs)
+        if made is None:
+            return self._reference(*inputs)
+        if self._check:
+            wanted = self._reference(*inputs)
+            pairs = zip(made, wanted, strict=True) if len(self.node.outputs) > 1 else ((made, wanted),)
+            differing = next(((mine, theirs) for mine, theirs in pairs if not agree(mine, theirs)), None)
+            if differing is not None:
+                raise InternalError(
+                    self.node, self.node,
+                    f"The compiled kernel of '{self.node.name}' ({self.node.type}), made at {self.node.source}, differs from "
+                    f"the reference: {difference(*differing)}. This is an error in Dovetail; DOVETAIL_BACKEND=numpy avoids it.",
+                )  # fmt: skip
+        return made
+
+    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Record its launches into a native plan."""
+        return put_by(planner, partial(self._call, planner.function_of(self)), inputs, self._known_input)
