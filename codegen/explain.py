@@ -160,7 +160,7 @@ def _bytes(count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StretchInfo:
+class RegionInfo:
     """Kernels of a CPU that become one call of compiled code when the same shapes have come a few times.
 
     Attributes:
@@ -203,9 +203,14 @@ class DeviceKernels:
     program: Callable[[PartitionGraph], Program] | None = None
 
     @cached_property
-    def stretches(self) -> tuple[StretchInfo, ...]:
-        """Native stretches, in the order in which they run."""
-        return tuple(info for info, _ in self._stretches)
+    def regions(self) -> tuple[RegionInfo, ...]:
+        """Native regions, in the order in which they run."""
+        return tuple(info for info, _ in self._regions)
+
+    @property
+    def stretches(self) -> tuple[RegionInfo, ...]:
+        """The old name of `regions`."""
+        return self.regions
 
     @cached_property
     def _made(self) -> Program | None:
@@ -213,7 +218,7 @@ class DeviceKernels:
         return None if self.program is None else self.program(self.rewritten)
 
     @cached_property
-    def _stretches(self) -> tuple[tuple[StretchInfo, Arena | None], ...]:
+    def _regions(self) -> tuple[tuple[RegionInfo, Arena | None], ...]:
         if self._made is None:
             return ()
         from .cpu.regions.predicted import predicted
@@ -221,7 +226,7 @@ class DeviceKernels:
         program, found = self._made, []
         for run, arena in predicted(program.instructions, program.tensors or {}):
             nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
-            found.append((StretchInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
+            found.append((RegionInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
         return tuple(found)
 
     @cached_property
@@ -259,7 +264,7 @@ class DeviceKernels:
             if not (isinstance(step, Node) and step in joined.values()):
                 steps.append(step)
         unmade = {t for product in joined.values() for t in product.outputs}
-        arenas = [arena for _, arena in self._stretches if arena is not None]
+        arenas = [arena for _, arena in self._regions if arena is not None]
         return plan_memory(steps, feeds, fetches, unmade, writes_in_place=writes_in_place).with_arenas(arenas)
 
     @property
@@ -367,7 +372,7 @@ class DeviceKernels:
         if self.own:
             lines.append("kernels of their own:")
             lines += [str(k) for k in self.own]
-        lines += [str(s) for s in self.stretches]
+        lines += [str(s) for s in self.regions]
         compiled = {name for k in self.own for name in k.nodes}
         rest = [n for n in self.calls if n.name not in compiled]
         if rest:
@@ -408,7 +413,7 @@ def explain(
         wanted: the rewrites.
         small: whether what is too small to gain is fused, too.
         on_gpu: make the choices for a GPU.
-        program: makes a program for a CPU with compiled kernels; None: native stretches are not told of.
+        program: makes a program for a CPU with compiled kernels; None: native regions are left out.
     """
     if on_gpu:
         wanted = gpu_rewrites(wanted)

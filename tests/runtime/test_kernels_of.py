@@ -171,7 +171,7 @@ with dt.Session(config=config) as session:
     predicted = session.plan(fetches, feeds).kernels("cpu:0", config)
     assert predicted.memory.exact
     if sys.argv[1] == "numba":
-        stretch, *_ = predicted.segments  # the last is the update
+        stretch, *_ = predicted.regions  # the last is the update
         assert stretch.arena_bytes == predicted.memory.arenas[0].bytes > 2 * 128 * 500 * 4, str(predicted)
     tracemalloc.start()
     for _ in range(5):
