@@ -29,12 +29,12 @@ class MasterHandlers:
     """The calls of one master, and the leases of its sessions."""
 
     def __init__(
-        self, master: Master, calls: RequestExecutor, mail: Responder, cluster: ClusterSpec, defaults: ConfigProto
+        self, master: Master, executor: RequestExecutor, responder: Responder, cluster: ClusterSpec, defaults: ConfigProto
     ) -> None:
         self._defaults = defaults  # of sessions
         self._master = master
-        self._calls = calls
-        self._mail = mail
+        self._executor = executor
+        self._responder = responder
         self._cluster = cluster
         self._leases = Leases(liveness.LEASE_S)
         self._lock = threading.Lock()  # of the two that follow
@@ -54,20 +54,20 @@ class MasterHandlers:
         session = message.fields.get("session")
         if session is not None:
             self._leases.seen(session, peer, time.monotonic())
-        client = self._mail.owner(peer) or self._master.client_of(session or "")
-        self._calls.answer(self._calls.master, peer, message, self._work[message.kind], client)
+        client = self._responder.owner(peer) or self._master.client_of(session or "")
+        self._executor.answer(self._executor.master, peer, message, self._work[message.kind], client)
 
     def on_create_session(self, peer: bytes, message: Message) -> None:
         """A client wants a session."""
-        owner, request = self._mail.owner(peer), message.fields["request"]
+        owner, request = self._responder.owner(peer), message.fields["request"]
 
         def tell(missing: Sequence[str]) -> None:
-            self._mail.reply(peer, Message("waiting", {"request": request, "tasks": list(missing)}))
+            self._responder.reply(peer, Message("waiting", {"request": request, "tasks": list(missing)}))
 
         def create(message: Message) -> Message:
             return self._create_session(message, peer, owner, tell)
 
-        self._calls.answer(self._calls.master, peer, message, create, owner or _client_of(message))
+        self._executor.answer(self._executor.master, peer, message, create, owner or _client_of(message))
 
     def on_touch(self, peer: bytes, message: Message) -> None:
         """A client mentions its session."""
@@ -80,12 +80,12 @@ class MasterHandlers:
 
     def tidy(self, now: float) -> None:
         """Close sessions whose clients have vanished, and wait no longer for the cluster on behalf of such."""
-        if self._mail.endpoint is not None:
-            for session in self._leases.look(now, self._master.handles(), self._mail.is_gone):
-                logger.warning("%s: closing session %s: its client has gone", self._mail.task, session)
-                self._calls.master.submit(self._master.close_session, session)
+        if self._responder.endpoint is not None:
+            for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
+                logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
+                self._executor.master.submit(self._master.close_session, session)
         for call, heard in list(self._opening.items()):
-            if now - heard > SILENT_S or self._mail.is_gone(call[0]):
+            if now - heard > SILENT_S or self._responder.is_gone(call[0]):
                 self._opening.pop(call, None)
 
     def _create_session(
@@ -133,7 +133,7 @@ class MasterHandlers:
             if most and count >= most:
                 raise ResourceExhaustedError(
                     None, None,
-                    f"This client has {count} sessions open at {self._mail.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
+                    f"This client has {count} sessions open at {self._responder.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
                     "server). Close some",
                 )  # fmt: skip
             self._opening_by[owner] += 1
@@ -148,7 +148,7 @@ class MasterHandlers:
 
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless it is this one."""
-        peers, spec = self._mail.peers, self._cluster
+        peers, spec = self._responder.peers, self._cluster
         own = {f"/job:{j}/replica:0/task:{i}" for j in spec.jobs for i in spec.task_indices(j)}
         tasks = {
             f"/job:{j}/replica:0/task:{i}": said.task_address(j, i) for j in said.jobs for i in said.task_indices(j)
@@ -159,8 +159,8 @@ class MasterHandlers:
             if here != there:
                 raise InvalidArgumentError(
                     None, None,
-                    f"ConfigProto.cluster_def is not the cluster of the server of {self._mail.task}: {task} is {there} in cluster_def, "
-                    f"and {here} in the server's cluster. Start servers with that cluster, or leave it out; a session that is to see "
+                    f"ConfigProto.cluster_def is not the cluster of the server of {self._responder.task}: {task} is {there} in "
+                    f"cluster_def, and {here} in the server's cluster. Start servers with that cluster, or leave it out; a session that is to see "
                     "some tasks only says so with device_filters",
                 )  # fmt: skip
 
@@ -182,7 +182,7 @@ class MasterHandlers:
         fetches, targets, feeds = _names(message)
         how = bool(fields.get("warm")), bool(fields.get("deterministic"))
         parts = self._master.prepare(fields["session"], fetches, targets, feeds, *how)
-        address = self._mail.peers.address
+        address = self._responder.peers.address
         described = [p.to_fields(address(p.task)) for p in parts]
         return Message("prepared", {"request": fields["request"], "parts": described})
 

@@ -1,38 +1,35 @@
-"""Collectives that begin early: where in a device's steps each can begin, before the place where it is waited for.
+"""Lowering: what the master makes of a partition before it registers it with the partition's task.
 
-A device's steps keep the order of the graph, in which a strategy makes its collectives last, and what may wait stands as late as it
-can. There every collective would begin after the whole backward pass. But it has what it takes long before: the gradients of the
-last layers are made first. So it begins right behind what makes its last input:
+`lower_partitions` turns the placer's partitions into the code generator's partition graphs. On the way it schedules communication:
+
+Communication overlap (`overlap_collectives`). A device's steps keep the order of the graph, in which a strategy makes its collectives
+last, so every collective would begin after the whole backward pass. But its inputs are there long before: the gradients of the last
+layers are computed first. So a collective begins right behind the step that produces its last input, and is awaited where it stood:
 
     in the order of nodes    [ d3 ][ d2 ][ d1 ][ reduce d3 d2 ][ reduce d1 ][ update ]
-    begun early              [ d3 ][ d2 ][ d1 ]              [ reduce d1 ][ update ]
+    overlapped               [ d3 ][ d2 ][ d1 ]              [ reduce d1 ][ update ]
                                        [ reduce d3 d2 ..... ]
 
-Nothing else moves: it is waited for where it stood. Collectives keep their order among each other, so all members begin them
-in the same one. What takes a variable's place, may be dead, or is in a loop stays where it is; so does what would not gain: small
-values, and collectives that little else could run beside.
+Nothing else moves. Collectives keep their order among each other, so all members begin them in the same order. A collective stays
+where it is if it takes a reference to a variable, may be dead, or is in a loop, and if moving it would not pay: small values, and
+collectives beside which little else could run.
 
-Which tensors the receiving program can go on with as soon as they come, and which of it waits for others first.
-
-A program runs in one order, and so do its receives. A tensor that it takes after another one from the same task is of no use
-before that one: the gradient that is made first belongs to the last layer, and is taken last. Such a tensor loses nothing by
-waiting for the one that is awaited, and both travel in one message.
+Send coalescing (`coalesced_sends`, `coalesce_receives`). A program runs in one order, and so do its receives. A tensor that it takes
+after another one from the same task is of no use before that one: the gradient that is computed first belongs to the last layer, and
+is taken last. Such a tensor loses nothing by waiting for the one that is taken first, and both travel in one message:
 
     sent in the order          c  b  a        d
     taken in the order               a  b  c  d
-    awaited                          a        d     c and b travel with a
+    leaves at once                   a        d     c and b travel with a
 
-What travels with a tensor may as well be received with it: that delays nothing, since it was sent before, and what is done with
-several of them stands together, so that it can be done by one call (`coalesce_receives`).
+Tensors that travel together are also received together. That delays nothing, and what is done with several of them can be one call:
 
     taken before      recv a, use a, recv b, use b, recv c, use c
     taken             recv a, recv b, recv c, use a, use b, use c
 
-Which tasks are started by the tensors that come to them, so that the client need not say `run` to them.
-
-A task's part of a step that can do nothing before something comes from another task may as well begin when that comes: the
-message with the tensors says which program it starts, and for which client. All else is as if the client had said it: the task
-answers the client, who asks it for signs of life and tells it when the step is aborted.
+Data-triggered start (`data_triggered`, `triggered_by`). A task's part of a step that can do nothing before a tensor arrives may as
+well be started by that tensor: the message says which program it starts, and for which client. All else is as if the client had sent
+`run`: the task answers the client, is asked for signs of life, and is told when the step is aborted.
 
     client        worker              ps:0        ps:1
     run ────────► compute
@@ -41,34 +38,32 @@ answers the client, who asks it for signs of life and tells it when the step is 
          ◄──── done ───────────────────┘           │
          ◄──── done ───────────────────────────────┘
 
-Which parts: those without feeds each of whose programs begins with a receive. (To read variables where they lie is no work, and
-waits for no step: it is done when the tensors come.) This cannot go round in a circle: all programs of a step follow one order, in
-which a send stands before its receive. What a carried part takes first is so sent before it takes anything, and if the sender is
-carried, too, it took something even earlier. So what is earliest comes from a part that the client starts.
+This holds for parts without feeds each of whose programs begins with a receive. (Reading variables in the memory of their task is no
+work, and waits for no step: it is done when the tensors arrive.) It cannot be circular: all programs of a step follow one order, in
+which a send stands before its receive. The first receive of a data-triggered part therefore takes what was sent before any receive of
+this part, and if the sender is data-triggered too, by something even earlier. So the earliest is sent by a part that the client
+starts.
 
-A task answers on the client's own connection, so it must know that. A client has a name for its connections, a random number, which
-goes with each `run`, and a task remembers the connection on which it was heard (`liveness.py`). Who has never been told so is told `run`
-in any case. Whoever is named a client that he does not know begins nothing, but keeps the tensors: the client, which has no answer by
-then, says `run` after all before it first asks for signs of life (`cluster_backend.py`). So nothing else needs care: if a message
-that should have started a task is lost, that `run` starts it, and it finds out by itself that its tensors are overdue
-(`loss_detection.py`). A step that is traced is begun by `run` everywhere, since all are to take notes.
+A task answers on the client's own connection, so it must know that. A client draws a random name for its connections, which goes with
+each `run`, and a task remembers the connection on which it has heard the name (`rpc/liveness.py`). A task that was not told yet gets
+`run` in any case. A task that does not know the named client starts nothing, but keeps the tensors: the client, which has no answer by
+then, sends `run` before it first asks for signs of life (`session/step_call.py`). So if a message that should have started a task is
+lost, that `run` starts it, and the task notices itself that its tensors are overdue (`rpc/loss_detection.py`). All parts of a traced
+step are started by `run`, since all are to take notes.
 
-Which tasks tell the client that they have done their part of a step, and of which that follows.
-
-A program runs in one order. One whose last step is a send has done everything when what it sends has come, and the program that takes
-it ends later. So following the last sends from program to program, one comes to a program that ends without one, and when that has
-ended, all before it have:
+Completion elision (`Registration.reports`). A program whose last step is a send has done everything when the sent tensor has arrived,
+and the program that takes it ends later. Following the last sends from program to program leads to one that ends without a send. When
+that one has ended, all before it have:
 
     ps      read the variables ── send ──┐
     worker                     receive ──┴── compute, fetch          only the worker reports
 
-A task need not report if each of its programs ends with a send to another one, and the client fetches nothing from it. Errors are
-always reported.
+So a task need not report the end if each of its programs ends with a send to another one, and the client fetches nothing from it.
+Errors are always reported.
 
-A plan's kernels: what the runtime would make of each partition, without making it.
-
-The placer, which plans, does not know the code generator. So a plan asks for its kernels by way of `placer.plan.tools`, where
-this module puts itself. Every session imports it, so it loads the code generator only when a plan asks.
+`kernels_of` gives the kernels of a plan: what the runtime would make of each partition, without making it. The placer does not know
+the code generator, so this module registers the function with `placer.plan.tools`. Every session imports this module, so the code
+generator is loaded only when a plan is asked for its kernels.
 """
 
 from __future__ import annotations
@@ -109,13 +104,13 @@ __all__ = [
     "lower_partitions", "overlap_collectives", "triggered_by",
 ]  # fmt: skip
 
-LEAST_BYTES = 64 << 10  # handing it to another thread, and back, takes as long as reducing so much
-LEAST_WORK = 1 << 18  # the same for what runs meanwhile: arithmetic operations, and bytes moved
+LEAST_BYTES = 64 << 10  # the two hand-overs between threads take as long as reducing so much
+LEAST_WORK = 1 << 18  # as long as computing so much: arithmetic operations plus bytes moved
 EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 
 def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
-    """A device's steps with each collective where it can begin, and `("await", node)` where it stood."""
+    """A device's steps with each collective where it can begin, and `("await", node)` where it was."""
     if not any(isinstance(what, Node) and what.opdef.is_collective for _, what in part.steps):
         return list(part.steps)
     begins = _begins(part, cut)
@@ -132,7 +127,7 @@ def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
 
 
 def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
-    """The collectives that can begin before their places, by the number of the step behind which they can; -1: before all."""
+    """The collectives that can begin earlier, by the index of the step behind which they can; -1: before all steps."""
     comes: dict[
         Node | Tensor, int
     ] = {}  # nodes that run here, and what comes from elsewhere -> the step from which on it is there
@@ -166,7 +161,7 @@ def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
 
 
 def _bound(node: Node, comes: Mapping[Node | Tensor, int], feeds: frozenset[str]) -> int | None:
-    """The step behind which a collective has what it takes; None when it stays where it is."""
+    """Index of the step behind which a collective has its inputs; None: it stays where it is."""
     if sum(nbytes(t) for t in node.inputs) < LEAST_BYTES or any(t.dtype.is_ref for t in node.inputs):
         return None
     bound = -1
@@ -185,7 +180,7 @@ def _bound(node: Node, comes: Mapping[Node | Tensor, int], feeds: frozenset[str]
 
 
 def _is_work(steps: Iterable[Step]) -> bool:
-    """Whether something else is worth running meanwhile; unknown sizes count as 1."""
+    """Whether these steps are enough work to overlap with; unknown sizes count as 1."""
     left = float(LEAST_WORK)
     for kind, what in steps:
         if isinstance(what, Node) and what.type not in ("Const", "Placeholder"):
@@ -200,9 +195,9 @@ AnyStep: TypeAlias = tuple[str, Any]
 
 
 def coalesced_sends(cut: Partitioned) -> dict[int, int]:
-    """The channels between tasks whose tensors can wait for a later one that goes to the same program, each with the channel of that.
+    """The channels between tasks whose tensors can wait for a later send to the same program, each with the channel of that send.
 
-    Those of loops cannot: they come once per iteration.
+    Channels in loops cannot: they send once per iteration.
     """
     pairs = {(c.source, c.destination) for c in cut.channels}
     if all(task_of(source) == task_of(destination) for source, destination in pairs):
@@ -232,7 +227,7 @@ def coalesced_sends(cut: Partitioned) -> dict[int, int]:
 
 
 def coalesce_receives(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> list[AnyStep]:
-    """The steps of a part, with each receive of what is `coalesced_sends` right behind the one of what it comes with."""
+    """The steps of a part, with each receive of a coalesced send right behind that of the tensor that it travels with."""
     if not waiting:
         return list(steps)
     company: dict[int, list[AnyStep]] = defaultdict(list)
@@ -254,7 +249,7 @@ def coalesce_receives(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> l
 
 
 def data_triggered(cut: Partitioned) -> tuple[str, ...]:
-    """The tasks that are started by what comes to them."""
+    """The tasks that are started by the tensors that they receive."""
     by_task: dict[str, list[Partition]] = {}
     for part in cut.partitions.values():
         by_task.setdefault(task_of(part.device), []).append(part)
@@ -266,13 +261,13 @@ def data_triggered(cut: Partitioned) -> tuple[str, ...]:
 
 
 def triggered_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
-    """The tasks, of those that are `started` by what comes to them, to which a task sends something."""
+    """Of the data-triggered tasks `started`, those to which a task sends something."""
     sent = {task_of(c.destination): None for p in cut.partitions.values() if task_of(p.device) == task for c in p.sends}
     return tuple(t for t in sent if t in started and t != task)
 
 
 def _begins_with_receive(part: Partition) -> bool:
-    """Whether a part does no work before it takes something."""
+    """Whether a part does no work before its first receive."""
     for kind, what in part.steps:
         if kind != "read" and not (isinstance(what, Node) and _is_nothing(what)):
             return kind == "recv"
@@ -280,18 +275,18 @@ def _begins_with_receive(part: Partition) -> bool:
 
 
 def _is_nothing(node: Node) -> bool:
-    """Whether it is no work: to make a constant, or to look up the place of a variable, a queue, an accumulator."""
+    """Whether a node is no work: a constant, or the handle of a variable, a queue or an accumulator."""
     return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
 RemoteUpdates: TypeAlias = Mapping[Node, tuple[str, Posted]]
-"""Variables and accumulators that are changed by another task than their own: the device of each, and where it is posted."""
+"""Variables and accumulators that another task than their own updates: the device of each, and where it is published."""
 
 
 def lower_partitions(
     cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: RemoteUpdates | None = None
 ) -> list[PartitionGraph]:
-    """The units of all partitions. `posted`: by channel, the variables that are read directly."""
+    """The partition graphs of all partitions. `posted`: by channel, the variables that are read in the memory of their task."""
     units = []
     guarded, waiting = cut.guarded, coalesced_sends(cut)
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
@@ -343,14 +338,14 @@ def _mark(kind: str, part: LoopPart) -> PartitionStep:
 
 
 def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) -> Node | int | None:
-    """What says whether the empty message of a control edge is dead."""
+    """What tells whether the empty message of a control edge is dead: a guarded node or a channel; None: it is never dead."""
     if isinstance(value, Tensor) or value not in guarded:
         return None
     return value if channel.relays is None else channel.relays
 
 
 def _without_merges(steps: list[PartitionStep]) -> list[PartitionStep]:
-    """Loop variables stand in `BeginLoop`, and not again as nodes."""
+    """The steps without the `Merge` nodes of loops, which are in `BeginLoop`."""
     merges = {m for s in steps if type(s) is BeginLoop for m in s.merges}
     if not merges:
         return steps
@@ -361,7 +356,7 @@ _FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small 
 
 
 def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> DeviceKernels:
-    """What one device's partition becomes.
+    """The kernels of one device's partition.
 
     Raises:
         InvalidArgumentError: the step does not run on that device.
@@ -383,7 +378,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
 
 
 def _program(options: KernelOptions, unit: PartitionGraph) -> Program:
-    """A unit's program, of which nothing is compiled."""
+    """The program of a partition graph, without compiling anything."""
     from ...codegen.lower.lower import lower
 
     backend = options.make_backend(cold=True)
@@ -394,7 +389,7 @@ def _program(options: KernelOptions, unit: PartitionGraph) -> Program:
 
 
 def _no_context(node: Node) -> Any:
-    """The context of a node that is never run."""
+    """The context of a node that is not run."""
     return None
 
 

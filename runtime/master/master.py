@@ -1,11 +1,10 @@
-"""The master service: turns what a session asks for into programs on tasks.
+"""The master service: it turns a session's run signatures into programs on tasks.
 
-Every server has one; a session talks to the one of its target. It keeps each session's graph, places it, and for each run
-signature (fetches, targets, feeds) cuts out what is needed, partitions it and registers every task's part with that task's
-worker. Then it is out of the way: the client sends each step straight to the tasks that take part, and their fetches come
-straight back.
+Every server has one; a session talks to the one at its target. The master keeps each session's graph and places it. For each run
+signature (fetches, targets, feeds) it prunes the graph, partitions it, and registers every task's part with that task's worker. Then
+it is out of the way: the client sends each step straight to the tasks that take part, and their answers go straight back.
 
-It knows no sockets. The other tasks are reached through `WorkerClients`, which the server around it provides.
+It knows no sockets. It reaches the other tasks through `WorkerClients`, which the server provides.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 
 class Master:
-    """Sessions of one server, or the one in-process session."""
+    """The sessions of one server, or the one session in this process."""
 
-    def __init__(self, task: str, peers: WorkerClients) -> None:
+    def __init__(self, task: str, workers: WorkerClients) -> None:
         self.task = task
-        self._peers = peers
-        self._reaching = OneSidedAccess(peers)
+        self._workers = workers
+        self._one_sided = OneSidedAccess(workers)
         self._sessions: dict[str, MasterSession] = {}
         self._lock = threading.Lock()
 
@@ -66,9 +65,10 @@ class Master:
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date. `tell` and `forsaken` are those of `WorkerClients.devices`, `client` is who opens it.
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `WorkerClients.devices`; `client` names the process that opens
+        the session.
         """
-        cluster = self._peers.devices(config, tell, forsaken)
+        cluster = self._workers.devices(config, tell, forsaken)
         session = MasterSession(
             secrets.token_hex(8),
             config,
@@ -87,12 +87,12 @@ class Master:
         return list(self._sessions)
 
     def client_of(self, handle: str) -> str:
-        """Who opened a session, as he calls himself; nothing if that is not known."""
+        """The name of the client process that opened a session; empty if that is not known."""
         found = self._sessions.get(handle)
         return found.client if found is not None else ""
 
     def session(self, handle: str) -> MasterSession:
-        """A session by its handle; AbortedError when there is none (any more)."""
+        """A session by its handle; AbortedError: there is none (any more)."""
         found = self._sessions.get(handle)
         if found is None:
             raise AbortedError(
@@ -111,7 +111,7 @@ class Master:
         warm: bool = False,
         deterministic: bool = False,
     ) -> list[TaskPart]:
-        """Make everything ready to run one signature, and say which tasks take part.
+        """Register the programs of one signature with the tasks that take part; their parts.
 
         Args:
             fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
@@ -140,7 +140,7 @@ class Master:
                     config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
                     triggered_by(plan.partitioned, task, started), session.client,
                 )  # fmt: skip
-                incarnation = self._peers.register(task, registration)
+                incarnation = self._workers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
                 feeds_of = dict.fromkeys(name for u in units for name, _ in u.feeds)
                 fetches_of = dict.fromkeys(name for u in units for name, _ in u.fetches)
@@ -184,7 +184,7 @@ class Master:
         targets: Sequence[str],
         feeds: Sequence[str],
     ) -> tuple[Plan, dict[int, Posted], RemoteUpdates]:
-        """The plan of a signature; the variables that it reads directly, by channel; and those that it changes directly."""
+        """The plan of a signature; by channel, the variables that are read in their task's memory; those that are updated there."""
         graph = session.graph
         placement = None if session.places_pruned else self._place(session)
         try:
@@ -203,7 +203,7 @@ class Master:
                 nodes=sorted(nodes, key=lambda n: n.index),
             )
         options = session.config.graph_options
-        device_of, reached = self._reaching.moved(session, nodes, placement.device_of, set(fed))
+        device_of, reached = self._one_sided.updates(session, nodes, placement.device_of, set(fed))
         urgency = None
         if session.config.placement_strategy == "rules":
             urgency = urgent_first(nodes, device_of, session.cluster, fed)
@@ -224,7 +224,7 @@ class Master:
         posted: dict[int, Posted] = {}
         if setting("DOVETAIL_ONE_SIDED_READS"):
             reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)
-            posted = self._reaching.posted(session, reads)
+            posted = self._one_sided.published(session, reads)
             reads = [r for r in reads if r.channel.id in posted]
             cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
         if options.enable_recv_scheduling:
@@ -270,14 +270,14 @@ class Master:
         )
 
     def _keep(self, session: MasterSession, placement: Placement) -> None:
-        """Remember a placement for later steps: state does not move."""
+        """Remember a placement for later signatures: state does not move."""
         if session.places_pruned:
             session.kept.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
         else:
             session.placement = placement
 
     def _log_placement(self, session: MasterSession, placement: Placement) -> None:
-        """Tell the devices of the nodes that are placed for the first time, and which requests are not met."""
+        """Log the devices of nodes that are placed for the first time, and the device requests that are not met."""
         known = 0 if session.placement is None else len(session.placement)
         for node in placement:
             if node.index >= known:
@@ -292,10 +292,10 @@ class Master:
             session = self._sessions.pop(handle, None)
         if session is not None:
             for task in session.cluster.tasks:
-                self._peers.close_session(task, handle)
+                self._workers.close_session(task, handle)
 
     def release(self, handle: str, program: str) -> None:
-        """Let one signature's programs go on all tasks."""
+        """Release the programs of one signature on all tasks."""
         session = self._sessions.get(handle)
         if session is None:
             return
@@ -303,13 +303,13 @@ class Master:
         for task, known in session.programs.items():
             if program in known:
                 known.discard(program)
-                self._peers.release(task, [program])
+                self._workers.release(task, [program])
 
     def reset(self, containers: Iterable[str], config: ConfigProto) -> None:
         """Clear containers on all tasks that the config admits, and close all sessions of this master."""
-        cluster = self._peers.devices(config)
+        cluster = self._workers.devices(config)
         for task in cluster.tasks:
-            self._peers.reset(task, list(containers), list(self._sessions), config.peer_timeout_s)
+            self._workers.reset(task, list(containers), list(self._sessions), config.peer_timeout_s)
         for handle in list(self._sessions):
             self.close_session(handle)
 

@@ -1,9 +1,8 @@
-"""What a session's tasks do in each other's memory: it is asked of them when a signature is prepared.
+"""One-sided access planning: which of a session's tasks read and update variables in each other's memory.
 
-The placer says what could be read, and whose part could be run, where variables lie (`placer/partition/one_sided_reads.py`,
-`one_sided_updates.py`).
-Here the tasks are asked whether the one reaches the memory of the other, which is asked once in a session, and for the places of the
-variables (`remote_variables.py` has their side). What one of them cannot do is sent, and stays with its task.
+The placer says which reads, updates and additions could be one-sided (`placer/partition/one_sided_*.py`). This module asks the tasks,
+when a signature is prepared: whether one reaches the memory of the other, once in a session, and where the variables are published
+(`shared_memory/remote_variables.py` is their side). What cannot be one-sided is sent, or stays with its task.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from .session_state import MasterSession, WorkerClients
 class OneSidedAccess:
     """Asks tasks about each other's memory, for a master."""
 
-    def __init__(self, peers: WorkerClients) -> None:
-        self._peers = peers
+    def __init__(self, workers: WorkerClients) -> None:
+        self._workers = workers
 
-    def posted(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
+    def published(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
         """The variables that can be read directly, by channel: those that the reader sees in the memory of their task, which posts
         them.
         """
@@ -49,7 +48,7 @@ class OneSidedAccess:
                     found[read.channel.id] = Posted(tuple(at), incarnation, *name, node.name, op, str(node.source))
         return found
 
-    def moved(
+    def updates(
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
     ) -> tuple[Callable[[Node], str], RemoteUpdates]:
         """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
@@ -117,14 +116,14 @@ class OneSidedAccess:
         """Whether a task reaches variables in the memory of another one."""
         pair = owner, task
         if pair not in session.near:
-            session.near[pair] = self._peers.sees(task, owner, session.config.peer_timeout_s)
+            session.near[pair] = self._workers.sees(task, owner, session.config.peer_timeout_s)
         return session.near[pair]
 
     def _post(
         self, session: MasterSession, task: str, names: Sequence[Sequence[str]], changed: bool
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         config = session.config
-        return self._peers.post(
+        return self._workers.post(
             task, session.handle, session.seed, config.isolate_session_state, names, config.peer_timeout_s, changed
         )
 

@@ -18,7 +18,7 @@ __all__ = ["MasterSession", "TaskPart", "WorkerClients"]
 
 
 class WorkerClients(Protocol):
-    """How a master reaches the workers, its own task's among them."""
+    """How a master reaches the workers of a cluster, including that of its own task."""
 
     def devices(
         self,
@@ -26,21 +26,21 @@ class WorkerClients(Protocol):
         tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
     ) -> Cluster:
-        """All devices of the tasks that the session may use; waits for tasks that have not started, within limits.
+        """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
 
-        While it waits it tells now and then for which tasks, and asks whether nobody wants the session any more.
+        While it waits, it calls `tell` with the missing tasks now and then, and asks `forsaken` whether the client has gone.
 
         Raises:
-            CancelledError: nobody does.
+            CancelledError: it has. UnavailableError: tasks are missing.
         """
         ...
 
     def register(self, task: str, registration: Registration) -> int:
-        """Register one task's part of a signature; gives the incarnation of the process that took it."""
+        """Register one task's part of a signature; the incarnation of the process that took it."""
         ...
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        """Whether one task can read variables in the memory of another one."""
+        """Whether `task` can read variables in the memory of `owner`."""
         ...
 
     def post(
@@ -53,19 +53,19 @@ class WorkerClients(Protocol):
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        """Have a task post variables of a session, named by container and name.
+        """Have a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
 
-        Gives the incarnation of its process, and of each where others can read it, and change it if it is to be `changed`; None:
-        they cannot. Accumulators that are to be changed are named as `direct_reads.accumulator_name` does.
+        Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.
+        Accumulators that are to be updated are named as `shared_memory.remote_variables.accumulator_name` does.
         """
         ...
 
     def release(self, task: str, programs: Sequence[str]) -> None:
-        """Let programs go; not being able to is no error."""
+        """Release programs; a task that cannot be reached is no error."""
         ...
 
     def close_session(self, task: str, session: str) -> None:
-        """Forget a session; not being able to is no error."""
+        """Forget a session; a task that cannot be reached is no error."""
         ...
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
@@ -75,16 +75,16 @@ class WorkerClients(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskPart:
-    """One task's part of a run signature, as the client sees it.
+    """One task's part of a run signature, as the client knows it.
 
     Attributes:
         task: `/job:ps/replica:0/task:0`.
         incarnation: of the task's process when the part was registered.
-        program: handle under which the task knows it.
-        feeds: names of the values that it must be given.
-        fetches: names of the values that it gives back, in order.
-        reports: whether it tells when it has done its part (`lowering.py`).
-        data_triggered: whether the tensors that come to it start it (`lowering.py`).
+        program: handle of the registered program.
+        feeds: names of the values that it is given.
+        fetches: names of the values that it returns, in order.
+        reports: whether it reports the end of its part (`lowering.py`, completion elision).
+        data_triggered: whether the tensors that it receives start it (`lowering.py`).
     """
 
     task: str
@@ -121,7 +121,7 @@ class MasterSession:
     graph: Graph
     seed: int
     lock: threading.Lock = field(default_factory=threading.Lock)
-    client: str = ""  # the process that opened it, as it calls itself
+    client: str = ""  # the name of the process that opened it
     is_local: bool = False  # whether client and master share the process, and so the graph
     placement: Placement | None = None  # of the whole graph
     kept: dict[str, str] = field(

@@ -1,1 +1,9 @@
-"""TODO: what this package is for."""
+"""The process around a master and a worker, and clusters of such processes.
+
+    server.py          `Server`: one task of a cluster; the table of message kinds and their handlers
+    process.py         the program of a plain task (`python -m dovetail.runtime.server.process`)
+    local_cluster.py   `LocalCluster`: a cluster of processes on this machine; a supervisor that restarts them
+    monitor.py         the state of all tasks of a cluster, seen from outside
+
+The public packages import it. It does not import `session`, nor `session` it.
+"""

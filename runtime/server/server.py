@@ -174,7 +174,7 @@ class Server:
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
         )
         self.incarnation = self.devices[0].incarnation
-        self._mail = Responder(self.task)
+        self._responder = Responder(self.task)
         self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
@@ -195,46 +195,46 @@ class Server:
         """Listen. Does nothing when it listens already; RuntimeError after `stop`."""
         if self._stopped.is_set():
             raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
-        if self._mail.endpoint is not None:
+        if self._responder.endpoint is not None:
             return
         _limit_blas_threads(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         use_batch_scheduling()
         share_variables()
-        mail = self._mail
-        memory = CollectiveMemory(mail.may_sleep)
+        responder = self._responder
+        memory = CollectiveMemory(responder.may_sleep)
         self._collectives = Coordinator(
-            self.task, mail.collective, self.config.peer_timeout_s, self.incarnation, memory, mail.lives
+            self.task, responder.collective, self.config.peer_timeout_s, self.incarnation, memory, responder.lives
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
-        self._calls = RequestExecutor(mail)
-        self._between = TensorExchange(mail, self._calls, self.incarnation, gpus)
+        self._executor = RequestExecutor(responder)
+        self._exchange = TensorExchange(responder, self._executor, self.incarnation, gpus)
         self._worker = Worker(
-            self.task, self.devices, push=self._between.push, expect=mail.expect, is_near=mail.is_near, ask=self._between.want,
+            self.task, self.devices, push=self._exchange.push, expect=responder.expect, is_near=responder.is_near, ask=self._exchange.want,
             threads=self.config.inter_op_parallelism_threads or 8, default_container=self.job_name,
-            collectives=CollectiveLauncher(self._collectives), lends=self._between.lends,
+            collectives=CollectiveLauncher(self._collectives), lends=self._exchange.lends,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
-        self._steps = StepHandlers(self._worker, mail)
-        self._between.serve(self._worker, self._steps)
+        self._step_handlers = StepHandlers(self._worker, responder)
+        self._exchange.serve(self._worker, self._step_handlers)
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
-        self._peers = mail.peers = ClusterWorkers(
-            self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: mail.endpoint
+        self._workers = responder.peers = ClusterWorkers(
+            self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: responder.endpoint
         )
-        self._master = Master(self.task, self._peers)
-        self._master_calls = MasterHandlers(self._master, self._calls, mail, self.cluster_spec, self.config)
+        self._master = Master(self.task, self._workers)
+        self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.cluster_spec, self.config)
         self._handlers = self._table()
         try:
-            mail.endpoint = Endpoint(
+            responder.endpoint = Endpoint(
                 self._address, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
             )
         except AddressInUse as e:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
-        self._address = mail.endpoint.address
-        mail.endpoint.call_soon(ignore_numpy_warnings)
+        self._address = responder.endpoint.address
+        responder.endpoint.call_soon(ignore_numpy_warnings)
         if can_share():
             self._bell = self._worker.direct.posts.bell = Doorbell()
-            mail.endpoint.attend(self._bell.fd, self._on_bell)
+            responder.endpoint.attend(self._bell.fd, self._on_bell)
         if self._keys is not None:
             serve_with(self._keys)
         if setting("DOVETAIL_METRICS"):
@@ -270,17 +270,17 @@ class Server:
         if self._stopped.is_set() or process_id() != self._process:  # a forked child has none of its threads
             return
         self._stopped.set()
-        self._mail.is_stopping = True
-        if self._mail.endpoint is not None:
+        self._responder.is_stopping = True
+        if self._responder.endpoint is not None:
             colocated.remove_server(self._address)
             if self._keys is not None:
                 served_with(self._keys)
-            self._calls.close()
+            self._executor.close()
             self._worker.close()
-            self._mail.endpoint.close()
+            self._responder.endpoint.close()
             if self._bell is not None:
                 self._bell.close()
-            self._peers.close()
+            self._workers.close()
             if self._metrics is not None:
                 self._metrics.close()
 
@@ -294,7 +294,7 @@ class Server:
         self.stop()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped.is_set() else "not started" if self._mail.endpoint is None else self.target
+        state = "stopped" if self._stopped.is_set() else "not started" if self._responder.endpoint is None else self.target
         return f"<dt.train.Server {self.task} {state}>"
 
     # --- sessions of this process ----------------------------------------------------------------------------------
@@ -325,8 +325,8 @@ class Server:
 
     def _table(self) -> dict[str, Handler]:
         """Who takes which kind of message; one that is not here is an answer that nobody waits for any more."""
-        steps, between, master = self._steps, self._between, self._master_calls
-        worker = WorkerHandlers(self._worker, self._calls, self._mail, self.incarnation)
+        steps, exchange, master = self._step_handlers, self._exchange, self._master_handlers
+        worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
         return {
             "ping": self._on_ping,
             "status": self._on_status,
@@ -334,16 +334,16 @@ class Server:
             "collective": self._on_collective,
             "run": steps.on_run,
             "abort": steps.on_abort,
-            "tensors": between.on_tensors,
-            "gpu_hello": between.on_gpu_hello,
-            "gpu_reader": between.on_gpu_reader,
-            "gpu_refused": between.on_gpu_refused,
-            "gpu_loans": between.on_gpu_loans,
-            "want": between.on_want,
-            "denied": between.on_denied,
-            "missing": between.on_missing,
-            "coming": between.on_coming,
-            "accounted": between.on_accounted,
+            "tensors": exchange.on_tensors,
+            "gpu_hello": exchange.on_gpu_hello,
+            "gpu_reader": exchange.on_gpu_reader,
+            "gpu_refused": exchange.on_gpu_refused,
+            "gpu_loans": exchange.on_gpu_loans,
+            "want": exchange.on_want,
+            "denied": exchange.on_denied,
+            "missing": exchange.on_missing,
+            "coming": exchange.on_coming,
+            "accounted": exchange.on_accounted,
             "create_session": master.on_create_session,
             "extend": master.on_call,
             "prepare": master.on_call,
@@ -374,14 +374,14 @@ class Server:
         now = time.monotonic()
         self._worker.look()
         self._collectives.tick(now)
-        self._steps.end_forsaken(now)
-        self._between.ask_for_overdue(now)
+        self._step_handlers.end_forsaken(now)
+        self._exchange.ask_for_overdue(now)
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
-            self._master_calls.tidy(now)
-            self._steps.tidy(now)
+            self._master_handlers.tidy(now)
+            self._step_handlers.tidy(now)
             borrowed()  # a client that was killed may have lent a lot
-            self._between.loans.tick()
+            self._exchange.loans.tick()
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1
                 text = "; ".join(waits[:MOST_WAITS])
@@ -389,15 +389,15 @@ class Server:
 
     def _on_ping(self, peer: bytes, message: Message) -> None:
         now, request = time.monotonic(), message.fields.get("request")
-        self._steps.lives(peer, now)
+        self._step_handlers.lives(peer, now)
         fields = {"seq": message.fields["seq"], "incarnation": self.incarnation, "clock": clock()}
         if request is not None:
-            self._master_calls.lives(peer, request, now)
-            runs = self._steps.runs(peer, request)
-            fields["working"] = runs or self._calls.works_on(peer, request)
+            self._master_handlers.lives(peer, request, now)
+            runs = self._step_handlers.runs(peer, request)
+            fields["working"] = runs or self._executor.works_on(peer, request)
             if message.fields.get("waits"):
-                fields["waits"] = self.waits_of(self._steps.number(request)) if runs else []
-        self._mail.reply(peer, Message("pong", fields))
+                fields["waits"] = self.waits_of(self._step_handlers.number(request)) if runs else []
+        self._responder.reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:
         self._collectives.message(message.fields, message.tensors)
@@ -408,11 +408,11 @@ class Server:
             "devices": [device_fields(d) for d in self.devices],
             "incarnation": self.incarnation,
         }
-        self._mail.reply(peer, Message("devices", fields))
+        self._responder.reply(peer, Message("devices", fields))
 
     def _on_stats(self, peer: bytes, message: Message) -> None:
         figures = self.figures()
-        self._mail.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
+        self._responder.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
 
     def figures(self) -> dict[str, Any]:
         """What this task does, in plain values: what `dovetail status` shows, and the metrics."""
@@ -433,14 +433,14 @@ class Server:
             "memory": memory_in_use(),
             "devices": [device_fields(d) for d in self.devices],
             "keys": self._keys is not None,
-            "refused": self._mail.endpoint.refused if self._mail.endpoint is not None else 0,
+            "refused": self._responder.endpoint.refused if self._responder.endpoint is not None else 0,
             "sessions": len(self._master.handles()),
             "steps_running": len(self._worker.running()),
             "steps_started": self._worker.started,
             "steps_failed": self._worker.failed,
             "steps_stalled": self._stalled,
             "steps": self._watchdog.figures(now),
-            **self._between.traffic.figures(),
+            **self._exchange.traffic.figures(),
         }
 
 

@@ -183,10 +183,10 @@ class StepGate:
 class PreparedSteps:
     """What a session has prepared on its target, for its graph."""
 
-    def __init__(self, graph: Graph, target: Backend) -> None:
+    def __init__(self, graph: Graph, backend: Backend) -> None:
         self.is_closed = False
         self._graph = graph
-        self._target = target
+        self._backend = backend
         self._lock = threading.Lock()
         self._prepared: dict[Signature, list[TaskPart]] = {}
         self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
@@ -223,13 +223,13 @@ class PreparedSteps:
                 if parts is None:
                     parts = self.prepare(key)
                 self._last = key, parts
-                if until is None or not self._target.repeat(parts, until):
-                    values.update(self._target.run(parts, feeds, timeout, gathered))
+                if until is None or not self._backend.repeat(parts, until):
+                    values.update(self._backend.run(parts, feeds, timeout, gathered))
                 if metadata is not None and options is not None:
                     self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:
                 if (
-                    self.is_closed and self._target.is_local and isinstance(e, AbortedError)
+                    self.is_closed and self._backend.is_local and isinstance(e, AbortedError)
                 ):  # closed before the step began
                     raise RuntimeError(CLOSED) from None
                 if self.is_closed and not isinstance(e, CancelledError):
@@ -261,9 +261,9 @@ class PreparedSteps:
         """Make a signature ready to run; `warm`: with all its kernels compiled."""
         fetched, targets, fed = key
         with self._lock:
-            self._target.extend(self._graph)
+            self._backend.extend(self._graph)
             deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
-            parts = self._target.prepare(fetched, targets, fed, warm, deterministic)
+            parts = self._backend.prepare(fetched, targets, fed, warm, deterministic)
             self._notice_restarts(parts)
             self._prepared[key] = parts
         return parts
@@ -288,8 +288,8 @@ class PreparedSteps:
         fetched, targets, fed = key
         try:
             if not parts:
-                self._target.extend(self._graph)
-            return self._target.plan(self._graph, fetched, targets, fed, parts[0].program if parts else "")
+                self._backend.extend(self._graph)
+            return self._backend.plan(self._graph, fetched, targets, fed, parts[0].program if parts else "")
         except OpError as e:
             raise self._with_node(e) from None
 

@@ -81,9 +81,9 @@ class Session:
         self._numbers = itertools.count(1)  # of partial runs
         self._lock = threading.Lock()
         self._contexts: list[AbstractContextManager[Any]] = []
-        self._target: Backend
+        self._backend: Backend
         if _within is not None:
-            self._target = _within
+            self._backend = _within
         elif target:
             if self._config.use_per_session_threads or self._config.session_inter_op_thread_pool:
                 raise InvalidArgumentError(
@@ -95,12 +95,12 @@ class Session:
                 logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
             from .cluster_backend import connect  # ZeroMQ is loaded by those who use it
 
-            self._target = connect(address_of(target), self._config, wait_for_cluster or 0.0)
+            self._backend = connect(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
             from .local_backend import make_local_backend
 
-            self._target = make_local_backend(self._graph, self._config)
-        self._signatures = PreparedSteps(self._graph, self._target)
+            self._backend = make_local_backend(self._graph, self._config)
+        self._steps = PreparedSteps(self._graph, self._backend)
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Session:
 
     def list_devices(self) -> list[DeviceInfo]:
         """The devices that it may use, the master's first."""
-        return list(self._target.devices)
+        return list(self._backend.devices)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Session:
         wanted = self._parse(fetches)  # which may make nodes
         self._check_runnable()
         feeds = parse_feeds(self._graph, feed_dict)
-        return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
+        return wanted.rebuild(self._steps.run(wanted, feeds, options, run_metadata))
 
     def repeat(self, node: Node, until: Callable[[], bool]) -> None:
         """Run a node again and again, in a step of its own each time, until `until()` is true.
@@ -164,7 +164,7 @@ class Session:
         """
         while not until():
             self._check_runnable()
-            self._signatures.run(self._parse(node), {}, None, until=until)
+            self._steps.run(self._parse(node), {}, None, until=until)
 
     def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
         """A block in which no step of this session changes variables, whatever its other threads do, but the steps of this thread.
@@ -181,7 +181,7 @@ class Session:
         >>> with session.between_steps():
         ...     values = session.run(tf.trainable_variables())  # of one moment
         """
-        return self._signatures.gate.closed(timeout_s)
+        return self._steps.gate.closed(timeout_s)
 
     def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
         """Agree on a step that is run in several calls of `partial_run`.
@@ -228,7 +228,7 @@ class Session:
             raise InvalidArgumentError(None, None, "Must run 'setup' before performing partial runs!")
         wanted = self._parse(fetches)
         try:
-            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._signatures.run(w, f, None))
+            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._steps.run(w, f, None))
         finally:
             if run.is_over:
                 self._partial_runs.pop(handle, None)
@@ -264,7 +264,7 @@ class Session:
         else:
             fed = [self._fed_tensor(key).name for key in feed_dict]
         key = tuple(n for n in wanted.tensors if n not in fed), wanted.targets, tuple(fed)
-        return self._signatures.plan(key)
+        return self._steps.plan(key)
 
     @property
     def last_plan(self) -> Plan | None:
@@ -274,7 +274,7 @@ class Session:
             RuntimeError: the session is closed. AbortedError: its master was restarted, and the plan went with it.
         """
         self._check_open()
-        return self._signatures.last_plan
+        return self._steps.last_plan
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -295,7 +295,7 @@ class Session:
                 raise ValueError(f"Expected {len(fed)} values ({', '.join(names)}), got {len(values)}")
             self._check_open()
             feeds = dict(zip(names, map(feed_value, fed, values), strict=True))
-            return wanted.rebuild(self._signatures.run(wanted, feeds, options, run_metadata))
+            return wanted.rebuild(self._steps.run(wanted, feeds, options, run_metadata))
 
         return call
 
@@ -315,7 +315,7 @@ class Session:
         fed = tuple(self._fed_tensor(key).name for key in feed_dict or ())
         key = (tuple(n for n in wanted.tensors if n not in fed), wanted.targets, fed)
         if key[0] or key[1]:
-            self._signatures.warm_up(key)
+            self._steps.warm_up(key)
 
     def _fed_tensor(self, key: Any) -> Tensor:
         element = self._graph.as_graph_element(key, allow_operation=False)
@@ -337,7 +337,7 @@ class Session:
         return found
 
     def _check_open(self) -> None:
-        if self._signatures.is_closed:
+        if self._steps.is_closed:
             raise RuntimeError(CLOSED)
         if self._is_inherited():
             raise RuntimeError(
@@ -361,10 +361,10 @@ class Session:
 
     def close(self) -> None:
         """End the session. Running steps end with CancelledError; later runs raise RuntimeError. Closing twice does nothing."""
-        if not self._signatures.is_closed:
-            self._signatures.is_closed = True
+        if not self._steps.is_closed:
+            self._steps.is_closed = True
             if not self._is_inherited():
-                self._target.close()
+                self._backend.close()
 
     def as_default(self) -> AbstractContextManager[Any]:
         """A context in which `tensor.eval()` and `op.run()` use this session. It is not closed at the end."""
@@ -388,7 +388,7 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_signatures"):
+        if hasattr(self, "_steps"):
             try:  # noqa: SIM105  (an interpreter that is shutting down may have taken anything away, contextlib as well)
                 self.close()
             except Exception:
@@ -406,7 +406,7 @@ class Session:
         reset_cluster(address_of(target), list(containers or ()), check_config(config))
 
     def __repr__(self) -> str:
-        state = "closed" if self._signatures.is_closed else "open"
+        state = "closed" if self._steps.is_closed else "open"
         count = len(self.list_devices())
         return f"<dt.Session on {self._target_name or 'this process'}, {count} device{'s' * (count != 1)}, {state}>"
 

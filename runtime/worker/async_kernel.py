@@ -1,17 +1,17 @@
-"""A kernel that runs beside its program: begun at one instruction, awaited at a later one.
+"""A kernel that runs asynchronously to its program: started by one instruction (Begin), awaited by a later one (Await).
 
-Theory of operation. A collective has what it takes long before the program needs its result. So a program only begins it, and goes on;
-the collective itself is driven by whichever thread has time. What it does next (the kernel, or the result of a request that was
-settled) is done once, by who comes first: a thread of the pool, or, if none has come to it, the program itself, when it waits.
+Theory of operation. The inputs of a collective are there long before the program needs its result. So the program only starts it and
+continues. The next piece of its work (the kernel, or what follows a settled request) is done once, by the first that comes to it: a
+thread of the pool, or the program itself when it awaits the result.
 
-    READY    --run-->      RUNNING                 a thread does what is next
-    RUNNING  --request-->  WAITING                 it waits for other members
-    WAITING  --settled-->  READY                   the program goes on with it if it waits already, else a thread is asked for
-    RUNNING  --result-->   DONE                    the program takes the result, now or when it comes to it
-    RUNNING  --error-->    DONE                    the step fails, without waiting for the program to come to it
+    READY    --run-->      RUNNING                 a thread does the next piece of work
+    RUNNING  --request-->  WAITING                 it waits for other members of the collective
+    WAITING  --settled-->  READY                   the program is resumed if it awaits the result, else the pool gets the work
+    RUNNING  --result-->   DONE                    the program takes the result, now or when it comes to the Await
+    RUNNING  --error-->    DONE                    the step fails, without waiting for the program to come to the Await
     any      --cancel-->   CANCELLED               the step ended first: an open request is cancelled
 
-Nothing here knows threads or clocks: `aside` is given, and any order of events can be played through in a test.
+Nothing here knows threads or clocks: `offload` is given, and a test can play any order of events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ W = TypeVar("W")
 
 
 class State(enum.Enum):
-    """Where a run stands."""
+    """The state of a run."""
 
     READY = enum.auto()
     RUNNING = enum.auto()
@@ -39,18 +39,18 @@ class State(enum.Enum):
 
 
 class AsyncKernel(Generic[W]):
-    """One run of a kernel beside its program.
+    """One asynchronous run of a kernel.
 
     Args:
         what: the node, in words.
-        kernel, inputs: what is to run. The inputs are let go of when the kernel has taken them.
-        offload: takes work for another thread; or does it.
-        resume: takes the waiter, which can go on.
-        ended: told once that it is done, with the result, or the error; not when it was cancelled.
+        kernel, inputs: what is run. The inputs are released when the kernel has taken them.
+        offload: runs work in another thread; or at once.
+        resume: called with the waiter when it can continue.
+        ended: called once with the result or the error; not after `cancel`.
 
     Attributes:
-        waiter: who has come to its end before it.
-        error: of what is done.
+        waiter: what awaits the result.
+        error: of a run that is DONE.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class AsyncKernel(Generic[W]):
         self.error: Exception | None = None
 
     def start(self) -> None:
-        """Have it run by whoever has time."""
+        """Have it run by another thread."""
         self._offload(self.run)
 
     def run(self) -> None:
-        """Do what is to be done now; nothing if somebody else does."""
+        """Do the next piece of work; nothing if another thread does it."""
         with self._lock:
             if self._now is not State.READY:
                 return
@@ -99,13 +99,13 @@ class AsyncKernel(Generic[W]):
             self._finish(result, None)
 
     def awaited(self, waiter: W) -> bool:
-        """Whether the result is there. If not, the waiter is resumed when it may be; then it asks again."""
+        """Whether the result is there. If not, the waiter is resumed when it may be, and asks again."""
         while True:
             with self._lock:
                 if self._now is State.DONE:
                     return True
                 if self._now is not State.READY:
-                    self.waiter = waiter  # of what was cancelled, nobody resumes it
+                    self.waiter = waiter  # it is never resumed if the run was cancelled
                     return False
             self.run()
 
@@ -115,12 +115,12 @@ class AsyncKernel(Generic[W]):
         return outcome
 
     def waits_for(self) -> str:
-        """What keeps it from going on, in words."""
+        """What it waits for, in words."""
         request = self._request
         return self.what if request is None else request.waits_for()
 
     def cancel(self) -> None:
-        """Nobody waits any more: what it has asked for is cancelled."""
+        """The step has ended: cancel the request that it waits for."""
         with self._lock:
             if self._now is State.DONE:
                 return
@@ -129,10 +129,10 @@ class AsyncKernel(Generic[W]):
         if request is not None:
             request.cancel()
 
-    # --- where it stands -------------------------------------------------------------------------------------------
+    # --- transitions ---------------------------------------------------------------------------------------------
 
     def _has_settled(self, request: Request) -> bool:
-        """Wait for a request; False when somebody else goes on with this, now or later."""
+        """Wait for a request; False: another thread continues, now or later."""
         with self._lock:
             cancelled = self._now is State.CANCELLED
             if not cancelled:
@@ -149,7 +149,7 @@ class AsyncKernel(Generic[W]):
             return True
 
     def _settled(self, request: Request) -> None:
-        """What it waited for has come."""
+        """The request is settled."""
         with self._lock:
             if self._now is not State.WAITING:
                 return

@@ -1,6 +1,6 @@
-"""The servers of this process: a session in the same process hands them its steps without a socket.
+"""The servers of this process: a session in the same process hands them its steps without a message.
 
-Between-graph replication is always like that: each worker's client runs beside its own server.
+Between-graph replication works like that: the client of each worker runs beside the worker's server.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..observability.step_notes import Recorder
 
 
 class CallerThread:
-    """The thread of a client that waits for its step: it can run programs of it meanwhile, instead of a thread that then wakes it.
+    """The thread of a client that waits for its step: meanwhile it runs programs of the step, which saves waking another thread.
 
     Args:
-        wake: ends the waiting.
+        wake: wakes the thread.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -30,7 +30,7 @@ class CallerThread:
         self._is_busy = False
 
     def take(self, work: Callable[[], None]) -> bool:
-        """Have the thread do this; False if it has something to do already."""
+        """Have the thread do some work; False if it is busy."""
         with self._lock:
             if self._is_busy:
                 return False
@@ -40,12 +40,12 @@ class CallerThread:
         return True
 
     def notify(self) -> None:
-        """Let the thread look for what has happened."""
+        """Wake the thread, unless it is the calling one."""
         if threading.get_ident() != self._thread:
             self._wake()
 
     def work(self) -> bool:
-        """Do what was taken; False if that is nothing. Called by the thread."""
+        """Do the work that was taken; False if there is none. Called by the thread itself."""
         work, self._work = self._work, None
         if work is None:
             return False
@@ -57,7 +57,7 @@ class CallerThread:
 
 
 class ColocatedServer(Protocol):
-    """A server as a session of its own process sees it."""
+    """What a session needs of a server in its own process; `Server` is above this module."""
 
     task: str
     incarnation: int
@@ -73,7 +73,7 @@ class ColocatedServer(Protocol):
         recorder: Recorder | None = None,
         client: int = 0,
     ) -> None:
-        """Run this task's part of a step, what is not too long in `caller_thread`. Its tensors start others for `client`."""
+        """Run this task's part of a step; see `Worker.start`."""
         ...
 
     def abort_step(self, step: int, reason: str) -> None:
@@ -81,20 +81,20 @@ class ColocatedServer(Protocol):
         ...
 
     def waits_of(self, step: int) -> list[str]:
-        """What this task's part of a step waits for."""
+        """What this task's part of a step waits for, in words."""
         ...
 
 
-_servers: dict[str, tuple[int, ref[ColocatedServer]]] = {}  # by address: the process whose it is, and the server
+_servers: dict[str, tuple[int, ref[ColocatedServer]]] = {}  # by address: the process that it runs in, and the server
 
 
 def add_server(address: str, server: ColocatedServer) -> None:
-    """From now on, `server` listens at `address`. A forked child does not have it."""
+    """`server` listens at `address` from now on. A forked child does not have it."""
     _servers[address] = process_id(), ref(server)
 
 
 def remove_server(address: str) -> None:
-    """No longer."""
+    """The server at `address` listens no longer."""
     if _servers.get(address, (0,))[0] == process_id():
         del _servers[address]
 

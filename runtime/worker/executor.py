@@ -1,18 +1,18 @@
-"""Errors of kernels, as the user is to see them: of the class that fits, with the node, the user's line and the device in the text.
-
-A program that runs: it pauses where it must wait, without keeping a thread, and goes on from there.
+"""The interpreter of a program: it suspends where it must wait, without holding a thread, and resumes from there.
 
 Theory of operation. An `Executor` is an instruction counter and slots. It runs until its program ends, or until it comes to a Recv
-whose tensor is not there; then it just returns, leaving itself with its step, and no thread waits. Whichever thread has time runs
-it on when the step says so.
+whose tensor has not arrived. Then it registers with its step and returns, so no thread waits. When the tensor arrives, the step hands
+the executor to a thread, which runs it from there.
 
-In a loop, an executor also remembers where it is to go on afterwards, and which iteration it is in. Tensors sent inside a
-loop belong to an iteration, so their channel's number is followed by those of the iterations, outermost first: `7@2@0`. Devices
-that share a loop may so be in different iterations, as far as data let them.
+In a loop, an executor has a stack of frames: where it continues after the loop, and the iteration. Tensors that are sent inside a
+loop belong to an iteration, so the number of their channel is followed by those of the iterations, outermost first: `7@2@0`. Devices
+that share a loop may therefore be in different iterations, as far as data allow.
 
-An instruction that waits for another step (a dequeue) pauses its program in the same way: it leaves the request with the step,
-and is resumed when whatever settles the request says so. When the step ends first, the request is cancelled, which puts back
-what it holds (`graph/resources/async_request.py`).
+An instruction that waits for another step (a dequeue) suspends its program in the same way: it leaves the request with the step, and
+is resumed when the request is settled. When the step ends first, the request is cancelled, which puts back what it holds
+(`graph/resources/async_request.py`).
+
+An exception of a kernel becomes an `OpError` of the class that fits, with the node, the user's line and the device in its text.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
 
 
 ABSENT = object()
-"""What a step answers for a tensor that has not come."""
+"""What a step returns for a tensor that has not arrived."""
 _EMPTY = None  # what a control message carries
 
 
 class Step(Protocol):
-    """What an executor asks of the step that it belongs to: `TaskStep`, in `step.py`, says what each method does."""
+    """What an executor asks of its step, which is above this module: `TaskStep` (`step.py`) says what each method does."""
 
     is_over: bool
 
@@ -105,14 +105,14 @@ _thread = threading.local()
 
 
 def ignore_numpy_warnings() -> None:
-    """Have NumPy never warn in this thread, which is our own, so that programs that run in it need not ask for that each time."""
+    """Turn NumPy's floating-point warnings off for this thread, which is one of ours, so that no program has to do it each time."""
     np.seterr(all="ignore")
     _thread.is_calm = True
 
 
 @dataclass(slots=True)
 class _LoopFrame:
-    """A loop that is being run: where to go on after it, and how far it is."""
+    """A loop that is being run: where to continue after it, and its iteration."""
 
     loop: Loop
     around: tuple[Instruction, ...]
@@ -123,12 +123,12 @@ class _LoopFrame:
 
 
 class Executor:
-    """One program of one step: where it stands, and its slots.
+    """Runs one program of one step.
 
     Attributes:
-        instructions: those that it is running: the program's, or a part of a loop.
-        counter: where among them it goes on.
-        suffix: what follows a channel's number: the iterations of the loops that it is in.
+        instructions: those that are being run: the program's, or the head or body of a loop.
+        counter: index of the instruction at which it continues.
+        suffix: what follows a channel's number: the iterations of the enclosing loops.
     """
 
     __slots__ = ("counter", "instructions", "program", "rounds", "slots", "step", "suffix")
@@ -143,14 +143,14 @@ class Executor:
         self.rounds: list[_LoopFrame] = []
 
     def feed(self, number: int, feeds: Mapping[str, Any]) -> None:
-        """Put what was fed to a step in its place. InternalError: something is missing."""
+        """Put the feeds of a step into their slots. InternalError: one is missing."""
         for name, slot in self.program.feeds:
             if name not in feeds:
                 raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
             self.slots[slot] = feeds[name]
 
     def run(self) -> None:
-        """Run until the program ends, waits, or fails; tells the step which."""
+        """Run until the program ends, suspends, or fails; tells the step which."""
         if getattr(_thread, "is_calm", False):
             self._run()
         else:
@@ -236,7 +236,7 @@ class Executor:
         step.ended(fetched)
 
     def _run_waiting(self, now: Wait) -> bool:
-        """Run a kernel that may answer later, or take its answer; False when the program must pause."""
+        """Run a kernel that may return a request, or take the result of its request; False: the program must suspend."""
         step, slots, call = self.step, self.slots, now.call
         request = step.answered(self)
         if request is None:
@@ -259,7 +259,7 @@ class Executor:
         return True
 
     def _take_begun(self, call: Call) -> bool:
-        """Take the result of what was begun; False when the program must pause."""
+        """Take the result of an asynchronous kernel; False: the program must suspend."""
         slots = self.slots
         begun = slots[call.inputs[0]]
         if not self.step.awaited(begun, self):
@@ -274,7 +274,7 @@ class Executor:
         return True
 
     def _begin_loop(self, loop: Loop, after: int) -> None:
-        """Start the first iteration; the loop's end leads to instruction `after` of those that run now."""
+        """Start the first iteration; after the loop, instruction `after` of the current ones follows."""
         slots = self.slots
         self.rounds.append(_LoopFrame(loop, self.instructions, after, self.suffix))
         for start, to in loop.starts:
@@ -285,7 +285,7 @@ class Executor:
         self.instructions = loop.head
 
     def _end_of_part(self) -> int:
-        """From the end of a loop's head to its body or out of it, from the end of its body to its head; gives the counter."""
+        """Continue after the end of a loop's head (with the body, or behind the loop) or body (with the head); the new counter."""
         slots = self.slots
         now = self.rounds[-1]
         loop = now.loop
@@ -335,12 +335,12 @@ def _run_guarded(now: Predicated, slots: list[Any]) -> None:
 
 
 def _value(value: Any) -> Any:
-    """A fetched value. A variable's place (an Assign that was fetched) gives the value at the end of the step."""
+    """A fetched value. A reference to a variable (an Assign that was fetched) gives its value at the end of the step."""
     if isinstance(value, np.ndarray | np.generic):
         return value  # as most are
     if value is DEAD:
         raise InvalidArgumentError(
-            None, None, "What is fetched has no value: it is made in a branch that was not taken"
+            None, None, "What is fetched has no value: it is computed in a branch that was not taken"
         )
     if isinstance(value, AsyncResource):
         raise InvalidArgumentError(None, None, f"A handle cannot be fetched: {value} stays where it is")

@@ -67,7 +67,7 @@ class _RunningPart:
         steps.quota.give_back(self._whose, 1, self._size)
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
-            steps.mail.reply(peer, Message("trace", {"request": request, "notes": notes}))
+            steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
         # Other steps that this one lets go on come first: mostly more than one client waits for them.
         steps.run_queues.current.at_end(lambda: self._answer(outcome))
 
@@ -85,8 +85,8 @@ class StepHandlers:
         repeated: those that begin again when they end, by the number of the first.
     """
 
-    def __init__(self, worker: Worker, mail: Responder) -> None:
-        self.mail = mail
+    def __init__(self, worker: Worker, responder: Responder) -> None:
+        self.responder = responder
         self.quota = Quota(
             Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
             Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
@@ -95,7 +95,7 @@ class StepHandlers:
         self.repeated: dict[int, _RunningPart] = {}
         self._worker = worker
         self.run_queues = worker.run_queues
-        self._callers = ClientRegistry(mail.is_gone, mail.owner)
+        self._callers = ClientRegistry(responder.is_gone, responder.owner)
 
     def on_run(self, peer: bytes, message: Message) -> None:
         """A client asks for a part of a step."""
@@ -106,7 +106,7 @@ class StepHandlers:
             return  # tensors have started it
         if len(names) != len(tensors):
             error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
-            self.mail.refuse(peer, fields["request"], error)
+            self.responder.refuse(peer, fields["request"], error)
             return
         self._begin(
             caller, fields["request"], step, fields["program"], dict(zip(names, tensors, strict=True)), None, client,
@@ -150,7 +150,7 @@ class StepHandlers:
                 return
             self.quota.take(whose, 1, size)
         except OpError as e:
-            self.mail.refuse(caller.peer, request, e)
+            self.responder.refuse(caller.peer, request, e)
             return
         asked = _RunningPart(self, caller, request, step, whose, size, quiet, program if again else "", recorder)
         self.running[step] = asked
@@ -161,10 +161,10 @@ class StepHandlers:
     def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
         """Tell a client how a part of its step has ended; a `quiet` part tells only of errors."""
         if isinstance(outcome, OpError):
-            self.mail.refuse(peer, request, outcome)
+            self.responder.refuse(peer, request, outcome)
         elif not quiet:
             fields = {"request": request, "fetches": tuple(outcome)}
-            self.mail.reply(peer, Message("done", fields, tuple(outcome.values())))
+            self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
         """A step is to end: somebody else says why."""
@@ -178,7 +178,7 @@ class StepHandlers:
 
     def goes_on(self, asked: _RunningPart) -> bool:
         """A part that is repeated has ended: begin it again when other messages have had their turn; False if it never will."""
-        endpoint = self.mail.endpoint
+        endpoint = self.responder.endpoint
         return endpoint is not None and endpoint.call_soon(lambda: self._begin_again(asked))
 
     def _begin_again(self, asked: _RunningPart) -> None:
@@ -213,7 +213,7 @@ class StepHandlers:
             silent = now - asked.caller.heard
             if silent > SILENT_S:
                 logger.warning(
-                    "%s: ending step %d: its client has been silent for %.0f s", self.mail.task, step, silent
+                    "%s: ending step %d: its client has been silent for %.0f s", self.responder.task, step, silent
                 )
                 self._worker.abort(step, f"The client has been silent for {SILENT_S:.0f} s")
 
@@ -229,29 +229,29 @@ class WorkerHandlers:
         incarnation: of the task.
     """
 
-    def __init__(self, worker: Worker, calls: RequestExecutor, mail: Responder, incarnation: int) -> None:
+    def __init__(self, worker: Worker, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
         self._worker = worker
-        self._calls = calls
-        self._mail = mail
+        self._executor = executor
+        self._responder = responder
         self._incarnation = incarnation
 
     def on_register(self, peer: bytes, message: Message) -> None:
         """Take the programs of a run signature."""
-        self._calls.answer(self._calls.worker, peer, message, self._register)
+        self._executor.answer(self._executor.worker, peer, message, self._register)
 
     def _register(self, message: Message) -> Message:
         registration = Registration.from_fields(message.fields)
         known = {str(d.name) for d in self._worker.devices}
         for unit in registration.units:
             if unit.device not in known:
-                task, has = self._mail.task, ", ".join(sorted(known))
+                task, has = self._responder.task, ", ".join(sorted(known))
                 raise InvalidArgumentError(None, None, f"{unit.device} is no device of {task}; it has {has}")
-        strangers = sorted({t for t in _partners(registration.units) if not self._mail.peers.knows(t)})
+        strangers = sorted({t for t in _partners(registration.units) if not self._responder.peers.knows(t)})
         if strangers:
             raise InvalidArgumentError(
                 None, None,
-                f"{self._mail.task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no such "
-                "task. Start all tasks with the same cluster",
+                f"{self._responder.task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no "
+                "such task. Start all tasks with the same cluster",
             )  # fmt: skip
         self._worker.register(registration)
         return Message("registered", {"request": message.fields["request"], "incarnation": self._incarnation})
@@ -273,23 +273,23 @@ class WorkerHandlers:
         self._closed(peer, message)
 
     def _closed(self, peer: bytes, message: Message) -> None:
-        self._mail.reply(peer, Message("closed", {"request": message.fields["request"]}))
+        self._responder.reply(peer, Message("closed", {"request": message.fields["request"]}))
 
     # --- variables that are read where they lie: see `remote_variables.py` ----------------------------------------------
 
     def on_page(self, peer: bytes, message: Message) -> None:
         """Say where others can try to read this process's memory."""
         page = self._worker.direct.page()
-        self._mail.reply(peer, Message("paged", {"request": message.fields["request"], "page": page}))
+        self._responder.reply(peer, Message("paged", {"request": message.fields["request"], "page": page}))
 
     def on_sees(self, peer: bytes, message: Message) -> None:
         """Try to read another one's."""
         readable = self._worker.direct.sees(message.fields["page"])
-        self._mail.reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
+        self._responder.reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
 
     def on_post(self, peer: bytes, message: Message) -> None:
         """Let others read variables, or change them."""
-        self._calls.answer(self._calls.worker, peer, message, self._post)
+        self._executor.answer(self._executor.worker, peer, message, self._post)
 
     def _post(self, message: Message) -> Message:
         fields = message.fields

@@ -1,13 +1,13 @@
 """One step on one task: its programs, and the rendezvous between them and with other tasks.
 
-Theory of operation. Each device's program is run by an `Executor` (`executor.py`), which pauses where its next tensor is not there.
-When the tensor is delivered, the rendezvous gives the executor back to be run on by whichever thread has time. So a step needs no
-thread of its own, a small program runs in the thread that brought its message, and stopping a step means forgetting it.
+Theory of operation. Each device's program is run by an `Executor` (`executor.py`), which suspends where its next tensor has not
+arrived. When the tensor is delivered, the rendezvous has the executor scheduled again, in any thread. So a step needs no thread of its
+own, a small program runs in the thread that received its message, and to stop a step is to forget it.
 
-All programs of a step follow one global order of nodes, so some executor can always go on: a step never waits for itself.
-What may wait for other steps stands as late in that order as it can, so that it holds up nothing that does not need it.
+All programs of a step follow one global order of nodes, so some executor can always continue: a step never deadlocks with itself.
+Nodes that may wait for other steps are as late in that order as possible, so that they delay only what depends on them.
 
-Nothing here knows of sockets, threads or clocks: the step is told events, and calls its `StepRuntime`.
+Nothing here knows sockets, threads or clocks: the step is told events, and calls its `StepRuntime`.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from .executor import ABSENT, Executor, explained
 
 
 class StepRuntime(Protocol):
-    """What a step calls."""
+    """What a step calls: the threads, the network and the client around it."""
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to a device of another task. The value may be `DEAD`."""
         ...
 
     def schedule(self, executor: Executor) -> None:
-        """An executor can go on: have `run()` called on it, now or soon, by some thread."""
+        """An executor can continue: have `run()` called on it, now or soon, by some thread."""
         ...
 
     def resume(self, executor: Executor) -> None:
-        """The same of an executor whose request was settled, or whose kernel has ended, from whichever thread did that."""
+        """The same for an executor whose request was settled or whose asynchronous kernel has ended, from any thread."""
         ...
 
     def offload(self, work: Callable[[], None]) -> None:
-        """Do what may run beside the programs, in another thread if there is one."""
+        """Do work that may run beside the programs, in another thread if there is one."""
         ...
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
-        """Ask for variables of other tasks that could not be read; they come on their channels."""
+        """Ask other tasks for variables that could not be read in their memory; they arrive on their channels."""
         ...
 
     def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
-        """Told once, with the fetched values or the error."""
+        """The step has ended, with the fetched values or the error. Called once."""
         ...
 
 
@@ -63,11 +63,11 @@ class TaskStep:
         programs: one per device of this task that takes part.
         feeds: name -> value.
         runtime: what it calls.
-        arrived: tensors that have come already; the step's from now on.
+        arrived: tensors that have arrived already; the step owns the dictionary from now on.
     """
 
     __slots__ = (
-        "__weakref__", "_arrived", "_begun", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
+        "__weakref__", "_arrived", "_async_kernels", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
         "_waiting", "is_over", "number", "session",
     )  # fmt: skip
 
@@ -89,8 +89,8 @@ class TaskStep:
         self._lock = threading.Lock()
         self._arrived: dict[ChannelKey, Any] = {} if arrived is None else arrived
         self._waiting: dict[ChannelKey, Executor] = {}
-        self._requests: dict[Executor, Request] = {}  # what executors have asked of resources
-        self._begun: dict[AsyncKernel[Executor], None] = {}  # what runs beside the programs
+        self._requests: dict[Executor, Request] = {}  # of resources, that executors wait for
+        self._async_kernels: dict[AsyncKernel[Executor], None] = {}  # asynchronous kernels that have not ended
         self._fetched: dict[str, Any] = {}
         self._executors: list[Executor] = []
         for program in programs:
@@ -99,7 +99,7 @@ class TaskStep:
             executor.feed(number, feeds)
 
     def start(self) -> None:
-        """Set all programs going."""
+        """Start all programs."""
         if not self._executors:
             self._end({})
         for executor in self._executors:
@@ -108,7 +108,7 @@ class TaskStep:
     # --- variables of other tasks ----------------------------------------------------------------------------------
 
     def read(self, now: Read, slots: list[Any], device: str) -> None:
-        """Read variables where they lie, for a program of this device, as far as they can be; ask for the others."""
+        """Read variables in the memory of their tasks, for a program of `device`; ask for those that cannot be read."""
         values = now.read()
         missing = []
         for receive, slot, value in zip(now.receives, now.slots, values, strict=True):
@@ -121,8 +121,8 @@ class TaskStep:
     # --- the rendezvous --------------------------------------------------------------------------------------------
 
     def take(self, channel: ChannelKey, executor: Executor) -> Any:
-        """The channel's tensor if it is there; else remember who waits for it."""
-        value = self._arrived.pop(channel, ABSENT)  # nobody else takes it, so this needs no lock
+        """The channel's tensor if it has arrived; else ABSENT, and the executor is scheduled when it arrives."""
+        value = self._arrived.pop(channel, ABSENT)  # only this executor takes it, so this needs no lock
         if value is ABSENT:
             with self._lock:
                 value = self._arrived.pop(channel, ABSENT)
@@ -131,7 +131,7 @@ class TaskStep:
         return value
 
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
-        """Pass a tensor on: to another device of this task, or out."""
+        """Send a tensor to a device, of this task or of another one."""
         for program in self._programs:
             if program.device == destination:
                 self.deliver(channel, value)
@@ -139,7 +139,7 @@ class TaskStep:
         self._runtime.push(destination, channel, value)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
-        """A tensor has come for this step."""
+        """A tensor has arrived."""
         with self._lock:
             if self.is_over:
                 return
@@ -149,7 +149,7 @@ class TaskStep:
             self._runtime.schedule(executor)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
-        """Tensors have come for this step, together."""
+        """Tensors have arrived together."""
         if len(values) == 1:
             for channel, value in values.items():
                 self.deliver(channel, value)
@@ -163,22 +163,22 @@ class TaskStep:
             self._runtime.schedule(executor)
 
     def waits_for(self) -> list[str]:
-        """What keeps the step from going on, in words: for the error when it takes too long."""
+        """What the step waits for, in words: for the error when it takes too long."""
         with self._lock:
             channels = [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
             asked = [(x, r.waits_for) for x, r in self._requests.items()]
-            asked += [(b.waiter, b.waits_for) for b in self._begun if b.waiter is not None]
+            asked += [(b.waiter, b.waits_for) for b in self._async_kernels if b.waiter is not None]
         return channels + [f"{x.program.device} waits for {what()}" for x, what in asked]
 
     def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
-        """The channels on which tensors have to come before it can go on: (device that sends, channel)."""
+        """The channels on which tensors are awaited: (device that sends, channel)."""
         with self._lock:
             return [(_source(x), channel) for channel, x in self._waiting.items()]
 
     # --- waiting for other steps -----------------------------------------------------------------------------------
 
     def wait_for(self, request: Request, executor: Executor) -> bool:
-        """Leave a request with the step; False when it is settled already, so that the executor need not pause."""
+        """Leave a request with the step; whether the executor must suspend until it is settled."""
         with self._lock:
             over = self.is_over
             if not over:
@@ -192,7 +192,7 @@ class TaskStep:
             return self._requests.pop(executor, None) is None  # the step has ended, and cancelled it
 
     def answered(self, executor: Executor) -> Request | None:
-        """The settled request for which an executor has been resumed; None when it has asked for nothing yet."""
+        """The settled request for which an executor was resumed; None: it has not made one yet."""
         if not self._requests:
             return None
         with self._lock:
@@ -200,25 +200,25 @@ class TaskStep:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether something will still be heard of it though nothing of it runs: it is ending, or waits for another step."""
-        return self.is_over or bool(self._requests) or any(b.waiter is not None for b in list(self._begun))
+        """Whether an event may still resume it though none of its programs runs: it is ending, or waits for another step."""
+        return self.is_over or bool(self._requests) or any(b.waiter is not None for b in list(self._async_kernels))
 
-    # --- what runs beside the programs -----------------------------------------------------------------------------
+    # --- asynchronous kernels --------------------------------------------------------------------------------
 
     def begin(
         self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
     ) -> AsyncKernel[Executor]:
-        """Have a call's kernel run beside the program of a device; `noted` is told the result as soon as it is there."""
+        """Start a call's kernel beside the program of a device; `noted` is called with the result as soon as it is there."""
 
-        def ended(begun: AsyncKernel[Executor], result: Any, error: Exception | None) -> None:
+        def ended(kernel: AsyncKernel[Executor], result: Any, error: Exception | None) -> None:
             with self._lock:
-                self._begun.pop(begun, None)
+                self._async_kernels.pop(kernel, None)
             if error is not None:
                 self.fail(explained(error, call, device))
             elif noted is not None:
                 noted(result)
 
-        begun = AsyncKernel(
+        kernel = AsyncKernel(
             f"{call.op} '{call.node}'",
             call.kernel,
             inputs,
@@ -228,22 +228,22 @@ class TaskStep:
         )
         with self._lock:
             if self.is_over:
-                return begun
-            self._begun[begun] = None
+                return kernel
+            self._async_kernels[kernel] = None
         if getattr(call.kernel, "returns_at_once", False):  # it must not overtake, nor be overtaken
-            begun.run()
+            kernel.run()
         else:
-            begun.start()
-        return begun
+            kernel.start()
+        return kernel
 
-    def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool:
-        """Whether what was begun has ended; if not, the executor goes on when it has."""
-        return begun.awaited(executor)
+    def awaited(self, kernel: AsyncKernel[Executor], executor: Executor) -> bool:
+        """Whether an asynchronous kernel has ended; if not, the executor is resumed when it has."""
+        return kernel.awaited(executor)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
-        """One program has come to its end."""
+        """One program has ended."""
         if len(self._programs) > 1:
             with self._lock:
                 self._fetched.update(fetched)
@@ -258,7 +258,7 @@ class TaskStep:
         self._end(error)
 
     def abort(self, reason: str, code: str = "CANCELLED") -> None:
-        """End the step because somebody else says so."""
+        """End the step because the client or another task has ended it."""
         self._end(from_code(code, reason))
 
     def _end(self, outcome: Mapping[str, Any] | OpError) -> None:
@@ -273,13 +273,13 @@ class TaskStep:
             for executor in self._executors:
                 executor.slots = []
             self._executors = []  # nor has the collector anything to do for them then
-            requests, begun = self._requests, self._begun
-            if requests or begun:
-                self._requests, self._begun = {}, {}
+            requests, kernels = self._requests, self._async_kernels
+            if requests or kernels:
+                self._requests, self._async_kernels = {}, {}
         for request in requests.values():
             request.cancel()
-        for beside in begun:
-            beside.cancel()
+        for kernel in kernels:
+            kernel.cancel()
         self._runtime.finish(self, outcome)
 
 

@@ -27,8 +27,8 @@ class TensorExchange:
     """One task's side of it. `push` and `want` may be called from any thread; what begins with `on_` takes messages.
 
     Args:
-        mail: reaches the other tasks.
-        calls: its pool sends what has to be copied from a GPU first.
+        responder: reaches the other tasks.
+        executor: its pool sends what has to be copied from a GPU first.
         incarnation: of this task.
         gpus: numbers of its GPUs.
 
@@ -40,12 +40,12 @@ class TensorExchange:
     worker: Worker
     steps: StepHandlers
 
-    def __init__(self, mail: Responder, calls: RequestExecutor, incarnation: int, gpus: Sequence[int]) -> None:
+    def __init__(self, responder: Responder, executor: RequestExecutor, incarnation: int, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
-        self.loans = CudaIpc(mail.task, gpus, self._tell, self._send_otherwise)
+        self.loans = CudaIpc(responder.task, gpus, self._tell, self._send_otherwise)
         self._lends = bool(gpus)
-        self._mail = mail
-        self._calls = calls
+        self._responder = responder
+        self._executor = executor
         self._incarnation = incarnation
         self._overdue = LossDetector()
 
@@ -59,7 +59,7 @@ class TensorExchange:
         self.worker, self.steps = worker, steps
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
-        self._mail.tell(task, Message(kind, fields))
+        self._responder.tell(task, Message(kind, fields))
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
@@ -86,9 +86,9 @@ class TensorExchange:
             fields["program"], fields["client"] = trigger
         compressed = size >= LEAST_BYTES and self.worker.compresses(step)
         if channels or without or trigger is not None:
-            self._mail.send(task, Message("tensors", fields, tuple(tensors)), compressed)
+            self._responder.send(task, Message("tensors", fields, tuple(tensors)), compressed)
         if loans:
-            self._tell(task, "gpu_loans", {"step": step, "task": self._mail.task, "loans": loans})
+            self._tell(task, "gpu_loans", {"step": step, "task": self._responder.task, "loans": loans})
 
     def on_tensors(self, peer: bytes, message: Message) -> None:
         """Tensors have come; they may start the part of a step."""
@@ -143,16 +143,16 @@ class TensorExchange:
                 self.worker.fail(step, InternalError(None, None, f"A tensor cannot be copied to the host: {e}"))
 
         with contextlib.suppress(RuntimeError):  # the server is stopping
-            self._calls.worker.submit(send)
+            self._executor.worker.submit(send)
 
     # --- tensors that are overdue: see `loss_detection.py` ------------------------------------------------------------------
 
     def ask_for_overdue(self, now: float) -> None:
         """Ask for tensors that do not come, and end steps whose tensors are lost."""
-        asks, lost = self._overdue.look(now, self.worker.waiting(), self._mail.lives)
+        asks, lost = self._overdue.look(now, self.worker.waiting(), self._responder.lives)
         for step, task, channels in asks:
-            if self._mail.peers.knows(task):
-                self._tell(task, "missing", {"step": step, "task": self._mail.task, "channels": list(channels)})
+            if self._responder.peers.knows(task):
+                self._tell(task, "missing", {"step": step, "task": self._responder.task, "channels": list(channels)})
                 self.worker.want_again(step, channels)
         for one in lost:
             self._lose(one)
@@ -160,7 +160,7 @@ class TensorExchange:
     def _lose(self, lost: Lost | None) -> None:
         """End a step whose tensor will not come."""
         if lost is not None:
-            mine, who = self._mail.task, f"{lost.task} at {self._mail.peers.address(lost.task)}"
+            mine, who = self._responder.task, f"{lost.task} at {self._responder.peers.address(lost.task)}"
             waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
             error = UnavailableError(None, None, f"{waited}. {who} {lost.why} {mine}. Run the step again.")
             self.worker.fail(lost.step, error)
@@ -172,15 +172,15 @@ class TensorExchange:
             known, sent = self.worker.account(step, _channels(message.fields["channels"]))
         except ValueError:  # no channel looks so
             return
-        mail, endpoint = self._mail, self._mail.endpoint
-        if endpoint is None or not mail.peers.knows(task):
+        responder, endpoint = self._responder, self._responder.endpoint
+        if endpoint is None or not responder.peers.knows(task):
             return
-        left = endpoint.bytes_left(mail.peers.address(task))
-        fields = {"step": step, "task": mail.task, "known": known, "channels": sent, "left": left}
-        mail.reply(peer, Message("coming", fields))
+        left = endpoint.bytes_left(responder.peers.address(task))
+        fields = {"step": step, "task": responder.task, "known": known, "channels": sent, "left": left}
+        responder.reply(peer, Message("coming", fields))
         if sent:
-            answer = Message("accounted", {"step": step, "task": mail.task, "channels": sent})
-            endpoint.call_soon(lambda: mail.tell(task, answer))  # behind the tensors that other threads have queued
+            answer = Message("accounted", {"step": step, "task": responder.task, "channels": sent})
+            endpoint.call_soon(lambda: responder.tell(task, answer))  # behind the tensors that other threads have queued
 
     def on_coming(self, peer: bytes, message: Message) -> None:
         """Another task says at once what has become of tensors."""
@@ -199,16 +199,16 @@ class TensorExchange:
 
     def want(self, task: str, incarnation: int, step: int, session: str, wants: Sequence[Want]) -> None:
         """Ask another task for variables that could not be read. KeyError: the cluster has no such task."""
-        mine, endpoint = self._mail.task, self._mail.endpoint
+        mine, endpoint = self._responder.task, self._responder.endpoint
         fields = {"step": step, "task": mine, "session": session, "incarnation": incarnation, "wants": list(wants)}
         if endpoint is not None:
-            endpoint.send(self._mail.peers.address(task), Message("want", fields))
+            endpoint.send(self._responder.peers.address(task), Message("want", fields))
 
     def on_want(self, peer: bytes, message: Message) -> None:
         """Another task asks for variables of this one."""
         fields = message.fields
         step, task, wants = fields["step"], fields["task"], fields["wants"]
-        if not self._mail.peers.knows(task):
+        if not self._responder.peers.knows(task):
             return
         try:
             session = fields["session"] if fields["incarnation"] == self._incarnation else ""

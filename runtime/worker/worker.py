@@ -1,8 +1,8 @@
-"""The worker service: keeps programs and state, runs this task's part of steps.
+"""The worker service of a task: it keeps programs and state, and runs the task's part of steps.
 
-Every server has one. It knows no sockets: the server around it hands it messages' contents and gives it `push` to send tensors
-to other tasks. Tensors may come before the step that they belong to has been announced here (their producer was told first);
-they wait in `_early`, which is bounded. Tensors that come after their step has ended are dropped.
+Every server has one. It knows no sockets: the server hands it the contents of messages, and gives it `push` to send tensors to other
+tasks. Tensors may arrive before the step that they belong to is started here, because their producer was started first: a bounded
+number of them is kept for it. Tensors that arrive after their step has ended are dropped.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, W
 from .throttled_kernels import throttled
 from .traced_step import TracedStep
 
-MAX_EARLY_STEPS = 1_000  # steps that tensors may wait for without the step having been announced
-MAX_EARLY_MESSAGES = 4_000  # for each
-REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised
+MAX_EARLY_STEPS = 1_000  # steps that have not been started here, for which tensors are kept
+MAX_EARLY_MESSAGES = 4_000  # messages of tensors that are kept for each of them
+REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised and dropped
 
 
 @dataclass(slots=True)
@@ -52,16 +52,16 @@ class WorkerSession:
     resources: Resources
     state: SessionState
     compresses: bool = False  # whether its tensors are compressed on their way to other machines
-    peer_timeout_s: float = 5.0  # a task that is silent for so long is taken for dead
+    peer_timeout_s: float = 5.0  # a task that is silent for so long counts as dead
 
 
 def closed() -> OpError:
-    """What the steps of a session end with that its client closes."""
+    """The error of the running steps of a session that its client closes."""
     return CancelledError(None, None, "Step was cancelled by an explicit call to `Session.close()`.")
 
 
 def cleared() -> OpError:
-    """What they end with when somebody clears containers, which closes sessions."""
+    """The error of the running steps of a session that `Session.reset` closes."""
     return AbortedError(
         None, None,
         "The session was closed by `Session.reset`, which has cleared containers: open another one, and initialise or restore its "
@@ -75,15 +75,15 @@ class Worker:
     Args:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
-        push: (task, step, values by channel, what they start there): send tensors to another task.
+        push: (task, step, values by channel, trigger): sends tensors to another task; `trigger` is what they start there.
         expect: called by a thread that has sent tensors of a step which now waits for others.
         is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
         lends: which GPUs of other tasks read this one's GPU memory: see `cuda_ipc.py`; None: none.
-        resources: the state of the task; None: new. make_state: what a session keeps between steps, from its seed.
-        data_folders: whose files data sets of other processes may use; None: any.
-        threads: size of the pool that runs programs which are not small; 0: everything runs in the caller's thread.
+        resources: the state of the task; None: a new one. make_state: makes what a session keeps between steps, from its seed.
+        data_folders: folders whose files the data sets of other processes may read; None: any.
+        threads: size of the pool that runs segments that are not short; 0: everything runs in the caller's thread.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Worker:
     # --- sessions and programs -------------------------------------------------------------------------------------
 
     def open_session(self, handle: str, seed: int, isolated: bool) -> WorkerSession:
-        """What this task keeps for the session; made at its first mention."""
+        """What this task keeps for a session; made when it is first named."""
         with self._lock:
             session = self._sessions.get(handle)
             if session is None:
@@ -146,7 +146,7 @@ class Worker:
             return session
 
     def register(self, new: Registration) -> None:
-        """Lower units to programs and keep them. Nothing is kept when one of them fails."""
+        """Compile the units of a registration to programs, and keep these. Nothing is kept when one of them fails."""
         state = self.open_session(new.session, new.seed, new.isolated)
         state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
 
@@ -192,8 +192,8 @@ class Worker:
             step.fail(why())
 
     def reset(self, containers: Iterable[str], sessions: Iterable[str]) -> None:
-        """Close sessions, and clear containers (none named: the task's default one)."""
-        for handle in sessions:  # before: their steps are not to find out by what is missing
+        """Close sessions, and clear containers (if none is named, the task's default one)."""
+        for handle in sessions:  # first: their steps must not fail because of missing variables
             self.close_session(handle, cleared)
         for container in list(containers) or [self.default_container]:
             self.resources.clear(container)
@@ -213,12 +213,16 @@ class Worker:
         client: int = 0,
         arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:
-        """Run one step of registered programs; `finish` is told the fetched values or the error, from whichever thread ends it.
+        """Run this task's part of a step.
 
-        What another step resumes is run by that step's thread or the pool; with `resume`, by whoever calls what that is given.
-        With `caller_thread`, a segment that is neither small nor long is given to it, if it has time.
-        A `recorder` takes notes of the step. Its tensors start the parts of other tasks for `client`, if that is given. `arrived`
-        are tensors that started this one; they are the step's from now on.
+        Args:
+            number: of the step. handle: of the registered program. feeds: name -> value.
+            finish: called with the fetched values or the error, in the thread that ends the part.
+            resume: takes calls that continue the part when another step resumes it; None: that step's thread or the pool does it.
+            caller_thread: runs segments that are neither short nor long, if it is idle; None: the pool does.
+            recorder: takes notes of the step; None: it is not traced.
+            client: the tensors of this part may start the parts of other tasks for this client; 0: they start nothing.
+            arrived: the tensors that have started this part; the step owns the dictionary from now on.
         """
         registered = self._registered.get(handle)
         if registered is None:
@@ -248,7 +252,7 @@ class Worker:
                 step.fail(
                     ResourceExhaustedError(
                         None, None,
-                        f"{len(early)} messages of step {number} came to {self.task} before the step was announced there: another "
+                        f"{len(early)} messages of step {number} came to {self.task} before the step was started there: another "
                         "task's loop ran too far ahead. Let the loop take something back from this task in each iteration.",
                     )
                 )  # fmt: skip
@@ -258,13 +262,13 @@ class Worker:
         self.run_queues.current.take(step.start)
 
     def inline_program(self, handle: str) -> RegisteredProgram | None:
-        """The programs, if they are one that meets nobody and is known to be quick; then `run_inline` may run it."""
+        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it."""
         registered = self._registered.get(handle)
         segment = registered.inline_segment if registered is not None else None
         return registered if segment is not None and segment.is_steady else None
 
     def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
-        """Run a step of which nobody can hear before it has ended: the fetched values, or the error."""
+        """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
         try:
             step = InlineStep(number, registered, feeds)
             self.run_queues.current.take(step.run)
@@ -279,7 +283,7 @@ class Worker:
         return outcome
 
     def is_new(self, number: int) -> bool:
-        """Whether a step has neither begun here nor ended."""
+        """Whether a step has neither started here nor ended."""
         return number not in self._steps and number not in self._ended
 
     def knows(self, handle: str) -> bool:
@@ -292,12 +296,12 @@ class Worker:
         return registered is None or registered.reports
 
     def client_of(self, handle: str) -> str:
-        """The process whose program it is, as it calls itself; nothing if that is not known."""
+        """The name of the client process that opened the program's session; empty if that is not known."""
         registered = self._registered.get(handle)
         return registered.client if registered is not None else ""
 
     def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
-        """Tensors have come from another task."""
+        """Tensors have arrived from another task."""
         step = self._steps.get(number)
         if step is None:
             with self._lock:
@@ -308,7 +312,7 @@ class Worker:
         self.run_queues.current.take(step.deliver_all, values)
 
     def _keep_early(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
-        """Keep tensors of a step that may be announced later. For holders of the lock."""
+        """Keep tensors of a step that may be started later. The caller holds the lock."""
         if number in self._ended:
             return
         waiting = self._early.setdefault(number, [])
@@ -317,7 +321,7 @@ class Worker:
         if len(self._early) > MAX_EARLY_STEPS:
             self._early.popitem(last=False)
 
-    # --- variables that are read where they lie ----------------------------------------------------------------------
+    # --- one-sided access to variables -------------------------------------------------------------------------------
 
     def post(
         self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
@@ -327,17 +331,17 @@ class Worker:
         return (self.direct.open if changed else self.direct.post)(handle, session, names)
 
     def look(self) -> None:
-        """Others may have added gradients that are waited for here: they have rung, or have been killed before they could."""
+        """Look for gradients that other tasks have added to accumulators here: their doorbell rang, or they were killed before."""
         self.run_queues.current.take(self.direct.posts.look)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
-        """Ask for variables that could not be read. UnavailableError and others: nobody can be asked."""
+        """Ask other tasks for variables that could not be read. UnavailableError and others: they cannot be asked."""
         assert self._ask is not None
         for (task, incarnation), wants in self.direct.wants(number, receives).items():
             self._ask(task, incarnation, number, session, wants)
 
     def want_again(self, number: int, channels: Iterable[ChannelKey]) -> None:
-        """Ask again for those of these tensors that are variables: they are overdue."""
+        """Ask again for those of these overdue tensors that are variables."""
         step, overdue = self._steps.get(number), self.direct.overdue(number, channels)
         if step is not None and overdue:
             self.want(number, step.session, overdue)
@@ -361,14 +365,14 @@ class Worker:
             sent[channel if type(channel) is int else int(str(channel).partition("@")[0])] = channel
 
     def not_sent(self, number: int, channels: Iterable[ChannelKey]) -> None:
-        """What was sent on these channels has come back: it will be sent once more."""
+        """What was sent on these channels could not be read there: it will be sent again."""
         with self._lock:
             sent = self._sent.get(number, {})
             for channel in channels:
                 sent.pop(_moment(channel)[0], None)
 
     def account(self, number: int, channels: Iterable[ChannelKey]) -> tuple[bool, list[ChannelKey]]:
-        """Whether this task knows a step, and which of these tensors it has sent, or will never send any more."""
+        """Whether this task knows a step, and which of these tensors it has sent, or will never send."""
         with self._lock:
             if number in self._ended:
                 return True, list(channels)
@@ -378,7 +382,7 @@ class Worker:
             return True, [c for c in channels if _moment(c) <= _moment(sent.get(_moment(c)[0], -1))]
 
     def waiting(self) -> dict[int, AwaitedTensors]:
-        """What steps wait for, from other tasks."""
+        """The tensors of other tasks that running steps wait for."""
         found = {}
         for number, step in list(self._steps.items()):
             by_task: dict[str, list[ChannelKey]] = {}
@@ -422,7 +426,7 @@ class Worker:
         return step.waits_for() if step is not None else []
 
     def may_go_on(self, number: int) -> bool:
-        """Whether something will still be heard of a step though nothing of it runs: it is ending, or waits for another one."""
+        """Whether an event may still resume a step of which nothing runs: it is ending, or waits for another step."""
         step = self._steps.get(number)
         return step is None or step.may_go_on
 
@@ -443,7 +447,7 @@ class Worker:
             self._note_end(number)
 
     def _note_end(self, number: int) -> None:
-        """Remember that a step has ended. For holders of the lock."""
+        """Remember that a step has ended. The caller holds the lock."""
         self._ended[number] = None
         if len(self._ended) > REMEMBER_STEPS:
             self._ended.popitem(last=False)
@@ -462,7 +466,7 @@ class Worker:
 
 
 def _moment(channel: ChannelKey) -> tuple[int, ...]:
-    """A channel's number and iterations: what one channel sends comes in this order."""
+    """A channel's number and iterations: the order in which one channel sends."""
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 

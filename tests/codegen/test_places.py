@@ -76,7 +76,7 @@ def test_a_session_finds_its_variables_anew_after_its_container_was_cleared() ->
         session.run(start)
         for _ in range(3):
             assert session.run(total).tolist() == [4.0, 6.0]
-        target = session._target
+        target = session._backend
         assert isinstance(target, LocalBackend)
         (resources,) = {s.resources for s in target._worker._sessions.values()}
         gone = weakref.ref(resources.find("localhost", "a"))

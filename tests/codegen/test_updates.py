@@ -215,7 +215,7 @@ def layer(optimizer: Any, fetch_gradient: bool = False) -> tuple[Any, Any, Any, 
 
 
 def instructions(session: Any, kernel: type) -> list[Any]:
-    programs = [p for loaded in session._target._worker._registered.values() for p in loaded.programs]
+    programs = [p for loaded in session._backend._worker._registered.values() for p in loaded.programs]
     return [i for p in programs for i in one_by_one(p.instructions) if isinstance(getattr(i, "kernel", None), kernel)]
 
 

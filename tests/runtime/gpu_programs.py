@@ -42,7 +42,7 @@ def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
 
 def graph_variable(session: dt.Session, name: str) -> Any:
     """What a variable holds."""
-    target = session._target
+    target = session._backend
     assert isinstance(target, LocalBackend)
     for state in target._worker._sessions.values():
         for _, found, resource in state.resources:
@@ -53,7 +53,7 @@ def graph_variable(session: dt.Session, name: str) -> Any:
 
 def instructions(session: dt.Session, kind: str = "GPU") -> list[Instruction]:
     """All instructions of the programs of a type of device."""
-    target = session._target
+    target = session._backend
     assert isinstance(target, LocalBackend)
     programs = [p for loaded in target._worker._registered.values() for p in loaded.programs if f":{kind}:" in p.device]
     return [i for p in programs for i in p.instructions]

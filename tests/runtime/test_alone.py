@@ -122,7 +122,7 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         x = placeholder("float32", [None], name="x")
         z = Variable([1.0, 2.0], name="v").assign_add(x)
     with Session(graph=graph) as session:
-        target = session._target
+        target = session._backend
         assert isinstance(target, LocalBackend)
         with pytest.raises(FailedPreconditionError, match="uninitialized value v"):
             session.run(z, {x: np.ones(2)})

@@ -50,7 +50,7 @@ def check(beside: Beside, q: Queue) -> None:
         assert outcome == {"y:0": 8}
         assert len(q) == 0
     assert not list(q._waiting())
-    assert not beside.step._begun
+    assert not beside.step._async_kernels
 
 
 def test_in_every_order_of_start_put_run_and_abort() -> None:
@@ -92,7 +92,7 @@ def test_a_settled_request_is_gone_on_with_before_the_program_waits() -> None:
     assert not beside.offload and not beside.step.may_go_on
     put(q)
     beside.go_aside()
-    assert len(q) == 0 and not beside.step._begun
+    assert len(q) == 0 and not beside.step._async_kernels
     beside.step.abort("the end of the test")
 
 
@@ -121,7 +121,7 @@ def test_an_error_that_the_program_meets(aside_first: bool) -> None:
         beside.go_aside()
     beside.settle()
     assert isinstance(beside.ended(), OutOfRangeError)
-    assert not beside.step._begun
+    assert not beside.step._async_kernels
 
 
 def test_inputs_are_let_go_of_when_the_kernel_has_taken_them() -> None:

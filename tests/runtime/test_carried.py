@@ -271,7 +271,7 @@ def test_who_does_not_know_the_client_is_told_after_a_while(
     step = Pushed("stranger")
     with tf.Session(cluster.target("worker", 0), config=PATIENT) as session:
         assert session.run(step.sum, {step.x: np.ones(3)}) == 4.0
-        target: Any = session._target
+        target: Any = session._backend
         connections: Connections = target._connections.take()
         connections.name += 2  # as if all had forgotten it
         connections.told = {address: (process, connections.name) for address, (process, _) in connections.told.items()}

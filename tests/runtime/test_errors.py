@@ -319,7 +319,7 @@ def test_a_server_that_is_stopped_waits_for_nobody() -> None:
 
     def wait(server: tf.train.Server) -> None:
         try:
-            server._peers.devices(tf.ConfigProto(wait_for_cluster_s=3600))
+            server._workers.devices(tf.ConfigProto(wait_for_cluster_s=3600))
         except BaseException as e:
             found.append(e)
 
@@ -339,7 +339,7 @@ def test_a_server_waits_for_its_cluster_no_longer_than_its_client(
     monkeypatch.setattr("dovetail.runtime.master.handlers.SILENT_S", 1.0 if silent else 3600.0)
     config = tf.ConfigProto(wait_for_cluster_s=3600).to_fields()
     with tf.train.Server({"worker": ["localhost:0"], "ps": ["localhost:9"]}, "worker", 0) as server:
-        told, ended, devices = threading.Event(), threading.Event(), server._peers.devices
+        told, ended, devices = threading.Event(), threading.Event(), server._workers.devices
 
         def watched(*given: Any) -> Any:
             told.set()
@@ -350,7 +350,7 @@ def test_a_server_waits_for_its_cluster_no_longer_than_its_client(
                 ended.set()
                 raise
 
-        monkeypatch.setattr(server._peers, "devices", watched)
+        monkeypatch.setattr(server._workers, "devices", watched)
         connection = Connection(server.address)
         connection.send(Message("create_session", {"request": 1, "config": config}))
         assert told.wait(60)
@@ -577,7 +577,7 @@ def test_a_step_whose_client_died_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
             with tf.device("/job:a"):
                 waits = there + 1.0
             session = tf.Session(here.target)
-            parts = session._signatures.prepare(((waits.name,), (), ()))
+            parts = session._steps.prepare(((waits.name,), (), ()))
             part = next(p for p in parts if p.task.startswith("/job:a"))
             with Connection(here.address) as client:  # a client that starts its step at one task only, and is gone
                 client.send(Message("run", {"request": 1, "step": 1, "program": part.program, "feeds": []}))

@@ -78,7 +78,7 @@ def program(sender: int) -> tuple[Any, Any]:
 
 
 def lending(server: dt.train.Server, sender: int) -> bool:
-    loans = server._between.loans
+    loans = server._exchange.loans
     ledger = cuda_ipc.exports_of_process()
     return ledger is not None and ledger.exported() > 0 if sender == 0 else loans.borrowed() > 0
 
@@ -99,14 +99,14 @@ def test_processes_lend_each_other_memory(servers, sender):
                 np.testing.assert_array_equal(session.run(y, {x: value + n}), 2 * (value + n + 1))
     while cuda_ipc.lent():
         assert time.monotonic() < end + WAIT_S
-        server._between.loans.tick()
+        server._exchange.loans.tick()
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("sender", [0, 1])
 def test_nothing_is_left_of_a_process_that_was_killed(servers, sender):
     server, other = servers
-    loans, gpu = server._between.loans, device(0)
+    loans, gpu = server._exchange.loans, device(0)
     with dt.Graph().as_default():
         x, y = program(sender)
         value, end = np.arange(COUNT, dtype=np.float32), time.monotonic() + WAIT_S

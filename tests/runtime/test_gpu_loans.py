@@ -259,14 +259,14 @@ def test_servers_lend_each_other_gpu_memory(fake: FakeDriver) -> None:
             np.testing.assert_array_equal(
                 session.run(y, {x: value}), value
             )  # by the host's memory: it is asked meanwhile
-            until(lambda: one._between.loans._readers.get(THERE))
+            until(lambda: one._exchange.loans._readers.get(THERE))
             for n in range(3):
                 fake.log.clear()
                 np.testing.assert_array_equal(session.run(y, {x: value + n}), value + n)
                 kinds = [c[0] for c in fake.log if c[0] in ("copy", "to host", "to device")]
                 assert kinds == ["to device", "copy", "to host"]  # fed, lent, fetched
-            assert other._between.loans.borrowed() >= 1
-            other._between.loans.tick()
+            assert other._exchange.loans.borrowed() >= 1
+            other._exchange.loans.tick()
             until(lambda: cuda_ipc.lent() == 0)
             fake.cuIpcOpenMemHandle = lambda handle, Flags: (Result(201), None)  # type: ignore[method-assign]
             held = [
@@ -299,7 +299,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: 
     try:
         assert other.stdout is not None and other.stdout.readline() == b"ready\n"
         with dt.train.Server(spec, "w", 0) as server, dt.Graph().as_default():
-            loans = server._between.loans
+            loans = server._exchange.loans
             x, y = program(sender)
             value = np.arange(COUNT, dtype=np.float32)
             with dt.Session(server.target) as session:

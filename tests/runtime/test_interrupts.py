@@ -34,7 +34,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[tf.Session, Callable
     with ExitStack() as stack:
         if request.param == "in this process":
             session = stack.enter_context(tf.Session())
-            target = session._target
+            target = session._backend
             assert isinstance(target, LocalBackend)
             yield session, lambda: len(target._worker.running())
             return

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def fused_kernels(session: dt.Session) -> list[CpuFusedKernel]:
     """The fused kernels of all programs of an in-process session."""
-    target = session._target
+    target = session._backend
     assert isinstance(target, LocalBackend)
     calls = [i for p in target._worker._registered.values() for program in p.programs for i in program.instructions]
     return [i.kernel for i in calls if isinstance(i, Call) and isinstance(i.kernel, CpuFusedKernel)]

@@ -236,7 +236,7 @@ def test_an_answer_that_came_too_late_goes_back(monkeypatch: pytest.MonkeyPatch)
         q = tf.FIFOQueue(10, tf.int32, shapes=[[]])
         put, got, size = q.enqueue(1), q.dequeue(), q.size()
         waits = Waiting(session, got)
-        worker = session._target._worker
+        worker = session._backend._worker
         until(lambda: waiting_at_worker(worker) == 1)
         (step,) = worker._steps.values()
         (execution,) = step._executors

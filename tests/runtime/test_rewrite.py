@@ -28,7 +28,7 @@ def test_random_graphs_give_the_same_with_and_without(program: Program) -> None:
     config = [dt.ConfigProto(isolate_session_state=True, graph_rewrite=on) for on in (0, 1)]
     with dt.Session(graph=program.graph, config=config[0]) as a, dt.Session(graph=program.graph, config=config[1]) as b:
         for s in (a, b):
-            s._target._session.seed = 11  # the same random numbers in both
+            s._backend._session.seed = 11  # the same random numbers in both
             s.run(program.init)
         for fetches, feeds in program.steps:
             for x, y in zip(a.run(fetches, feeds), b.run(fetches, feeds), strict=True):
@@ -192,7 +192,7 @@ def test_recognised_functions_are_fused_like_their_parts() -> None:
         # kernel_check compares each kernel with the references
         with dt.Session(config=dt.ConfigProto(kernel_backend="numba", kernel_check=2)) as s:
             mine = s.run(y, feeds)
-            (program,) = next(iter(s._target._worker._registered.values())).programs
+            (program,) = next(iter(s._backend._worker._registered.values())).programs
         with session(graph_rewrite=0) as s:
             np.testing.assert_allclose(mine, s.run(y, feeds), rtol=2e-5, atol=2e-5)
     assert [i.op for i in program.instructions] == ["Fused"]

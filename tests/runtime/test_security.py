@@ -533,7 +533,7 @@ def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pyt
         for thread in threads:
             thread.join(60)
         assert refused.empty()
-    assert server._steps.quota.taken() == (0, 0)
+    assert server._step_handlers.quota.taken() == (0, 0)
 
 
 def test_a_forked_child_is_another_client(monkeypatch: pytest.MonkeyPatch) -> None:

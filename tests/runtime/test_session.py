@@ -381,13 +381,13 @@ def test_a_forked_child_that_leaves_costs_its_parent_nothing() -> None:
 def test_a_session_that_is_closed_before_another_threads_step_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between looking whether it is open, and preparing the step."""
     session, x = tf.Session(), tf.constant(1.0) + 1.0
-    prepare = session._target.prepare
+    prepare = session._backend.prepare
 
     def late(*args: Any) -> Any:
         session.close()
         return prepare(*args)
 
-    monkeypatch.setattr(session._target, "prepare", late)
+    monkeypatch.setattr(session._backend, "prepare", late)
     with pytest.raises(RuntimeError, match="Attempted to use a closed Session"):
         session.run(x)
 

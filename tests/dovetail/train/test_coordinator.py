@@ -186,13 +186,13 @@ def test_a_session_that_is_closed_ends_a_runner_without_an_error(monkeypatch):
     queue = tf.FIFOQueue(10, tf.float32, shapes=[[]])
     runner = tf.train.QueueRunner(queue, [queue.enqueue(1.0)])
     coord, session = tf.train.Coordinator(), tf.Session()
-    prepare = session._target.prepare
+    prepare = session._backend.prepare
 
     def late(*args):
         session.close()
         return prepare(*args)
 
-    monkeypatch.setattr(session._target, "prepare", late)
+    monkeypatch.setattr(session._backend, "prepare", late)
     (thread, *_) = runner.create_threads(session, coord=coord, start=True)
     thread.join(20)
     assert not thread.is_alive() and not coord.should_stop()
