@@ -160,8 +160,8 @@ class MasterHandlers:
                 raise InvalidArgumentError(
                     None, None,
                     f"ConfigProto.cluster_def is not the cluster of the server of {self._responder.task}: {task} is {there} in "
-                    f"cluster_def, and {here} in the server's cluster. Start servers with that cluster, or leave it out; a session that is to see "
-                    "some tasks only says so with device_filters",
+                    f"cluster_def, and {here} in the server's cluster. Start servers with that cluster, or leave it out; a session "
+                    "that is to see some tasks only says so with device_filters",
                 )  # fmt: skip
 
     def _extend(self, message: Message) -> Message:
