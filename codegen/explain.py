@@ -370,16 +370,16 @@ class DeviceKernels:
         for names in self.updates:
             lines += [f"one launch for {len(names)} updates:", "  " + ", ".join(names)]
         if self.own:
-            lines.append("kernels of their own:")
+            lines.append("hand-written kernels:")
             lines += [str(k) for k in self.own]
         lines += [str(s) for s in self.regions]
         compiled = {name for k in self.own for name in k.nodes}
         rest = [n for n in self.calls if n.name not in compiled]
         if rest:
-            lines.append("by themselves:")
+            lines.append("not fused:")
             lines += [f"  {n.name} ({n.type})" + _because(self.fusion.reasons.get(n.name, "")) for n in rest]
-        about = "" if self.memory.exact else " and more, as sizes turn out"
-        lines.append(f"memory at the peak: {_bytes(self.peak_bytes)}{about}")
+        at_least, about = ("", "") if self.memory.exact else ("at least ", " (some sizes are dynamic)")
+        lines.append(f"peak memory: {at_least}{_bytes(self.peak_bytes)}{about}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -262,7 +262,7 @@ BUILDING = [
 
 CUTTING = [
     Case(
-        "Fetching what a loop makes on its way",
+        "Fetching a tensor from inside a loop",
         "A tensor inside a loop has one value per iteration, and nobody could say which is meant.",
         """
         kept = []

@@ -71,7 +71,7 @@ def place(
             which the step is predicted to be fastest; `single`, `heft`, `m-etf`, `contiguous`,
             `local-search`, `exact`: one part of that search. A function from the problem
             (`placer.search.problem.Problem`) to the device of each of its nodes: that.
-        budget_s: work that a search may do, in seconds of a common processor. seed: another walk for each;
+        budget_s: search effort in reference-CPU seconds (deterministic, not wall-clock). seed: random seed of the search;
             the same input, budget and seed give the same plan on any machine.
         enable_bfloat16_sendrecv, enable_recv_scheduling: what a session does that has these `GraphOptions`:
             float32 crosses as bfloat16; sends are held back while their receiver is far behind.

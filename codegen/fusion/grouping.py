@@ -1,6 +1,6 @@
 """The walk: which nodes of a unit come together in one kernel.
 
-One walk over the unit's steps. Each node that has a loop form joins the open groups that make or already read what it takes, if
+One walk over the unit's steps. Each node that has a loop nest joins the open groups that make or already read what it takes, if
 all of its axes can be told to be axes of theirs (`groups`); else it opens a group. So chains grow downwards, reductions swallow
 what feeds them and what uses them, and nodes that read the same tensor come together side by side.
 

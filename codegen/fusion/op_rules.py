@@ -213,7 +213,7 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
     if rule is None and node.opdef.scalar is not None:
         rule = _scalar_rule
     if rule is None:
-        raise NotFusibleError(f"{node.type} has no loop form")
+        raise NotFusibleError(f"{node.type} has no loop nest")
     return rule
 
 

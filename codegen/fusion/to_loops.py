@@ -31,7 +31,7 @@ def write_kernel(
         patterns: the nodes', where they are known.
 
     Raises:
-        NotFusibleError: what these nodes need together has no loop form.
+        NotFusibleError: what these nodes need together has no loop nest.
     """
     writer = _Writer(axes_of, reduced, patterns or {})
     for node in nodes:

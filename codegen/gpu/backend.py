@@ -2,7 +2,7 @@
 
 What runs where. Which values live in the GPU's memory, `residency` says.
 
-    a fused group, and each node alone that has a loop form     Triton kernels made from loops, the fastest of a few candidates
+    a fused group, and each node alone that has a loop nest     Triton kernels made from loops, the fastest of a few candidates
     matrix products, convolutions, attention, pooling...         templates (`select`), against each other and cuBLASLt
     variables and optimisers' updates                            in the GPU's memory, in place where nobody holds the old value
     views, shapes, control flow                                  nothing: they only look at shapes, or pass values on

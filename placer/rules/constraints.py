@@ -39,7 +39,7 @@ def is_state_source(node: Node) -> bool:
 
 
 def is_generator(node: Node) -> bool:
-    """Whether the node makes one value out of nothing (Const, Placeholder, a handle)."""
+    """Whether the node is a source of one value (Const, Placeholder, a handle)."""
     return not node.inputs and len(node.outputs) == 1 and not node.outputs[0].dtype.is_ref
 
 

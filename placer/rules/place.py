@@ -6,7 +6,7 @@ The pass has four parts, each near-linear in nodes and edges:
 2. each distinct constraint gets its candidate devices, best first;
 3. nodes get devices in order of creation: the first candidate, except that a node which only looks at its
    input's shape, or only passes it on, stays with its input. A group goes with its first member;
-4. nodes that make a value out of nothing (constants, placeholders, handles) come last: they go where all
+4. constants, placeholders and handles come last: they go where all
    their consumers are.
 
 Nothing is balanced and nothing is random: the same graph gets the same devices on any machine. Only nodes
@@ -197,7 +197,7 @@ class _Pass:
         return Rule.IDENTITY if node.inputs[0].op.device == after else None
 
     def _with_consumers(self, indices: Ints) -> None:
-        """Place nodes that make a value out of nothing where their consumers are, if that is one place."""
+        """Place constants, placeholders and handles where their consumers are, if that is one device."""
         device, size = self.device, len(self.device)
         is_late = np.zeros(size, bool)
         is_late[indices] = True

@@ -49,7 +49,7 @@ _RULES = {
     Rule.GROUP: "with the member of its colocation group that was placed first",
     Rule.METADATA: "it looks only at the shape of its input, so it is where its input is",
     Rule.IDENTITY: "it only passes its input on, so it is where its input is",
-    Rule.CONSUMERS: "it makes a value out of nothing, and all its consumers are there",
+    Rule.CONSUMERS: "it is a constant, placeholder or handle, and all its consumers are there",
     Rule.SEARCHED: "the search chose it among the candidates, by the predicted time of the step",
 }
 

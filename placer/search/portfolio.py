@@ -76,8 +76,8 @@ def search(
     """The best assignment found.
 
     Args:
-        budget_s: how much work to spend, in seconds of a common processor; 0: only starts.
-        seed: another walk for each; the same problem, seed and budget give the same answer.
+        budget_s: search effort in reference-CPU seconds; 0: only starts.
+        seed: random seed of the search; the same problem, seed and budget give the same answer.
         strategy: one of `SEARCHES`: all of the portfolio, or one part of it.
         starts: names and assignments of units (m,) to be considered first; those that break constraints
             are passed over.

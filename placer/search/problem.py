@@ -30,7 +30,7 @@ from .types import Arrays, Flags, Floats, Ints
 
 
 class Objective(StrEnum):
-    """What is made small."""
+    """What the search minimizes."""
 
     MAKESPAN = "makespan"
     THROUGHPUT = "throughput"

@@ -71,7 +71,7 @@ class Evaluation:
         lower_bound: no placement of these nodes on these devices is faster. gap: by which part it is below the objective.
         found_by: what found the placement: the rules, or a part of the search.
         best_single: (device, seconds) of the fastest step on one device, where one device may run all of it.
-        critical: (device or link, seconds) of what the step waits for from begin to end, the longest first.
+        critical: (device or link, seconds) on the critical path of the step, the longest first.
         loads: for each device that does something, the busiest first.
         hint: where replicas would be faster than this plan.
         pipeline: the pipeline that the step runs, if it runs one.
@@ -105,7 +105,7 @@ class Evaluation:
             compared = "the same" if abs(ratio - 1) < 1e-9 else f"{ratio:.2f} times that"
             lines.append(f"  all of it on {short(device)} takes {time_text(seconds)}, {compared}")
         if self.critical:
-            lines.append("  what it waits for, from begin to end:")
+            lines.append("  critical path:")
             lines += [
                 f"    {s / self.objective:>4.0%}  {what}"
                 for what, s in self.critical[:4]

@@ -131,7 +131,7 @@ class TestServer:
         [
             ([], "", "Give --cluster, --job and --task, or set TF_CONFIG"),
             ([], "{", "it is '{'"),
-            (["--cluster", "{"], "", "--cluster='{' is no JSON"),
+            (["--cluster", "{"], "", "--cluster='{' is not valid JSON"),
             (["--cluster", "[1]"], "", "[1] describes no cluster"),
             (
                 ["--cluster", '{"a": ["localhost:0"]}', "--job", "b"],
@@ -198,7 +198,7 @@ class TestKeys:
             (["new"], "Which folder of keys?"),
             (["new", "x", "--client", "bob"], "--client goes with --cluster"),
             (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
-            (["new", "x", "--cluster", "{"], "is no JSON"),
+            (["new", "x", "--cluster", "{"], "is not valid JSON"),
             (["list", "--keys", "x"], "There is no key in x"),
         ],
     )
@@ -223,7 +223,7 @@ class TestWatching:
             lines = shown.output.splitlines()
             assert lines[0].split()[:4] == ["task", "at", "state", "up"]
             assert lines[1].split()[:3] == ["/job:local/task:0", server.address, "up"]
-            watched = invoke("top", server.target, "--looks", "2", "--every", "0.2")
+            watched = invoke("top", server.target, "--count", "2", "--interval", "0.2")
             assert watched.exit_code == 0
             assert "0.0" in watched.output  # steps per second
 

@@ -13,13 +13,13 @@ def tf_config() -> dict[str, Any]:
     """What TF_CONFIG holds now; nothing where it is not set.
 
     Raises:
-        ValueError: it is no JSON, or not of the form `{"cluster": {...}, "task": {...}}`.
+        ValueError: it is not valid JSON, or not of the form `{"cluster": {...}, "task": {...}}`.
     """
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
         found = json.loads(text)
     except ValueError as e:
-        raise ValueError(f"TF_CONFIG is no JSON: {e}. It is {text!r}, and should look like {_LOOKS_SO}") from None
+        raise ValueError(f"TF_CONFIG is not valid JSON: {e}. It is {text!r}, and should look like {_LOOKS_SO}") from None
     if not isinstance(found, dict):
         raise ValueError(f"TF_CONFIG must be a JSON object, not {found!r}; it should look like {_LOOKS_SO}")
     for part in ("cluster", "task"):

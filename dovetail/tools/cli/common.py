@@ -57,7 +57,7 @@ def read_jobs(text: str) -> dict[str, Any]:
         try:
             found = json.loads(text)
         except ValueError as e:
-            raise ValueError(f"--cluster={text!r} is no JSON ({e})") from None
+            raise ValueError(f"--cluster={text!r} is not valid JSON ({e})") from None
     else:
         import yaml
 

@@ -32,7 +32,7 @@ def server(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Tell figures to Prometheus here: a port of localhost, or host:port. Without it: DOVETAIL_METRICS."
+            help="Serve Prometheus metrics on this address: a port of localhost, or host:port. Without it: DOVETAIL_METRICS."
         ),
     ] = None,
 ) -> None:

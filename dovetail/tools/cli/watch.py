@@ -47,8 +47,8 @@ def status(target: _Target) -> None:
 
 def top(
     target: _Target,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 1.0,
-    looks: Annotated[int, typer.Option(min=0, help="End after so many looks; 0: Ctrl-C ends it.")] = 0,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two refreshes.")] = 1.0,
+    count: Annotated[int, typer.Option(min=0, help="Number of refreshes; 0: until Ctrl-C.")] = 0,
 ) -> None:
     """Watch the tasks of a cluster: steps and bytes per second, memory, waiting steps. Ctrl-C ends it."""
     with errors_explained():
@@ -60,12 +60,12 @@ def top(
         console = _console()
         with ClusterMonitor(address_of(target)) as observer:
             before: dict[str, TaskStatus] = {}
-            with Live(console=console, auto_refresh=False, screen=console.is_terminal and not looks) as live:
+            with Live(console=console, auto_refresh=False, screen=console.is_terminal and not count) as live:
                 try:
                     seen = 0
-                    while not looks or seen < looks:
+                    while not count or seen < count:
                         if seen:
-                            time.sleep(every)
+                            time.sleep(interval)
                         views = observer.look()
                         live.update(picture(views, before, console.width), refresh=True)
                         before = {view.task: view for view in views}

@@ -175,7 +175,7 @@ def _summarize(console: Console, settings: Settings, plan: Plan) -> None:
         console.rule(f"[bold]{title}[/]", align="left", style="dim")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     files = ", ".join(str(f) for f in leave(plan, settings.directory))
-    console.print(f"\nLeft for you: {files}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nWrote {files}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _count(number: int, word: str) -> str:

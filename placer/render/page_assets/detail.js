@@ -79,7 +79,7 @@ function aboutPlan() {
       plan.targets.length ? ["targets", listOf(plan.targets, tensorLink, 4)] : null,
       plan.feeds.length ? ["feeds", listOf(plan.feeds, tensorLink, 4)] : null,
     ]),
-    section("Worth a look", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
+    section("Warnings", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
     section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " with nothing to do: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),
     section("Traffic per step", linkList(deviceLinksOnce())),
     section("Not as requested", plan.relaxations.length ? listOf(plan.relaxations, ([node, requested, reason]) => [nodeLink(node), h("p", { class: "faint" }, "asked for '" + requested + "', got " + deviceText(plan.device[node]) + ": " + reason)]) : null),
