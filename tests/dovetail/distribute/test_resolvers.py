@@ -58,7 +58,7 @@ def test_tf_config_with_less_in_it(tf_config):
     assert resolver.task_type == "1"
     assert resolver.master() == "there"
     tf_config("not json")
-    with pytest.raises(ValueError, match="TF_CONFIG is no JSON"):
+    with pytest.raises(ValueError, match="TF_CONFIG is not valid JSON"):
         resolver.cluster_spec()
     tf_config({"cluster": ["a:1"]})
     with pytest.raises(ValueError, match=r"'cluster' in TF_CONFIG .* should look like"):
