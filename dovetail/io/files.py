@@ -1,4 +1,8 @@
-"""Files, under TensorFlow 1's names (`dt.gfile`): those of this machine, by Python's own functions."""
+"""Files, under TensorFlow 1's names (`dt.gfile`).
+
+Files of this machine are read and written by Python's own functions. Names such as `s3://bucket/file`, `gs://bucket/file` and
+`memory://file` mean files of other systems, by fsspec: `pip install 'dovetail[s3]'`, `[gcs]`, or `[remote]` for the rest.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ import glob as _glob
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ..graph.core.errors import AlreadyExistsError, NotFoundError
+from ..graph.io.atomic_files import is_remote, path_of
 
 
 class FileStatistics(NamedTuple):
@@ -23,7 +27,7 @@ class FileStatistics(NamedTuple):
 def GFile(name: str, mode: str = "r") -> IO[Any]:
     """An open file; text is UTF-8. NotFoundError: it is not there."""
     try:
-        return Path(name).open(mode, encoding=None if "b" in mode else "utf-8")
+        return path_of(name).open(mode, encoding=None if "b" in mode else "utf-8")
     except FileNotFoundError as e:
         raise NotFoundError(None, None, f"{name}; No such file or directory") from e
 
@@ -33,48 +37,58 @@ Open = FastGFile = GFile
 
 def Exists(filename: str) -> bool:
     """Whether a file or folder of that name is there."""
-    return Path(filename).exists()
+    return path_of(filename).exists()
 
 
 def IsDirectory(dirname: str) -> bool:
     """Whether a folder of that name is there."""
-    return Path(dirname).is_dir()
+    return path_of(dirname).is_dir()
 
 
 def MkDir(dirname: str) -> None:
     """Make a folder in one that is there."""
-    Path(dirname).mkdir()
+    path_of(dirname).mkdir()
 
 
 def MakeDirs(dirname: str) -> None:
     """Make a folder, and those above it; it may be there."""
-    Path(dirname).mkdir(parents=True, exist_ok=True)
+    path_of(dirname).mkdir(parents=True, exist_ok=True)
 
 
 def ListDirectory(dirname: str) -> list[str]:
     """Names in a folder, sorted. NotFoundError: it is not there."""
     try:
-        return sorted(p.name for p in Path(dirname).iterdir())
+        return sorted(p.name for p in path_of(dirname).iterdir())
     except FileNotFoundError as e:
         raise NotFoundError(None, None, f"Could not find directory {dirname}") from e
 
 
 def Glob(filename: str) -> list[str]:
     """Files whose names fit a pattern (`*`, `?`, `[...]`), sorted."""
+    if is_remote(filename):
+        fs, path = _file_system(filename)
+        return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
     return sorted(_glob.glob(filename))  # noqa: PTH207  (patterns with a folder in them)
 
 
 def Stat(filename: str) -> FileStatistics:
     """What is known about a file. NotFoundError: it is not there."""
     try:
-        found = Path(filename).stat()
+        found = path_of(filename).stat()
     except FileNotFoundError as e:
         raise NotFoundError(None, None, f"{filename}; No such file or directory") from e
-    return FileStatistics(found.st_size, found.st_mtime_ns, Path(filename).is_dir())
+    return FileStatistics(found.st_size, found.st_mtime_ns, path_of(filename).is_dir())
 
 
 def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
     """(folder, names of folders, names of files) for a folder and those below it; `in_order`: a folder before what is in it."""
+    if is_remote(top):
+        fs, path = _file_system(top)
+        found = [
+            (fs.unstrip_protocol(f).rstrip("/"), sorted(folders), sorted(files)) for f, folders, files in fs.walk(path)
+        ]
+        yield from found if in_order else reversed(found)
+        return
     for folder, folders, files in os.walk(top, topdown=in_order):
         folders.sort()
         yield folder, sorted(folders), sorted(files)
@@ -83,7 +97,7 @@ def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list
 def Remove(filename: str) -> None:
     """Remove a file. NotFoundError: it is not there."""
     try:
-        Path(filename).unlink()
+        path_of(filename).unlink()
     except FileNotFoundError as e:
         raise NotFoundError(None, None, f"{filename}; No such file or directory") from e
 
@@ -91,7 +105,11 @@ def Remove(filename: str) -> None:
 def DeleteRecursively(dirname: str) -> None:
     """Remove a folder with all that is in it. NotFoundError: it is not there."""
     try:
-        shutil.rmtree(dirname)
+        if is_remote(dirname):
+            fs, path = _file_system(dirname)
+            fs.rm(path, recursive=True)
+        else:
+            shutil.rmtree(dirname)
     except FileNotFoundError as e:
         raise NotFoundError(None, None, f"{dirname}; No such file or directory") from e
 
@@ -99,17 +117,31 @@ def DeleteRecursively(dirname: str) -> None:
 def Copy(oldpath: str, newpath: str, overwrite: bool = False) -> None:
     """Copy a file. AlreadyExistsError: the new one is there, unless `overwrite`."""
     _check_free(newpath, overwrite)
-    shutil.copyfile(oldpath, newpath)
+    if is_remote(oldpath) or is_remote(newpath):
+        with path_of(oldpath).open("rb") as source, path_of(newpath).open("wb") as target:
+            shutil.copyfileobj(source, target)
+    else:
+        shutil.copyfile(oldpath, newpath)
 
 
 def Rename(oldname: str, newname: str, overwrite: bool = False) -> None:
     """Rename a file. AlreadyExistsError: the new one is there, unless `overwrite`."""
     _check_free(newname, overwrite)
-    Path(oldname).replace(newname)
+    if is_remote(oldname) or is_remote(newname):
+        Copy(oldname, newname, overwrite=True)
+        Remove(oldname)
+    else:
+        path_of(oldname).replace(newname)
+
+
+def _file_system(name: str) -> tuple[Any, str]:
+    """fsspec's file system of a name, and the path in it."""
+    path: Any = path_of(name)
+    return path.fs, path.path
 
 
 def _check_free(path: str, overwrite: bool) -> None:
-    if not overwrite and Path(path).exists():
+    if not overwrite and path_of(path).exists():
         raise AlreadyExistsError(None, None, f"file already exists: {path}")
 
 

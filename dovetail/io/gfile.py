@@ -1,10 +1,10 @@
-"""Files, under the names of `tf.io.gfile`: those of this machine."""
+"""Files, under the names of `tf.io.gfile`: see `files`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
+from ..graph.io.atomic_files import path_of
 from . import files as _v1
 from .files import FileStatistics, GFile
 
@@ -28,7 +28,7 @@ def walk(top: str, topdown: bool = True) -> Iterator[tuple[str, list[str], list[
 
 def join(path: str, *paths: str) -> str:
     """Parts of a path, together."""
-    return str(Path(path, *paths))
+    return str(path_of(path).joinpath(*paths))
 
 
 __all__ = [

@@ -4,6 +4,9 @@ A file is written under another name, flushed to the disk, renamed, and the rena
 new one. Each of these steps is a *point*: with `DOVETAIL_FAULTS=save:N` the process kills itself at the Nth, so tests try all
 points.
 
+Names such as `s3://bucket/model` mean files of other systems, by fsspec (`path_of`). There a file appears whole when it is closed, so
+it is written under its own name. There are no locks: one program at a time may save into a folder.
+
 Where the file system is full, a ResourceExhaustedError names the file and how many bytes it needs.
 """
 
@@ -19,8 +22,9 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
-from ..core.errors import ResourceExhaustedError
+from ..core.errors import ResourceExhaustedError, UnimplementedError
 from ..core.fault_injection import faults
 
 logger = logging.getLogger(__name__)
@@ -31,6 +35,28 @@ PARTIAL = r"\.[0-9a-f]+\.partial"
 _points = itertools.count(1)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without locks say
+
+
+def path_of(name: Any) -> Path:
+    """The path of a name; of one such as `s3://bucket/file`, a path that fsspec opens (a `UPath`, which has the methods of `Path`).
+
+    Raises:
+        UnimplementedError: the package `universal_pathlib` is not installed.
+    """
+    if not is_remote(name):
+        return Path(name)
+    try:
+        from upath import UPath  # fsspec: loaded for remote files only
+    except ImportError:
+        raise UnimplementedError(
+            None, None, f"{name} is in a remote file system: pip install 'dovetail[remote]'"
+        ) from None
+    return cast(Path, UPath(name))
+
+
+def is_remote(name: Any) -> bool:
+    """Whether a name means a file of another system, such as `memory://x`."""
+    return not isinstance(name, Path) and "://" in str(name)
 
 
 def point() -> None:
@@ -45,6 +71,9 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
     Raises:
         ResourceExhaustedError: the disk is full, or a quota reached. OSError: what else the file system says. Nothing is left then.
     """
+    if is_remote(path):
+        write(path)
+        return
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     point()
     try:
@@ -94,6 +123,9 @@ def locked(path: Path) -> Iterator[None]:
 
     A process that is killed gives it up. Where a file system has no locks, none is held.
     """
+    if is_remote(path):
+        yield
+        return
     handle = _take(path)
     try:
         yield
@@ -142,4 +174,4 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["PARTIAL", "locked", "point", "remove", "write_bytes_durably", "write_durably"]
+__all__ = ["PARTIAL", "is_remote", "locked", "path_of", "point", "remove", "write_bytes_durably", "write_durably"]

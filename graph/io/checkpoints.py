@@ -43,7 +43,7 @@ from ..core.shape import text
 from ..tensorflow.protos import ENUM_NAMES
 from ..tensorflow.sstable import TableError
 from ..tensorflow.tensor_bundle import is_bundle, read_bundle, read_piece
-from .atomic_files import PARTIAL, locked, remove, write_bytes_durably, write_durably
+from .atomic_files import PARTIAL, is_remote, locked, path_of, remove, write_bytes_durably, write_durably
 
 Array = np.ndarray[Any, Any]
 
@@ -118,7 +118,7 @@ def write_shard(
     Returns:
         what the manifest will say of it.
     """
-    path = Path(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
+    path = path_of(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
     stored: dict[str, Array] = {}
     entries = []
     for name, spec, dtype, value in tensors:
@@ -157,11 +157,11 @@ def _layout(stored: Mapping[str, Array]) -> tuple[bytes, list[Array]]:
 
 def save_turn(prefix: str) -> AbstractContextManager[None]:
     """Saves into one folder take turns: hold this during one."""
-    return locked(Path(prefix).parent / ".saves.lock")
+    return locked(path_of(prefix).parent / ".saves.lock")
 
 
 def _manifests(prefix: str) -> AbstractContextManager[None]:
-    return locked(Path(prefix).parent / ".manifests.lock")
+    return locked(path_of(prefix).parent / ".manifests.lock")
 
 
 def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
@@ -187,7 +187,7 @@ def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
     manifest = {"format": FORMAT, "shards": files, "tensors": tensors}
     with _manifests(prefix):
         for shard in shards:
-            path = Path(prefix).parent / shard["file"]
+            path = path_of(prefix).parent / shard["file"]
             if not path.is_file() or path.stat().st_size != shard["bytes"]:
                 raise FailedPreconditionError(
                     None, None,
@@ -199,12 +199,12 @@ def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _index(prefix: str) -> Path:
-    return Path(f"{prefix}.index")
+    return path_of(f"{prefix}.index")
 
 
 def _remove_shards(prefix: str, keep: Iterable[str] = ()) -> None:
     """Remove shards of that name, those of saves that were killed among them."""
-    base = Path(prefix)
+    base = path_of(prefix)
     kept = set(keep)
     for path in list(base.parent.iterdir()):
         if path.name.startswith(f"{base.name}.data-") and ".safetensors" in path.name and path.name not in kept:
@@ -223,7 +223,7 @@ def remove_leftovers(base: str) -> None:
 
     Those are files that were not written to their end, and shards of checkpoints without a manifest.
     """
-    folder, name = Path(base).parent, re.escape(Path(base).name)
+    folder, name = path_of(base).parent, re.escape(path_of(base).name)
     shard = re.compile(rf"({name}(?:-\d+)?)\.data-.*\.safetensors({PARTIAL})?")
     other = re.compile(rf"(?:checkpoint|{name}(?:-\d+)?\.(?:index|meta)){PARTIAL}")
     with _manifests(base):
@@ -292,7 +292,7 @@ class CheckpointReader:
     def _foreign(self, index: bytes) -> dict[str, Any]:
         """What a checkpoint of TensorFlow's has for a manifest."""
         files, tensors = read_bundle(self._prefix, index)
-        folder = Path(self._prefix).parent
+        folder = path_of(self._prefix).parent
         shards = [{"file": f, "bytes": (folder / f).stat().st_size if (folder / f).exists() else -1} for f in files]
         return {"format": FORMAT, "shards": shards, "tensors": tensors}
 
@@ -381,12 +381,12 @@ class CheckpointReader:
         from safetensors import SafetensorError, safe_open
 
         shard = self._shards[number]
-        path = Path(self._prefix).parent / shard["file"]
+        path = path_of(self._prefix).parent / shard["file"]
         try:
             size = path.stat().st_size
             if size != shard["bytes"]:
                 raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
-            found = path, None if foreign else safe_open(path, framework="numpy")
+            found = path, None if foreign else _Loaded(path) if is_remote(path) else safe_open(path, framework="numpy")
         except (OSError, ValueError, SafetensorError) as e:
             raise DataLossError(None, None, f"Shard {path} cannot be read: {e}") from None
         self._opened[number] = found
@@ -402,6 +402,18 @@ class CheckpointReader:
 
     def __repr__(self) -> str:
         return f"<dt.train.CheckpointReader '{self._prefix}', {len(self._tensors)} tensors>"
+
+
+class _Loaded:
+    """A shard of another file system, read as a whole, with the method of an opened safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors.numpy import load
+
+        self._tensors = load(path.read_bytes())
+
+    def get_tensor(self, key: str) -> Array:
+        return self._tensors[key]
 
 
 def _to_plain(value: Array, dtype: DType) -> Array:

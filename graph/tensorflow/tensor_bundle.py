@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.dtypes import DType, as_dtype, string
 from ..core.shape import dims_of_proto, set_dims
-from ..io.atomic_files import write_bytes_durably, write_durably
+from ..io.atomic_files import path_of, write_bytes_durably, write_durably
 from .crc32c import crc32c, mask, masked
 from .protos import message
 from .sstable import TableError, is_table, read_table, read_varint, varint, write_table
@@ -43,7 +43,7 @@ def read_bundle(prefix: str, index: bytes) -> tuple[list[str], dict[str, dict[st
     header = _parsed("BundleHeaderProto", entries.pop(b"", b""))
     if header.endianness:
         raise TableError("its numbers are big-endian, which is not supported")
-    name = Path(prefix).name
+    name = path_of(prefix).name
     files = [f"{name}.data-{i:05}-of-{header.num_shards:05}" for i in range(header.num_shards)]
     slices: dict[bytes, Any] = {}
     tensors: dict[str, dict[str, Any]] = {}
@@ -138,7 +138,7 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
     Raises:
         UnimplementedError: the package `protobuf` is not installed. OSError: it cannot be written.
     """
-    path = Path(f"{prefix}.data-00000-of-00001")
+    path = path_of(f"{prefix}.data-00000-of-00001")
     entries: dict[bytes, bytes] = {}
 
     def write(partial: Path) -> None:
@@ -156,7 +156,7 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
     header = message("BundleHeaderProto")(num_shards=1)
     header.version.producer = 1
     table = write_table(sorted({b"": header.SerializeToString(), **entries}.items()))
-    write_bytes_durably(Path(f"{prefix}.index"), table)
+    write_bytes_durably(path_of(f"{prefix}.index"), table)
 
 
 def _bytes_of(value: Array, dtype: DType) -> tuple[bytes, int]:

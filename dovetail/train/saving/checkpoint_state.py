@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...graph.io.atomic_files import write_durably
+from ...graph.io.atomic_files import is_remote, path_of, write_durably
 from ...graph.io.checkpoints import CheckpointReader, checkpoint_exists, remove_checkpoint_files
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class CheckpointState:
 
 
 def _state_file(folder: str, latest_filename: str | None) -> Path:
-    return Path(folder) / (latest_filename or "checkpoint")
+    return path_of(folder) / (latest_filename or "checkpoint")
 
 
 def update_checkpoint_state(
@@ -59,11 +59,11 @@ def update_checkpoint_state(
     if times and len(times) != len(paths):
         raise ValueError(f"There must be one timestamp per path: {len(paths)}, not {len(times)}")
     target = _state_file(save_dir, latest_filename)
-    if target == Path(model_checkpoint_path):
+    if target == path_of(model_checkpoint_path):
         raise RuntimeError(f"Save path '{model_checkpoint_path}' conflicts with path used for checkpoint state.")
 
     def shown(path: str) -> str:
-        relative = save_relative_paths or not Path(path).is_absolute()
+        relative = save_relative_paths or not path_of(path).is_absolute()
         return json.dumps(_beside(path, save_dir) if relative else path)
 
     lines = [f"model_checkpoint_path: {shown(model_checkpoint_path)}"]
@@ -97,15 +97,16 @@ def generate_checkpoint_state_proto(
     times = list(all_model_checkpoint_timestamps or [])
     if times and len(times) != len(paths):
         raise ValueError(f"There must be one timestamp per path: {len(paths)}, not {len(times)}")
-    if not Path(save_dir).is_absolute():
-        paths = [p if Path(p).is_absolute() else os.path.relpath(p, save_dir) for p in paths]
+    if not path_of(save_dir).is_absolute():
+        paths = [p if path_of(p).is_absolute() else os.path.relpath(p, save_dir) for p in paths]
     return CheckpointState(paths[-1], paths, times, last_preserved_timestamp or 0.0)
 
 
 def _beside(path: str, folder: str) -> str:
     """The path as seen from a folder, when it lies in it."""
-    found = Path(path)
-    return str(found.relative_to(folder)) if found.is_relative_to(folder) else path
+    found = path_of(path)
+    above = path_of(folder)
+    return str(found.relative_to(above)) if found.is_relative_to(above) else path
 
 
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
@@ -117,7 +118,8 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     file = _state_file(checkpoint_dir, latest_filename)
     try:
         found = re.findall(r"^\s*(\w+)\s*:\s*(.*?)\s*$", file.read_text(encoding="utf-8"), re.MULTILINE)
-        paths = [(k, os.path.join(checkpoint_dir, json.loads(v))) for k, v in found if k.endswith(("_path", "_paths"))]  # noqa: PTH118  (as it stands there)
+        named = [(k, json.loads(v)) for k, v in found if k.endswith(("_path", "_paths"))]
+        paths = [(k, p if is_remote(p) else os.path.join(checkpoint_dir, p)) for k, p in named]  # noqa: PTH118  (as it stands there)
         times = [(k, float(v)) for k, v in found if k.endswith(("_timestamps", "_timestamp"))]
         latest = [p for k, p in paths if k == "model_checkpoint_path"]
     except FileNotFoundError:
@@ -151,7 +153,7 @@ def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
     """When each checkpoint was made, in seconds since 1970; those that are not there are left out."""
-    return [Path(f"{p}.index").stat().st_mtime for p in checkpoint_prefixes if checkpoint_exists(p)]
+    return [path_of(f"{p}.index").stat().st_mtime for p in checkpoint_prefixes if checkpoint_exists(p)]
 
 
 def remove_checkpoint(
@@ -159,7 +161,7 @@ def remove_checkpoint(
 ) -> None:
     """Remove a checkpoint and its graph."""
     remove_checkpoint_files(checkpoint_prefix)
-    Path(f"{checkpoint_prefix}.{meta_graph_suffix}").unlink(missing_ok=True)
+    path_of(f"{checkpoint_prefix}.{meta_graph_suffix}").unlink(missing_ok=True)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
         ValueError: the folder has none. NotFoundError: there is no checkpoint of that name.
     """
     path = str(ckpt_dir_or_file)
-    if Path(path).is_dir():
+    if path_of(path).is_dir():
         latest = latest_checkpoint(path)
         if latest is None:
             raise ValueError(f"Couldn't find 'checkpoint' file or checkpoints in given directory {path}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.io.atomic_files import path_of
 from ...graph.io.meta_graph import FORMAT, MetaGraph, read_meta_graph
 from ...interop.tensorflow.meta_graph_def import import_tensorflow_meta_graph, is_meta_graph
 from .saver import Saver, arguments_of
@@ -38,7 +38,7 @@ def import_meta_graph(
         variables = import_tensorflow_meta_graph(theirs, import_scope, clear_devices)
         saved = [v for v in variables if v in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)]
         return Saver(saved) if saved else None
-    meta = meta_graph_or_file if isinstance(meta_graph_or_file, MetaGraph) else MetaGraph(Path(meta_graph_or_file))
+    meta = meta_graph_or_file if isinstance(meta_graph_or_file, MetaGraph) else MetaGraph(path_of(meta_graph_or_file))
     prefix = f"{import_scope.strip('/')}/" if import_scope else ""
     imported = read_meta_graph(meta, get_default_graph(), prefix, clear_devices, _saver_arguments)
     arguments = _saver_arguments(imported.saver, imported.variables)
@@ -51,9 +51,9 @@ def _of_tensorflow(given: Any) -> Any:
     """The `MetaGraphDef` that is given, or that is in a file; None: it is one of Dovetail's."""
     if hasattr(given, "SerializeToString"):
         return is_meta_graph(given.SerializeToString())
-    if isinstance(given, MetaGraph) or not Path(given).is_file():
+    if isinstance(given, MetaGraph) or not path_of(given).is_file():
         return None
-    data = Path(given).read_bytes()
+    data = path_of(given).read_bytes()
     return None if FORMAT.encode() in data[:64] else is_meta_graph(data)
 
 

@@ -11,7 +11,7 @@ from ...graph.core.default_graph import get_default_graph
 from ...graph.core.errors import InvalidArgumentError, UnimplementedError
 from ...graph.core.graph import Graph
 from ...graph.core.printing import format_graph
-from ...graph.io.atomic_files import write_bytes_durably, write_durably
+from ...graph.io.atomic_files import path_of, write_bytes_durably, write_durably
 from ...graph.io.meta_graph import MetaGraph, write_meta_graph
 from ...interop.tensorflow.meta_graph_def import meta_graph_def
 
@@ -55,8 +55,8 @@ def export_meta_graph(
                 write_meta_graph(graph, file, collection_list, form, saved)
 
     if filename is not None:
-        write_durably(Path(filename), write)
-        return MetaGraph(Path(filename))
+        write_durably(path_of(filename), write)
+        return MetaGraph(path_of(filename))
     memory = io.BytesIO()
     write_meta_graph(graph, memory, collection_list, form, saved)
     return MetaGraph(memory.getvalue())
@@ -80,7 +80,7 @@ def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool =
         found = source
     else:
         raise TypeError(f"write_graph needs a GraphDef, a graph or a session, not {graph_or_graph_def!r}")
-    path = Path(logdir) / name
+    path = path_of(logdir) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if as_text:
         from google.protobuf.text_format import MessageToString

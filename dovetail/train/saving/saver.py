@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 from ...graph.core.build import convert, make
@@ -25,6 +24,7 @@ from ...graph.core.dtypes import DType
 from ...graph.core.errors import InvalidArgumentError, NotFoundError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.shape import Dims
+from ...graph.io.atomic_files import is_remote, path_of
 from ...graph.io.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
 from ...graph.ops.array.identity_and_placeholders import group, identity, placeholder_with_default
 from ...graph.ops.array.shapes import reshape as reshape_op
@@ -311,13 +311,13 @@ class Saver:
             raise RuntimeError("`build()` should be called before save if defer_build==True")
         if not self._items:
             return None
-        path = Path(save_path)
+        path = path_of(save_path)
         if path.name == (latest_filename or "checkpoint") and global_step is None:
             raise ValueError(f"'{save_path}' collides with the file that lists the checkpoints; use another name")
         if not path.name or str(save_path).endswith("/"):
             raise ValueError(f"'{save_path}' names a folder, not a checkpoint")
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=is_remote(path), exist_ok=True)
         except (FileNotFoundError, FileExistsError):
             raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.") from None
         with save_turn(str(save_path)):
@@ -487,7 +487,7 @@ class Saver:
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
         """After a restart: take over those of these checkpoints that are there, with the times at which they were made."""
         found = [p for p in checkpoint_paths if checkpoint_exists(p)]
-        self.set_last_checkpoints_with_time([(p, Path(f"{p}.index").stat().st_mtime) for p in found])
+        self.set_last_checkpoints_with_time([(p, path_of(f"{p}.index").stat().st_mtime) for p in found])
 
     def __repr__(self) -> str:
         return f"<dt.train.Saver of {len(self._items)} variables>"
@@ -495,7 +495,7 @@ class Saver:
 
 def _absolute(path: str) -> str:
     """Tasks may have been started in other folders."""
-    return str(Path(path).absolute())
+    return str(path_of(path).absolute())
 
 
 def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:

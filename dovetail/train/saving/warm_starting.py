@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.io.atomic_files import path_of
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 from .checkpoint_state import latest_checkpoint, list_variables
@@ -102,7 +102,7 @@ def _chosen(wanted: Any) -> dict[str, list[Any]]:
 
 
 def _checkpoint(where: str) -> str:
-    if not Path(where).is_dir():
+    if not path_of(where).is_dir():
         return str(where)
     found = latest_checkpoint(str(where))
     if found is None:
