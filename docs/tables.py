@@ -17,6 +17,7 @@ import ast
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +36,10 @@ from dovetail.graph.core.settings import SETTINGS  # noqa: E402
 from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
 from dovetail.interop.onnx.registry import IMPORTERS  # noqa: E402
 from dovetail.interop.onnx.writing import EXPORTERS  # noqa: E402
+from dovetail.public_paths import HOMES  # noqa: E402
 
 MARK = "<!-- the table of ops -->"
+OLD_NAMES_MARK = "<!-- the table of old names -->"
 FLOATS = (dt.float16, dt.bfloat16, dt.float32, dt.float64)
 INTEGERS = (dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.uint32, dt.uint64)
 COMPLEX = (dt.complex64, dt.complex128)
@@ -260,9 +263,44 @@ def _functions_of(module: ModuleType) -> dict[str, ast.FunctionDef]:
     return _TREES[module.__name__]
 
 
+def old_names_table() -> str:
+    """One row per name of TensorFlow 1 that is not in the core face."""
+    rows = ["| name | what it is |", "| --- | --- |"]
+    for path, module in (("dovetail", dt), ("dovetail.train", dt.train), ("dovetail.nn", dt.nn)):
+        for name in old_names(path):
+            value = getattr(module, name)
+            about = "" if isinstance(value, str) else (inspect.getdoc(value) or "").partition("\n\n")[0]
+            about = about.replace("\n", " ").replace("|", "/")
+            rows.append(f"| `{path}.{name}` | {about} |")
+    return "\n".join(rows)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """MkDocs' hook: put the table of ops where its mark stands."""
-    return markdown.replace(MARK, ops_table()) if MARK in markdown else markdown
+    """MkDocs' hook: put the tables of ops and of old names where their marks stand."""
+    for mark, table in ((MARK, ops_table), (OLD_NAMES_MARK, old_names_table)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, table())
+    return markdown
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """MkDocs' hook: show public paths, `dovetail.math.abs`, in place of those of the source tree, and as headings."""
+    output = with_public_paths(output)
+    return re.sub(r'(<h2 id="(dovetail[\w.]*)" class="doc doc-heading">\s*<span class="[^"]*">)[^<]*', r"\1\2", output)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """MkDocs' hook: the same for the index that the search uses."""
+    index = Path(config["site_dir"], "search", "search_index.json")
+    if index.is_file():
+        index.write_text(with_public_paths(index.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_public_paths(text: str) -> str:
+    """A text with the public path in place of each path below `dovetail` that has one."""
+    for public, home in sorted(HOMES.items(), key=lambda pair: -len(pair[1])):
+        text = re.sub(rf"\bdovetail\.{re.escape(home)}(?!\w)", f"dovetail.{public}", text)
+    return text
 
 
 if __name__ == "__main__":

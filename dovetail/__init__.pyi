@@ -99,7 +99,7 @@ from dovetail.graph.ops.array.identity_and_placeholders import (
 )
 from dovetail.graph.ops.array.padding import pad as pad, tile as tile
 from dovetail.graph.ops.array.roll_repeat_meshgrid import (
-    meshgrid as meshgrid, repeat as repeat, roll as roll, sequence_mask as sequence_mask,
+    meshgrid as meshgrid, repeat as repeat, reverse_sequence as reverse_sequence, roll as roll, sequence_mask as sequence_mask,
 )
 from dovetail.graph.ops.array.scatter import (
     scatter_nd as scatter_nd, tensor_scatter_nd_add as tensor_scatter_add, tensor_scatter_nd_add as tensor_scatter_nd_add,
@@ -113,7 +113,6 @@ from dovetail.graph.ops.array.segments import (
     unsorted_segment_min, unsorted_segment_prod as unsorted_segment_prod, unsorted_segment_sqrt_n as unsorted_segment_sqrt_n,
     unsorted_segment_sum as unsorted_segment_sum,
 )
-from dovetail.graph.ops.array.roll_repeat_meshgrid import reverse_sequence as reverse_sequence
 from dovetail.graph.ops.array.shapes import (
     broadcast_static_shape as broadcast_static_shape, broadcast_to as broadcast_to, ensure_shape as ensure_shape, expand_dims as
     expand_dims, invert_permutation as invert_permutation, rank as rank, reshape as reshape, shape as shape, shape_n as shape_n, size as
@@ -139,10 +138,9 @@ from dovetail.graph.ops.io.sequence_parsing import (
     decode_json_example as decode_json_example, parse_single_sequence_example as parse_single_sequence_example, parse_tensor as
     parse_tensor, serialize_tensor as serialize_tensor,
 )
-from dovetail.graph.ops.linalg.matrix_functions import qr as qr
 from dovetail.graph.ops.linalg.einsum import einsum as einsum, tensordot as tensordot
 from dovetail.graph.ops.linalg.linalg import matmul as matmul, matrix_transpose as matrix_transpose
-from dovetail.graph.ops.linalg.matrix_functions import cross as cross, svd as svd
+from dovetail.graph.ops.linalg.matrix_functions import cross as cross, qr as qr, svd as svd
 from dovetail.graph.ops.linalg.solving import (
     cholesky as cholesky, cholesky_solve as cholesky_solve, matrix_determinant as matrix_determinant, matrix_inverse as matrix_inverse,
     matrix_solve as matrix_solve, matrix_triangular_solve as matrix_triangular_solve,
@@ -173,9 +171,6 @@ from dovetail.graph.ops.math.elementwise import (
     is_inf as is_inf, is_nan as is_nan, lgamma as lgamma, log as log, log1p as log1p, polygamma as polygamma, rint as rint, round as
     round, sigmoid as sigmoid, sin as sin, sinh as sinh, tan as tan, tanh as tanh,
 )
-from dovetail.graph.ops.math.statistics import (
-    histogram_fixed_width as histogram_fixed_width, histogram_fixed_width_bins as histogram_fixed_width_bins,
-)
 from dovetail.graph.ops.math.logic import (
     logical_and as logical_and, logical_not as logical_not, logical_or as logical_or, logical_xor as logical_xor,
 )
@@ -188,7 +183,8 @@ from dovetail.graph.ops.math.scan import (
 )
 from dovetail.graph.ops.math.special_functions import bincount as bincount, confusion_matrix as confusion_matrix, lbeta as lbeta
 from dovetail.graph.ops.math.statistics import (
-    count_nonzero as count_nonzero, norm as norm, reduce_euclidean_norm as reduce_euclidean_norm, reduce_logsumexp as reduce_logsumexp,
+    count_nonzero as count_nonzero, histogram_fixed_width as histogram_fixed_width, histogram_fixed_width_bins as
+    histogram_fixed_width_bins, norm as norm, reduce_euclidean_norm as reduce_euclidean_norm, reduce_logsumexp as reduce_logsumexp,
     reduce_std as reduce_std, reduce_variance as reduce_variance,
 )
 from dovetail.graph.ops.nn.activations import log_sigmoid as log_sigmoid
@@ -221,11 +217,9 @@ from dovetail.graph.ops.state.queue_api import (
     RandomShuffleQueue as RandomShuffleQueue,
 )
 from dovetail.graph.ops.state.scatter_state import (
-    scatter_nd_add as scatter_nd_add, scatter_nd_sub as scatter_nd_sub, scatter_nd_update as scatter_nd_update,
-)
-from dovetail.graph.ops.state.scatter_state import (
     scatter_add as scatter_add, scatter_div as scatter_div, scatter_max as scatter_max, scatter_min as scatter_min, scatter_mul as
-    scatter_mul, scatter_sub as scatter_sub, scatter_update as scatter_update,
+    scatter_mul, scatter_nd_add as scatter_nd_add, scatter_nd_sub as scatter_nd_sub, scatter_nd_update as scatter_nd_update, scatter_sub
+    as scatter_sub, scatter_update as scatter_update,
 )
 from dovetail.graph.ops.state.variables import (
     assign as assign, assign_add as assign_add, assign_sub as assign_sub, count_up_to as count_up_to, is_variable_initialized as

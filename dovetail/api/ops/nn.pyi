@@ -39,13 +39,10 @@ from dovetail.graph.ops.nn.dense import (
 )
 from dovetail.graph.ops.nn.normalization import (
     batch_norm_with_global_normalization as batch_norm_with_global_normalization, batch_normalization as batch_normalization,
-    fused_batch_norm as fused_batch_norm, l2_loss as l2_loss, l2_normalize as l2_normalize, layer_norm as layer_norm, moments as
-    moments,
+    fused_batch_norm as fused_batch_norm, l2_loss as l2_loss, l2_normalize as l2_normalize, layer_norm as layer_norm,
+    local_response_normalization as local_response_normalization, local_response_normalization as lrn, moments as moments,
 )
 from dovetail.graph.ops.nn.pooling import avg_pool as avg_pool, avg_pool as avg_pool2d, max_pool as max_pool, max_pool as max_pool2d
-from dovetail.graph.ops.nn.normalization import (
-    local_response_normalization as local_response_normalization, local_response_normalization as lrn,
-)
 from dovetail.graph.ops.nn.softmax import (
     log_softmax as log_softmax, sigmoid_cross_entropy_with_logits as sigmoid_cross_entropy_with_logits, softmax as softmax,
     softmax_cross_entropy_with_logits as softmax_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2 as
