@@ -14,11 +14,12 @@ import difflib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .dtypes import DType
 from .shape import Dims, element_count
 
+T = TypeVar("T")
 Node: TypeAlias = Any  # `graph.py`, which defines both, imports this module
 Tensor: TypeAlias = Any
 Attrs: TypeAlias = Mapping[str, Any]
@@ -142,6 +143,17 @@ def nbytes(tensor: Tensor) -> int:
 
 
 _REGISTRY: dict[str, OpDef] = {}
+
+
+_KINDS: dict[type, str] = {bool: "a bool", int: "an int", float: "a float", str: "text", bytes: "bytes", DType: "an element type"}
+
+
+def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
+    """An attribute that must have this type: a graph may come in a message. TypeError: it has another."""
+    value = attrs.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"attr {name} must be {_KINDS[kind]}, not {value!r}")
+    return value
 
 
 def define(name: str, **parts: Any) -> OpDef:

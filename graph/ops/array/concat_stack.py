@@ -11,7 +11,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import DType
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ..math.cast import cast
 from ..math.common import same_type
@@ -19,7 +19,6 @@ from ..math.static_operands import (
     Array,
     dims_of,
     index_operand,
-    int_attr,
     invalid,
     known_rank,
     move_cost,
@@ -161,7 +160,7 @@ def _first_type(values: Any) -> DType | None:
 
 
 def _num_split(attrs: Attrs) -> int:
-    num = int_attr(attrs, "num_split")
+    num = typed_attr(attrs, "num_split", int)
     if num < 1:
         raise ValueError(f"the number of pieces must be at least 1, not {num}")
     return num
@@ -300,7 +299,7 @@ def _pack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if not inputs:
         raise ValueError("stack needs at least one value")
     dtype = same_type(inputs)
-    axis = int_attr(attrs, "axis")
+    axis = typed_attr(attrs, "axis", int)
     dims: Dims = None
     for t in inputs:
         if not compatible(dims, t.dims):
@@ -388,7 +387,7 @@ def parallel_stack(values: Sequence[TensorLike], name: str | None = "parallel_st
 
 def _unpack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    num, axis = int_attr(attrs, "num"), int_attr(attrs, "axis")
+    num, axis = typed_attr(attrs, "num", int), typed_attr(attrs, "axis", int)
     if num < 0:
         raise ValueError(f"num must not be negative: {num}")
     if x.dims is None:

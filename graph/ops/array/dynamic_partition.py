@@ -11,7 +11,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import as_dtype, bool_, int32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import same_type
 from ..math.static_operands import (
@@ -19,7 +19,6 @@ from ..math.static_operands import (
     as_bytes,
     index_operand,
     index_type_attr,
-    int_attr,
     invalid,
     move_cost,
     need_rank,
@@ -38,7 +37,7 @@ def _dynamic_partition_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[
     data, partitions = inputs
     if partitions.dtype.base is not int32:
         raise TypeError(f"partitions must be int32, not {partitions.dtype.base.name}")
-    num = int_attr(attrs, "num_partitions")
+    num = typed_attr(attrs, "num_partitions", int)
     if num < 1:
         raise ValueError(f"num_partitions must be at least 1, not {num}")
     dims: Dims = None

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, to_array
 from ...core.dtypes import INTEGERS, DType, as_dtype, float32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.common import allowed, same_type
@@ -22,7 +22,6 @@ from ..math.static_operands import (
     Array,
     dims_of,
     index_operand,
-    int_attr,
     invalid,
     move_cost,
     need_index,
@@ -55,7 +54,7 @@ def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_index(indices, "indices")
     need_index(axis_input, "axis")
     need_rank_at_least(params.dims, 1, "params")
-    batch = int_attr(attrs, "batch_dims")
+    batch = typed_attr(attrs, "batch_dims", int)
     axis = static_int(axis_input)
     if params.dims is None or indices.dims is None:
         return [(params.dtype.base, None)]
@@ -308,7 +307,7 @@ def _one_hot_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     for t, what in ((depth, "depth"), (on_value, "on_value"), (off_value, "off_value")):
         need_rank(t.dims, 0, what)
     dtype = same_type((on_value, off_value))
-    axis = int_attr(attrs, "axis")
+    axis = typed_attr(attrs, "axis", int)
     if indices.dims is None:
         return [(dtype, None)]
     count = static_int(depth)

@@ -20,7 +20,7 @@ from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import bool_, int32, int64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.operators import operators
 from ...core.shape import MAX_RANK, Dimension, Dims, compatible, of_rank, text
 from ..math.common import same_type
@@ -29,7 +29,6 @@ from ..math.static_operands import (
     Array,
     dims_of,
     index_operand,
-    int_attr,
     invalid,
     need_index,
     need_rank,
@@ -199,7 +198,7 @@ def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
     same_type(vectors)
     for mask in MASKS:
         if mask in attrs:
-            int_attr(attrs, mask)
+            typed_attr(attrs, mask, int)
     counts = set()
     for t, what in zip(vectors, ("begin", "end", "strides"), strict=True):
         need_index(t, what)

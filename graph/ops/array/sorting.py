@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, NUMBERS, as_dtype, bool_, float32, int32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define, size as static_size
+from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
 from ...core.shape import compatible, merge, text
 from ..math.common import allowed, same_type
 from ..math.static_operands import (
@@ -53,8 +53,7 @@ def _top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_rank(k_input.dims, 0, "k")
     if k_input.dtype.base is not int32:
         need_index(k_input, "k")
-    if not isinstance(attrs.get("sorted"), bool):
-        raise TypeError("attr sorted must be a bool")
+    typed_attr(attrs, "sorted", bool)
     k = static_int(k_input)
     if k is not None and k < 0:
         raise ValueError(f"k must not be negative: {k}")

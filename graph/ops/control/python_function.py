@@ -27,7 +27,7 @@ from ...core.errors import (
     UnknownError,
 )
 from ...core.graph import Graph, Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ..math.static_operands import Array, invalid, op_scope
 
 
@@ -75,8 +75,7 @@ class EagerArray(np.ndarray[Any, Any]):
 
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     for name in ("token", "process"):
-        if not isinstance(attrs.get(name), str):
-            raise TypeError(f"attr {name} must be text")
+        typed_attr(attrs, name, str)
     types = attrs.get("Tout")
     if not isinstance(types, (tuple, list)) or not all(isinstance(t, DType) for t in types):
         raise TypeError(f"Tout must be a list of element types, not {types!r}")

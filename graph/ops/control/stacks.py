@@ -13,7 +13,7 @@ from ...core.build import apply
 from ...core.dtypes import DType, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims
 from ...resources.resource_manager import Context
 from ..math.static_operands import Array, no_cost
@@ -28,20 +28,13 @@ class StackState:
         self.values: list[Any] = []
 
 
-def _elem_type(attrs: Attrs) -> DType:
-    found = attrs["elem_type"]
-    if not isinstance(found, DType):
-        raise TypeError(f"elem_type must be an element type, not {found!r}")
-    return found.base
-
-
 def _need_handle(handle: Tensor) -> None:
     if handle.dtype is not resource:
         raise TypeError(f"a stack's handle is expected, not a value of type {handle.dtype.name}")
 
 
 def _stack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _elem_type(attrs)
+    typed_attr(attrs, "elem_type", DType)
     return [(resource, ())]
 
 
@@ -54,7 +47,7 @@ def _push_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _pop_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (handle,) = inputs
     _need_handle(handle)
-    return [(_elem_type(attrs), attrs["shape"])]
+    return [(typed_attr(attrs, "elem_type", DType).base, attrs["shape"])]
 
 
 def _push(context: Context, stack: StackState, value: Array) -> Array:

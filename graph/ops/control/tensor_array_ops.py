@@ -19,7 +19,7 @@ import numpy as np
 from ...core.dtypes import DType, float32, int32, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ...resources.resource_manager import Context
 from ..math.static_operands import Array, no_cost
@@ -113,13 +113,6 @@ class ArrayState:
 # --- rules ----------------------------------------------------------------------------------------------------
 
 
-def _array_type(attrs: Attrs) -> DType:
-    dtype = attrs["dtype"]
-    if not isinstance(dtype, DType):
-        raise TypeError(f"dtype must be an element type, not {dtype!r}")
-    return dtype.base
-
-
 def _need(tensor: Tensor, dtype: DType, what: str, rank: int | None = 0) -> None:
     if tensor.dtype.base is not dtype:
         raise TypeError(f"{what} must be of type {dtype.name}, not {tensor.dtype.base.name}")
@@ -130,10 +123,9 @@ def _need(tensor: Tensor, dtype: DType, what: str, rank: int | None = 0) -> None
 def _new_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (size,) = inputs
     _need(size, int32, "size")
-    _array_type(attrs)
+    typed_attr(attrs, "dtype", DType)
     for name in ("dynamic_size", "clear_after_read"):
-        if not isinstance(attrs[name], bool):
-            raise TypeError(f"{name} must be a bool")
+        typed_attr(attrs, name, bool)
     return [(resource, ()), (float32, ())]
 
 
@@ -141,8 +133,7 @@ def _grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, flow = inputs
     _need(handle, resource, "handle")
     _need(flow, float32, "flow")
-    if not isinstance(attrs["source"], str):
-        raise TypeError("source must be a text")
+    typed_attr(attrs, "source", str)
     return [(resource, ()), (float32, ())]
 
 
@@ -167,7 +158,7 @@ def _read_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need(handle, resource, "handle")
     _need(index, int32, "index")
     _need(flow, float32, "flow")
-    return [(_array_type(attrs), attrs["element_shape"])]
+    return [(typed_attr(attrs, "dtype", DType).base, attrs["element_shape"])]
 
 
 def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -177,7 +168,7 @@ def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need(flow, float32, "flow")
     dims = attrs["element_shape"]
     count = indices.dims[0] if indices.dims is not None else None
-    return [(_array_type(attrs), None if dims is None else (count, *dims))]
+    return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (count, *dims))]
 
 
 def _size_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -189,7 +180,7 @@ def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need(inputs[0], resource, "handle")
     _need(inputs[1], float32, "flow")
     dims = attrs["element_shape"]
-    return [(_array_type(attrs), None if dims is None else (None, *dims[1:])), (int32, (None,))]
+    return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (None, *dims[1:])), (int32, (None,))]
 
 
 def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

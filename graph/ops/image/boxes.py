@@ -14,7 +14,7 @@ from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, float32, int32
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, size
+from ...core.opdef import Attrs, Cost, Output, Trait, define, size, typed_attr
 from ...core.shape import compatible
 from ...resources.resource_manager import Context
 from ..math.common import allowed, same_type
@@ -96,8 +96,7 @@ def _suppression(
 
 def _suppression_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     boxes, scores, most, *rest = inputs
-    if not isinstance(attrs.get("pad_to_max_output_size"), bool):
-        raise TypeError("pad_to_max_output_size must be True or False")
+    typed_attr(attrs, "pad_to_max_output_size", bool)
     dtype = _check_operands(boxes, scores, most, rest)
     if boxes.dims is not None and boxes.dims[1] not in (4, None):
         raise ValueError(f"boxes must have 4 columns, not {boxes.dims[1]}")

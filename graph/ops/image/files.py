@@ -17,7 +17,7 @@ from ...core.constant_value import static_value
 from ...core.dtypes import DType, as_dtype, float32, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError, UnimplementedError
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ..math.compare import equal
 from ..math.static_operands import as_bytes, need_index, need_rank, op_scope
 from ..random.random import random_uniform
@@ -163,9 +163,7 @@ def _crop(contents: Array, window: Array, *, channels: int, ratio: int) -> Array
 
 def _any_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     ((dtype, dims),) = _decode_rule((0, 1, 3, 4), (uint8, uint16, float32))(inputs, attrs)
-    if not isinstance(attrs.get("expand_animations"), bool):
-        raise TypeError("expand_animations must be True or False")
-    return [(dtype, None if attrs["expand_animations"] else dims)]
+    return [(dtype, None if typed_attr(attrs, "expand_animations", bool) else dims)]
 
 
 def _any(contents: Array, *, channels: int, dtype: DType, expand_animations: bool) -> Array:

@@ -17,13 +17,13 @@ import numpy as np
 from ...core.dtypes import DType, as_dtype, resource, string
 from ...core.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
 from ...core.graph import Tensor
-from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, nbytes
+from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, nbytes, typed_attr
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims
 from ...io.checkpoints import CheckpointReader, write_manifest, write_shard
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, read_together
-from ..state.queues import need_int, need_scalar
+from ..state.queues import need_scalar
 from ..state.variables import place_of
 
 Array = np.ndarray[Any, Any]
@@ -73,7 +73,7 @@ def _infer_save(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _texts(attrs, "shape_and_slices", len(tensors))
     if any(t.dtype.base is resource for t in tensors):
         raise TypeError("values can be saved, handles cannot")
-    if not 0 <= need_int(attrs, "shard") < need_int(attrs, "num_shards"):
+    if not 0 <= typed_attr(attrs, "shard", int) < typed_attr(attrs, "num_shards", int):
         raise ValueError("attribute shard must be in [0, num_shards)")
     return [(string, ())]
 

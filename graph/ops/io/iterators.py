@@ -25,7 +25,7 @@ import numpy as np
 from ...core.dtypes import DType, int64, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, OpError, OutOfRangeError, UnknownError
 from ...core.graph import Graph, Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import as_dims, compatible, text
 from ...resources.resource_manager import Context, Resources, VariableState
 from ..control.python_function import MEANING, process_nonce
@@ -163,8 +163,7 @@ def _elsewhere(reason: str) -> InvalidArgumentError:
 
 def _need_tokens(attrs: Attrs) -> None:
     for name in ("token", "process"):
-        if not isinstance(attrs.get(name), str):
-            raise TypeError(f"attribute {name} must be text")
+        typed_attr(attrs, name, str)
 
 
 def _need_position(tensor: Tensor) -> None:
@@ -175,8 +174,8 @@ def _need_position(tensor: Tensor) -> None:
 
 def _infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need_tokens(attrs)
-    if not isinstance(attrs.get("one_shot"), bool) or not isinstance(attrs.get("seed"), int):
-        raise TypeError("attribute one_shot must be True or False, and seed a number")
+    typed_attr(attrs, "one_shot", bool)
+    typed_attr(attrs, "seed", int)
     _need_position(inputs[0])
     return _outputs(attrs)
 
@@ -193,8 +192,8 @@ def _outputs(attrs: Attrs) -> list[Output]:
 def _need_description(attrs: Attrs) -> None:
     _need_tokens(attrs)
     arrays = attrs.get("arrays")
-    if not isinstance(attrs.get("description"), bytes) or not isinstance(attrs.get("reason"), str):
-        raise TypeError("attribute description must be bytes, and reason text")
+    typed_attr(attrs, "description", bytes)
+    typed_attr(attrs, "reason", str)
     if (
         not isinstance(arrays, tuple)
         or not all(isinstance(a, np.ndarray) for a in arrays)
@@ -320,8 +319,7 @@ def _keep(
 
 def _infer_give(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need_tokens(attrs)
-    if not isinstance(attrs.get("which"), int):
-        raise TypeError("attribute which must be a number")
+    typed_attr(attrs, "which", int)
     _need_position(inputs[0])
     if inputs[1].dtype.base is not int64 or not compatible(inputs[1].dims, ()):
         raise TypeError("the seed must be one int64")

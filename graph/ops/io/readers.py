@@ -21,13 +21,13 @@ from ...core.default_graph import get_default_graph
 from ...core.dtypes import int64, string
 from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...resources.async_request import ChainedRequest, Request
 from ...resources.queue import Queue
 from ...resources.resource_manager import Context
 from ..control.python_function import function_of, process_nonce, register
 from ..math.static_operands import as_bytes
-from ..state.queues import as_resource, free, need_handle, need_scalar, need_text
+from ..state.queues import as_resource, free, need_handle, need_scalar
 
 Array = np.ndarray[Any, Any]
 Record = tuple[str, bytes]
@@ -99,7 +99,7 @@ def _infer_reader(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     from ...core.dtypes import resource
 
     for name in ("token", "process", "shared_name"):
-        need_text(attrs, name)
+        typed_attr(attrs, name, str)
     return [(resource, ())]
 
 
@@ -245,14 +245,14 @@ for _name, _infer, _reference in (
 
 
 def _infer_file(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_text(attrs, "process")
+    typed_attr(attrs, "process", str)
     for t in inputs:
         need_scalar(t, (string,), "a file's name or content")
     return [(string, ())]
 
 
 def _infer_matching(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_text(attrs, "process")
+    typed_attr(attrs, "process", str)
     if inputs[0].dtype.base is not string:
         raise TypeError(f"a pattern must be text, not {inputs[0].dtype.base.name}")
     return [(string, (None,))]

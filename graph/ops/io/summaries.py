@@ -14,7 +14,7 @@ import numpy as np
 from ...core.dtypes import FLOATS, bool_, int8, int16, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError, UnimplementedError
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
 from ...tensorflow.values import tensor_proto
 from ..image import png
@@ -52,8 +52,7 @@ def _scalar_text(message: Any) -> Array:
 def _rule(rank_of: tuple[int | None, ...] | None) -> Any:
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         (x,) = inputs
-        if not isinstance(attrs.get("tag"), str):
-            raise TypeError("attribute tag must be text")
+        typed_attr(attrs, "tag", str)
         if x.dtype.base not in NUMBERS:
             raise TypeError(f"only numbers can be summarised, not {x.dtype.base.name}")
         if rank_of is not None and not compatible(x.dims, rank_of):
@@ -138,8 +137,8 @@ def _tensor(x: Array, *, tag: str, serialized_summary_metadata: bytes) -> Array:
 
 
 def _tensor_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    if not isinstance(attrs.get("tag"), str) or not isinstance(attrs.get("serialized_summary_metadata"), bytes):
-        raise TypeError("attributes tag must be text, and serialized_summary_metadata bytes")
+    typed_attr(attrs, "tag", str)
+    typed_attr(attrs, "serialized_summary_metadata", bytes)
     return [(string, ())]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64, int32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ..array.concat_stack import stack
 from ..array.creation import eye, zeros_like
 from ..array.diagonal import matrix_diag, matrix_diag_part
@@ -165,8 +165,7 @@ def _svd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dtype = allowed(x.dtype.base, (float32, float64))
     need_rank_at_least(x.dims, 2, "input")
     for name in ("compute_uv", "full_matrices"):
-        if not isinstance(attrs.get(name), bool):
-            raise TypeError(f"attr {name} must be a bool")
+        typed_attr(attrs, name, bool)
     if x.dims is None:
         return [(dtype, None)] * 3
     *outer, m, n = x.dims

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import float32, float64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..array.diagonal import matrix_band_part, matrix_diag_part, matrix_set_diag
 from ..array.shapes import expand_dims
@@ -37,13 +37,6 @@ def _square(x: Tensor) -> Dims:
         raise ValueError(f"the matrices must be square, not {text(x.dims[-2:])}")
     side = merge(x.dims[-2:-1], x.dims[-1:]) or ()
     return (*x.dims[:-2], *side, *side)
-
-
-def _flag(attrs: Attrs, name: str) -> bool:
-    value = attrs.get(name)
-    if not isinstance(value, bool):
-        raise TypeError(f"attr {name} must be a bool, not {value!r}")
-    return value
 
 
 def _need_square(x: Array) -> None:
@@ -76,7 +69,7 @@ def _solved(f: Callable[..., Any], *operands: Array) -> Array:
 
 def _inverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    _flag(attrs, "adjoint")
+    typed_attr(attrs, "adjoint", bool)
     return [(x.dtype.base, _square(x))]
 
 
@@ -146,7 +139,7 @@ def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
 def _solve_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     a, b = inputs
     dtype = same_type(inputs)
-    _flag(attrs, "adjoint")
+    typed_attr(attrs, "adjoint", bool)
     dims = _square(a)
     need_rank_at_least(b.dims, 2, "the right side")
     if dims is None or b.dims is None:
@@ -170,7 +163,7 @@ def _solve(a: Array, b: Array, *, adjoint: bool) -> Array:
 
 
 def _triangular_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _flag(attrs, "lower")
+    typed_attr(attrs, "lower", bool)
     return _solve_rule(inputs, attrs)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.dtypes import FLOATS
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.scalar_math import reference_of
 from ...core.shape import compatible, text
 from ..linalg.linalg import wide
@@ -33,8 +33,7 @@ def _gelu(m: Any, x: Any, *, approximate: bool) -> Any:
 
 
 def _gelu_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    if not isinstance(attrs.get("approximate"), bool):
-        raise TypeError(f"attr approximate must be a bool, not {attrs.get('approximate')!r}")
+    typed_attr(attrs, "approximate", bool)
     return unary_rule(FLOATS)(inputs, attrs)
 
 
@@ -46,8 +45,7 @@ define_elementwise("Silu", lambda m, x: x * (1 / (1 + m.exp(-x))), FLOATS, flops
 
 
 def _epsilon(attrs: Attrs, name: str = "epsilon") -> None:
-    if not isinstance(attrs.get(name), float):
-        raise TypeError(f"attr {name} must be a float, not {attrs.get(name)!r}")
+    typed_attr(attrs, name, float)
 
 
 def _layer_norm_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

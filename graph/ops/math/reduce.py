@@ -17,7 +17,7 @@ from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, GradientRule, Output, define
+from ...core.opdef import Attrs, GradientRule, Output, define, typed_attr
 from ...core.shape import Dims, is_static, text
 from .arithmetic import floordiv, maximum, multiply, real_divide
 from .cast import cast
@@ -66,9 +66,7 @@ def _reduction_rule(types: tuple[DType, ...]) -> Callable[[Sequence[Tensor], Att
         x, axes = inputs
         dtype = allowed(x.dtype.base, types)
         _need_axes(axes)
-        if not isinstance(attrs.get("keep_dims"), bool):
-            raise ValueError(f"attribute keep_dims must be a bool, not {attrs.get('keep_dims')!r}")
-        return [(dtype, reduced_dims(x.dims, axes, attrs["keep_dims"]))]
+        return [(dtype, reduced_dims(x.dims, axes, typed_attr(attrs, "keep_dims", bool)))]
 
     return infer
 

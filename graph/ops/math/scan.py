@@ -11,7 +11,7 @@ from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, as_dtype, bfloat16, bool_, float16, int32, int64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from .arithmetic import div_no_nan, multiply
 from .common import allowed, scan_cost
 
@@ -43,8 +43,7 @@ def _scan_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, axis = inputs
     _known_axis(x, axis)
     for flag in ("exclusive", "reverse"):
-        if not isinstance(attrs.get(flag), bool):
-            raise ValueError(f"attribute {flag} must be a bool, not {attrs.get(flag)!r}")
+        typed_attr(attrs, flag, bool)
     return [(allowed(x.dtype.base, NUMBERS), x.dims)]
 
 

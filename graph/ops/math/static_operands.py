@@ -113,14 +113,6 @@ def static_ints(tensor: Tensor) -> list[int] | None:
     return None if value is None else dims_of(value)
 
 
-def int_attr(attrs: Attrs, name: str) -> int:
-    """An attr that must be an int (attrs may come from a message)."""
-    value = attrs.get(name)
-    if not isinstance(value, int):
-        raise TypeError(f"attr {name} must be an int, not {value!r}")
-    return value
-
-
 def index_type_attr(attrs: Attrs, name: str) -> DType:
     """An attr that must be the element type int32 or int64."""
     value = attrs.get(name)

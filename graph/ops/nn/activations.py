@@ -13,7 +13,7 @@ from typing import Any
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import FLOATS, NUMBERS
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, default_cost, define
+from ...core.opdef import Attrs, Output, default_cost, define, typed_attr
 from ...core.scalar_math import reference_of
 from ..array.concat_stack import concat
 from ..math.arithmetic import absolute, add, multiply, negative, reciprocal, sign
@@ -80,8 +80,7 @@ def _define_leaky(name: str, scalar: Any, arity: int, gradient: Any) -> None:
     rule = unary_rule(FLOATS) if arity == 1 else broadcast_rule(FLOATS)
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        if not isinstance(attrs.get("alpha"), float):
-            raise TypeError(f"attr alpha must be a float, not {attrs.get('alpha')!r}")
+        typed_attr(attrs, "alpha", float)
         return rule(inputs, attrs)
 
     define(

@@ -18,7 +18,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64, int32, int64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, size
+from ...core.opdef import Attrs, Cost, Output, Trait, define, size, typed_attr
 from ...core.philox import Stream
 from ...resources.resource_manager import Context
 from ..array.concat_stack import concat
@@ -99,8 +99,7 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     for name in ("num_true", "num_sampled", "range_max"):
         if type(attrs.get(name)) is not int or attrs[name] < 1:
             raise ValueError(f"{name} must be a positive whole number, not {attrs.get(name)!r}")
-    if not isinstance(attrs.get("unique"), bool):
-        raise TypeError(f"unique must be True or False, not {attrs.get('unique')!r}")
+    typed_attr(attrs, "unique", bool)
     if attrs["unique"] and attrs["num_sampled"] > attrs["range_max"]:
         raise ValueError(f"{attrs['num_sampled']} different classes cannot be drawn out of {attrs['range_max']}")
     true, weights = inputs

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, DType, bfloat16, float16, float32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.shape import Dims, element_count, merge
 from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze
 from ..linalg.linalg import matmul
@@ -217,10 +217,8 @@ def _other_axes(data_format: str) -> tuple[int, ...]:
 def _check_batch_norm_attrs(attrs: Attrs) -> None:
     if attrs.get("data_format") not in ("NHWC", "NCHW"):
         raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {attrs.get('data_format')!r}")
-    if not isinstance(attrs.get("epsilon"), float):
-        raise TypeError(f"attr epsilon must be a float, not {attrs.get('epsilon')!r}")
-    if not isinstance(attrs.get("is_training"), bool):
-        raise TypeError(f"attr is_training must be a bool, not {attrs.get('is_training')!r}")
+    typed_attr(attrs, "epsilon", float)
+    typed_attr(attrs, "is_training", bool)
 
 
 def _wide_type(dtype: DType) -> DType:
@@ -247,8 +245,7 @@ def _batch_norm_dims(x: Tensor, vectors: Sequence[Tensor], attrs: Attrs) -> tupl
 
 def _fused_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check_batch_norm_attrs(attrs)
-    if not isinstance(attrs.get("exponential_avg_factor"), float):
-        raise TypeError(f"attr exponential_avg_factor must be a float, not {attrs.get('exponential_avg_factor')!r}")
+    typed_attr(attrs, "exponential_avg_factor", float)
     x, scale, offset, mean, variance = inputs
     dtype = allowed(x.dtype.base, FLOATS)
     needs_statistics = not attrs["is_training"] or attrs["exponential_avg_factor"] != 1.0

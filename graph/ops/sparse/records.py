@@ -15,7 +15,7 @@ from ...core.build import apply, make
 from ...core.dtypes import DType, int64, string
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...tensors.sparse_tensor import SparseTensor
 from ..math.static_operands import Array
 
@@ -24,9 +24,7 @@ def _infer_encode(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     indices, _, dense_shape = inputs
     if indices.dtype.base is not int64 or dense_shape.dtype.base is not int64:
         raise TypeError("indices and dense_shape must be int64")
-    if not isinstance(attrs.get("many"), bool):
-        raise TypeError("attribute many must be a bool")
-    return [(string, (None,) if attrs["many"] else ())]
+    return [(string, (None,) if typed_attr(attrs, "many", bool) else ())]
 
 
 def _encode(indices: Array, values: Array, dense_shape: Array, *, many: bool) -> Array:

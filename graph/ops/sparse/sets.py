@@ -14,7 +14,7 @@ from ...core.build import TensorLike, apply, make
 from ...core.constant_value import static_dims
 from ...core.dtypes import int8, int16, int32, int64, string, uint8, uint16
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
 from ...tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from ..array.creation import range as range_
@@ -32,8 +32,7 @@ _OPERATIONS: dict[str, Callable[[set[Any], set[Any]], set[Any]]] = {
 
 
 def _checked(attrs: Attrs) -> None:
-    if not isinstance(attrs.get("validate_indices"), bool):
-        raise TypeError("attr validate_indices must be a bool")
+    typed_attr(attrs, "validate_indices", bool)
 
 
 def _sets_of(indices: Array, values: Array, whole: Array, validate: bool) -> dict[tuple[int, ...], set[Any]]:

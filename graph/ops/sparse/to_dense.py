@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ..array.concat_stack import stack
 from ..array.gather import gather_nd
 from ..array.shapes import reshape, size
@@ -25,8 +25,7 @@ def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_index(indices, "sparse_indices")
     same_type((indices, whole))
     need_rank(whole.dims, 1, "output_shape")
-    if not isinstance(attrs.get("validate_indices"), bool):
-        raise TypeError("attr validate_indices must be a bool")
+    typed_attr(attrs, "validate_indices", bool)
     return [(same_type((values, default)), static_dims(whole))]
 
 

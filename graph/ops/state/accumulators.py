@@ -10,13 +10,13 @@ import numpy as np
 
 from ...core.dtypes import FLOATS, DType, int32, int64, resource
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, as_dims, compatible, text
 from ...resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator, SparseAccumulator
 from ...resources.queue import Queue
 from ...resources.resource_manager import Context
 from ..math.common import allowed
-from .queues import as_resource, component_types, free, need_handle, need_scalar, need_text
+from .queues import as_resource, component_types, free, need_handle, need_scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ ACCUMULATOR, ADDITION = "ResourceConditionalAccumulator", "ResourceAccumulatorAp
 
 def _infer_accumulator(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _holds(attrs)
-    need_text(attrs, "shared_name")
+    typed_attr(attrs, "shared_name", str)
     if attrs.get("reduction_type") not in REDUCTIONS:
         raise ValueError(f"reduction_type must be one of {', '.join(REDUCTIONS)}, not {attrs.get('reduction_type')!r}")
     return [(resource, ())]

@@ -14,11 +14,11 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import DType, as_dtype, int32, int64, resource, string
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, as_dims, is_static, text
 from ...resources.barrier import Barrier as BarrierState
 from ...resources.resource_manager import Context, frozen
-from .queues import as_resource, component_shapes, component_types, free, need_handle, need_int, need_scalar, need_text
+from .queues import as_resource, component_shapes, component_types, free, need_handle, need_scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if component_shapes(attrs, len(component_types(attrs))) is None:
         raise ValueError("there must be one shape per component")
-    need_text(attrs, "shared_name")
+    typed_attr(attrs, "shared_name", str)
     return [(resource, ())]
 
 
@@ -47,7 +47,7 @@ def _barrier(
 def _infer_insert(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, keys, values = inputs
     need_handle(handle)
-    need_int(attrs, "component_index")
+    typed_attr(attrs, "component_index", int)
     if keys.dtype.base is not string:
         raise TypeError(f"keys must be texts, not {keys.dtype.base.name}")
     if values.dims == ():
@@ -71,8 +71,7 @@ def _infer_take(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_scalar(inputs[1], (int32,), "num_elements")
     dtypes = component_types(attrs)
     shapes = component_shapes(attrs, len(dtypes)) or (None,) * len(dtypes)
-    if not isinstance(attrs.get("allow_small_batch"), bool):
-        raise TypeError("attribute allow_small_batch must be True or False")
+    typed_attr(attrs, "allow_small_batch", bool)
     columns = [(d, None if dims is None else (None, *dims)) for d, dims in zip(dtypes, shapes, strict=True)]
     return [(int64, (None,)), (string, (None,)), *columns]
 
@@ -88,8 +87,7 @@ def _take(
 
 def _infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_handle(inputs[0])
-    if not isinstance(attrs.get("cancel_pending_enqueues"), bool):
-        raise TypeError("attribute cancel_pending_enqueues must be True or False")
+    typed_attr(attrs, "cancel_pending_enqueues", bool)
     return []
 
 

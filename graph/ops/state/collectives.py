@@ -20,7 +20,7 @@ from ...core.device import canonical_name
 from ...core.dtypes import FLOATS, DType
 from ...core.errors import FailedPreconditionError, InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...resources.collective_context import REDUCTIONS, CollectiveCall
 from ...resources.resource_manager import Context
 
@@ -35,8 +35,7 @@ def _check_group(attrs: Attrs) -> int:
         raise ValueError("a device is a member twice")
     if not isinstance(rank, int) or not 0 <= rank < len(members):
         raise ValueError(f"attribute rank must be in [0, {len(members)}), not {rank!r}")
-    if not isinstance(attrs["instance"], str):
-        raise TypeError("attribute instance must be a text")
+    typed_attr(attrs, "instance", str)
     return len(members)
 
 

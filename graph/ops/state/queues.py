@@ -14,7 +14,7 @@ import numpy as np
 from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define
+from ...core.opdef import Attrs, Cost, Output, Trait, define, typed_attr
 from ...core.shape import Dims, as_dims
 from ...resources.queue import Queue, QueueKind
 from ...resources.resource_manager import Context, frozen
@@ -53,22 +53,6 @@ def need_handle(tensor: Tensor) -> None:
         raise TypeError(f"input 0 must be a handle, not a value of type {tensor.dtype.name}")
 
 
-def need_int(attrs: Attrs, name: str) -> int:
-    """A whole number among the attrs."""
-    value = attrs.get(name)
-    if type(value) is not int:
-        raise TypeError(f"attribute {name} must be a whole number, not {value!r}")
-    return value
-
-
-def need_text(attrs: Attrs, name: str) -> str:
-    """A text among the attrs."""
-    value = attrs.get(name)
-    if not isinstance(value, str):
-        raise TypeError(f"attribute {name} must be text, not {value!r}")
-    return value
-
-
 def need_scalar(tensor: Tensor, dtypes: tuple[DType, ...], what: str) -> None:
     """TypeError or ValueError unless the tensor is a scalar of one of the types."""
     if tensor.dtype.base not in dtypes:
@@ -98,11 +82,11 @@ def as_resource(found: Any, kind: type[Any], context: Context) -> Any:
 def _infer_queue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dtypes = component_types(attrs)
     component_shapes(attrs, len(dtypes))
-    need_int(attrs, "capacity")
-    need_text(attrs, "shared_name")
+    typed_attr(attrs, "capacity", int)
+    typed_attr(attrs, "shared_name", str)
     for name in ("min_after_dequeue", "seed", "seed2"):
         if name in attrs:
-            need_int(attrs, name)
+            typed_attr(attrs, name, int)
     return [(resource, ())]
 
 
@@ -250,8 +234,7 @@ def _dequeue_up_to(context: Context, queue: Any, count: Array, *, component_type
 
 def _infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_handle(inputs[0])
-    if not isinstance(attrs.get("cancel_pending_enqueues"), bool):
-        raise TypeError("attribute cancel_pending_enqueues must be True or False")
+    typed_attr(attrs, "cancel_pending_enqueues", bool)
     return []
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from ...core.dtypes import DType, bool_, float32, float64, int32, int64, resource, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import compatible
 from ...resources.resource_manager import Context
 from ..math.static_operands import as_bytes, need_rank
 from ..strings.strings import number_of
-from .queues import as_resource, free, need_handle, need_text
+from .queues import as_resource, free, need_handle
 
 Array = np.ndarray[Any, Any]
 
@@ -178,7 +178,7 @@ def _types(attrs: Attrs) -> tuple[DType, DType]:
 
 def _infer_table(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _types(attrs)
-    need_text(attrs, "shared_name")
+    typed_attr(attrs, "shared_name", str)
     return [(resource, ())]
 
 
@@ -208,7 +208,7 @@ define(
 
 def _infer_mutable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     key, _ = _types(attrs)
-    need_text(attrs, "shared_name")
+    typed_attr(attrs, "shared_name", str)
     for t in inputs:
         if t.dtype.base is not key:
             raise TypeError(f"keys are {key.name}, not {t.dtype.name}")

@@ -24,11 +24,11 @@ from ...core.build import TensorLike, convert, make
 from ...core.dtypes import FLOATS, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ...resources.resource_manager import Context, VariableState, changing, update_together
 from .scatter_state import check_bounds, row_count
-from .variables import as_place, expect_index, expect_type, flag, place_of
+from .variables import as_place, expect_index, expect_type, place_of
 
 Array = np.ndarray[Any, Any]
 # (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the
@@ -337,7 +337,7 @@ def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequenc
         if len(inputs) != len(names):
             raise TypeError(f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}")
         for name in rule.flags:
-            flag(attrs, name)
+            typed_attr(attrs, name, bool)
         given = dict(zip(names, inputs, strict=True))
         dtype, dims = place_of(inputs[0])
         if dtype not in FLOATS:

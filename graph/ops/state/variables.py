@@ -24,7 +24,7 @@ from ...core.build import TensorLike, apply, convert, graph_of, make
 from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError, OutOfRangeError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...core.shape import Dims, as_dims, compatible, merge, text
 from ...resources.resource_manager import Context, VariableState
 
@@ -67,21 +67,12 @@ def expect_index(tensor: Tensor) -> None:
         raise TypeError(f"indices must be int32 or int64, not {tensor.dtype.base.name}")
 
 
-def flag(attrs: Attrs, name: str) -> bool:
-    """A bool attr; TypeError when it is anything else."""
-    value = attrs.get(name)
-    if not isinstance(value, bool):
-        raise TypeError(f"attribute {name} must be True or False, not {value!r}")
-    return value
-
-
 def _holder(attrs: Attrs) -> tuple[DType, Dims]:
     """Checked `dtype` and `shape` of an op that makes a variable."""
     dtype = attrs.get("dtype")
     if not isinstance(dtype, DType) or dtype.is_ref or dtype is resource:
         raise TypeError(f"attribute dtype must be an element type of values, not {dtype!r}")
-    if not isinstance(attrs.get("shared_name"), str):
-        raise TypeError(f"attribute shared_name must be text, not {attrs.get('shared_name')!r}")
+    typed_attr(attrs, "shared_name", str)
     return dtype, as_dims(attrs.get("shape"))
 
 
@@ -162,7 +153,7 @@ def _assigned_dims(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[DType, Dims]
     place, value = inputs
     dtype, dims = place_of(place)
     expect_type(value, dtype, "value")
-    if flag(attrs, "validate_shape"):
+    if typed_attr(attrs, "validate_shape", bool):
         if not compatible(dims, value.dims):
             raise ValueError(f"the variable has shape {text(dims)}, the value {text(value.dims)}; they must be equal")
         return dtype, merge(dims, value.dims)
@@ -426,8 +417,7 @@ def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dtype, dims = place_of(inputs[0])
     if dtype not in (int32, int64) or not compatible(dims, ()):
         raise TypeError(f"only a scalar variable of type int32 or int64 can count, not {dtype.name} {text(dims)}")
-    if isinstance(attrs.get("limit"), bool) or not isinstance(attrs.get("limit"), int):
-        raise TypeError(f"attribute limit must be an int, not {attrs.get('limit')!r}")
+    typed_attr(attrs, "limit", int)
     return [(dtype, ())]
 
 

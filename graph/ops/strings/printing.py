@@ -16,11 +16,10 @@ from ...core.build import TensorLike, convert, make
 from ...core.dtypes import string
 from ...core.graph import Node, Tensor
 from ...core.nest import flatten, pack
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...resources.resource_manager import Context
 from ...tensors.sparse_tensor import SparseTensor
 from ..math.static_operands import Array, need_rank, op_scope
-from ..state.queues import need_text
 
 _LEVELS = {"log(info)": logging.INFO, "log(warning)": logging.WARNING, "log(error)": logging.ERROR}
 _LEVELS_BY_NAME = {"info": "log(info)", "warn": "log(warning)", "warning": "log(warning)", "error": "log(error)"}
@@ -67,11 +66,10 @@ def _element(value: Any) -> str:
 
 
 def _format_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    places = need_text(attrs, "template").count(need_text(attrs, "placeholder"))
+    places = typed_attr(attrs, "template", str).count(typed_attr(attrs, "placeholder", str))
     if places != len(inputs):
         raise ValueError(f"the template has {places} placeholders, there are {len(inputs)} inputs")
-    if not isinstance(attrs.get("summarize"), int):
-        raise TypeError("attr summarize must be an int")
+    typed_attr(attrs, "summarize", int)
     return [(string, ())]
 
 
@@ -112,8 +110,8 @@ def string_format(
 def _print_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (text,) = inputs
     need_rank(text.dims, 0, "the text to print")
-    need_text(attrs, "end")
-    _writer(need_text(attrs, "output_stream"))
+    typed_attr(attrs, "end", str)
+    _writer(typed_attr(attrs, "output_stream", str))
     return []
 
 

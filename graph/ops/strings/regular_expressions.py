@@ -14,9 +14,9 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import bool_, string
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ..math.static_operands import as_bytes, invalid
-from ..state.queues import need_scalar, need_text
+from ..state.queues import need_scalar
 from .strings import each, need_text_in
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _infer(result: Any, *texts: str) -> Callable[[Sequence[Tensor], Attrs], Sequ
         for tensor in inputs[1:]:
             need_scalar(tensor, (string,), "the pattern and its rewrite")
         for name in texts:
-            need_text(attrs, name)
+            typed_attr(attrs, name, str)
         return [(result, inputs[0].dims)]
 
     return infer

@@ -12,11 +12,10 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import int32, int64, string
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, broadcast, merge
 from ...tensors.sparse_tensor import SparseTensor
 from ..math.static_operands import as_bytes, dims_of, index_operand, invalid, need_rank, normal_axis
-from ..state.queues import need_text
 from .strings import Array, check_unit, need_text_in
 
 
@@ -59,7 +58,7 @@ def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None
 
 
 def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_text(attrs, "separator")
+    typed_attr(attrs, "separator", str)
     if not inputs:
         raise ValueError("there is nothing to join")
     dims: Dims = ()
@@ -93,7 +92,7 @@ def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | N
 def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     need_text_in(x)
-    need_text(attrs, "separator")
+    typed_attr(attrs, "separator", str)
     axes = attrs.get("axes")
     if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
         raise TypeError("attribute axes must be whole numbers")
@@ -154,7 +153,7 @@ def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(f"a vector of texts is split, not shape {x.shape}")
     for t in ends:
         need_rank(t.dims, 0, "delimiter")
-    need_text(attrs, "delimiter")
+    typed_attr(attrs, "delimiter", str)
     return [(int64, (None, 2)), (string, (None,)), (int64, (2,))]
 
 

@@ -16,9 +16,8 @@ from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS as ALL_NUMBERS, DType, as_dtype, bool_, float32, float64, int32, int64, string
 from ...core.farmhash import fingerprint, hash64, keyed_hash
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ..math.static_operands import as_bytes, invalid
-from ..state.queues import need_int
 
 Array = np.ndarray[Any, Any]
 
@@ -67,7 +66,7 @@ def _apply(op: str, x: TensorLike, name: str | None, **attrs: Any) -> Tensor:
 
 
 def _check_buckets(attrs: Attrs) -> None:
-    if need_int(attrs, "num_buckets") < 1:
+    if typed_attr(attrs, "num_buckets", int) < 1:
         raise ValueError(f"num_buckets must be at least 1, not {attrs['num_buckets']}")
     key = attrs.get("key", (0, 0))
     if not isinstance(key, tuple) or len(key) != 2 or not all(type(k) is int and 0 <= k < 1 << 64 for k in key):
