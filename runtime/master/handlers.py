@@ -1,4 +1,5 @@
-"""What clients ask of a server's master: sessions, graphs, plans. Answered by a pool, since it may take long."""
+"""What clients ask of a server's master: sessions, graphs, plans. The requests are answered by a pool, since they may take long.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class MasterHandlers:
-    """The calls of one master, and the leases of its sessions."""
+    """The requests to one master, and the leases of its sessions."""
 
     def __init__(
         self, master: Master, executor: RequestExecutor, responder: Responder, cluster: ClusterSpec, defaults: ConfigProto
@@ -50,7 +51,7 @@ class MasterHandlers:
         }
 
     def on_call(self, peer: bytes, message: Message) -> None:
-        """One of the calls about a session."""
+        """A client asks something about a session."""
         session = message.fields.get("session")
         if session is not None:
             self._leases.seen(session, peer, time.monotonic())
@@ -70,16 +71,16 @@ class MasterHandlers:
         self._executor.answer(self._executor.master, peer, message, create, owner or _client_of(message))
 
     def on_touch(self, peer: bytes, message: Message) -> None:
-        """A client mentions its session."""
+        """A client renews the lease of its session."""
         self._leases.seen(message.fields["session"], peer, time.monotonic())
 
     def lives(self, peer: bytes, request: int, now: float) -> None:
-        """A client that waits for a call has given a sign of life."""
+        """A client that waits for an answer gives a sign of life."""
         if (peer, request) in self._opening:
             self._opening[peer, request] = now
 
     def tidy(self, now: float) -> None:
-        """Close sessions whose clients have vanished, and wait no longer for the cluster on behalf of such."""
+        """Close sessions whose clients have gone, and stop waiting for the cluster on behalf of such clients."""
         if self._responder.endpoint is not None:
             for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
                 logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
@@ -91,7 +92,7 @@ class MasterHandlers:
     def _create_session(
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
     ) -> Message:
-        """Open a session for a client, who is known by its key; those without keys are one client."""
+        """Open a session for a client, which is known by its key; all clients without keys count as one."""
         try:
             config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
         except TypeError as e:
@@ -147,7 +148,7 @@ class MasterHandlers:
                 self._opened_by.update(dict.fromkeys(opened, owner))
 
     def _check_cluster(self, said: ClusterSpec) -> None:
-        """InvalidArgumentError unless it is this one."""
+        """InvalidArgumentError unless the client's cluster is the server's."""
         peers, spec = self._responder.peers, self._cluster
         own = {f"/job:{j}/replica:0/task:{i}" for j in spec.jobs for i in spec.task_indices(j)}
         tasks = {
@@ -215,7 +216,7 @@ def _names(message: Message) -> list[list[str]]:
 
 
 def _client_of(message: Message) -> str:
-    """What the process that asks for a session calls itself."""
+    """The name of the process that asks for a session."""
     return (message.fields.get("client") or "")[:NAME_CHARS]
 
 

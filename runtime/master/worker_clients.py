@@ -1,4 +1,5 @@
-"""How a server's master reaches workers: its own task's by calls, the others by messages."""
+"""How a server's master reaches workers: that of its own task by calls, the others by messages.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TELL_MISSING_S = 2.0  # how often a session that is being made says which tasks 
 
 @functools.cache
 def _process_ends() -> threading.Event:
-    """Set when this process has come to its end, and waits for its threads.
+    """Set when this process is ending, and waits for its threads.
 
     `atexit` comes after that, so it would be too late for a thread that waits; `concurrent.futures` uses the same way.
     """
@@ -39,13 +40,13 @@ def _process_ends() -> threading.Event:
 
 
 class ClusterWorkers:
-    """`WorkerClients` of the master of one server.
+    """The `WorkerClients` of a server's master.
 
     Args:
         spec: the cluster.
         worker: the task's own, with its devices.
         incarnation: of this process.
-        keys: with which other servers are called.
+        keys: for connections to other servers.
         endpoint: the server's endpoint; None while it has none.
     """
 
@@ -70,11 +71,11 @@ class ClusterWorkers:
         }
 
     def address(self, task: str) -> str:
-        """Where a task listens."""
+        """The address at which a task listens."""
         if task == self._worker.task:
             endpoint = self._endpoint()
             if endpoint is not None:
-                return endpoint.address  # the port may have been drawn
+                return endpoint.address  # the port may have been chosen by the system
         return self._addresses[task]
 
     def knows(self, task: str) -> bool:
@@ -107,7 +108,7 @@ class ClusterWorkers:
                 if forsaken is not None and forsaken():
                     missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
                     waited = f"{self._worker.task} waited {now - began:.0f} s for {missing}"
-                    text = f"The client has gone that wanted a session: {waited}"
+                    text = f"The client that asked for a session has gone: {waited}"
                     logger.warning("%s", text)
                     raise CancelledError(None, None, text)
                 if now - asked_at > 0.5:
@@ -229,6 +230,6 @@ class ClusterWorkers:
                 raise UnavailableError(None, None, e.message) from None
 
     def close(self) -> None:
-        """Close the connections, and end what waits for tasks that have not started."""
+        """Close the connections, and stop waiting for tasks that have not started."""
         self._closed = True
         self._connections.close()

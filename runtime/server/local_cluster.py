@@ -1,12 +1,11 @@
 """Clusters of real processes on this machine.
 
-`LocalCluster` starts one process per task, waits until all answer and takes them down whatever happens: each process holds the read
-end of a pipe whose other end only the parent has, and ends when it closes. So even `kill -9` of the parent leaves no orphan.
+`LocalCluster` starts one process per task, waits until all answer, and takes them down in any case: each process holds the read end of a
+pipe whose other end only the parent has, and ends when it closes. So even `kill -9` of the parent leaves no orphan.
 
-Keeping a cluster of this machine up: tasks that end are started again, later each time.
-
-While it is up, a file beside the cluster's says so (`cluster.yaml.up`: JSON, with the processes), and its keeper holds a lock on that
-file. So another command can find it, and a file that was left behind by `kill -9` is not mistaken for a cluster.
+`Supervisor` restarts tasks that end, with a growing pause. While it keeps a cluster up, a file beside the cluster's file says so
+(`cluster.yaml.up`: JSON, with the processes), and the supervising process holds a lock on it. So another command finds the cluster, and
+a file that was left behind by `kill -9` is not mistaken for one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Looking at a cluster from outside: what each of its tasks says about itself, and which do not answer.
+"""The state of a cluster as seen from outside: what each task reports about itself, and which tasks do not answer.
 
-One task is enough to find the others: it knows the cluster. Asking costs a task a message, and changes nothing.
+One task is enough to find the others: it knows the cluster. Asking costs a task one message, and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANSWER_S = 2.0  # a task that lives answers at once
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One look at one task.
+    """The state of one task at one moment.
 
     Attributes:
         task: `/job:ps/replica:0/task:0`.
@@ -40,14 +40,14 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened between two looks at a task, per second: steps, and bytes by the task that they were sent to."""
+    """What a task did between two moments, per second: steps, and bytes by the task that they were sent to."""
 
     steps: float
     bytes_to: dict[str, float]
 
 
 def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
-    """The rates between two looks; None where there is nothing to compare, as after a restart."""
+    """The rates between two moments; None: they cannot be compared, as after a restart."""
     if before is None or before.figures is None or now.figures is None or now.at <= before.at:
         return None
     if before.figures["incarnation"] != now.figures["incarnation"]:
@@ -61,14 +61,14 @@ def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
 
 
 class ClusterMonitor:
-    """Looks at the cluster of the server at `address`.
+    """Asks the tasks of the cluster of the server at `address`.
 
     Args:
         address: `host:port` of any of its tasks.
         keys: folder of keys; None: that of DOVETAIL_KEYS, or no keys.
 
     Raises:
-        UnavailableError: that task does not answer. PermissionDeniedError: it does not let us in.
+        UnavailableError: that task does not answer. PermissionDeniedError: it does not accept this process.
 
     >>> with Observer("localhost:2222") as observer:    # doctest: +SKIP
     ...     print([view.task for view in observer.look()])

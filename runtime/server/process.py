@@ -1,7 +1,7 @@
 """The program of a plain task: a server, and nothing else. `LocalCluster` runs it as `python -m dovetail.runtime.server.process`.
 
-Which task it is stands in the environment variable `TF_CONFIG`. It ends when its standard input closes, that is, when whoever
-started it has gone, however that happened.
+The environment variable `TF_CONFIG` says which task it is. It ends when its standard input closes, that is, when the process that
+started it has ended.
 """
 
 from __future__ import annotations

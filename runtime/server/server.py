@@ -1,23 +1,20 @@
-"""How the kernel shares processors among the tasks of a machine that has more of them than processors.
+"""A server: one task of a cluster, master and worker at once.
 
-A task that sends a message wakes its receiver. Where no other processor is free, Linux lets the woken thread displace the one that woke
-it, which is then in the middle of its work: a parameter server that has just sent the first of two workers its token waits until this
-worker has computed its step, and meanwhile the second worker waits for nothing. Threads that are scheduled as batch work
-(`SCHED_BATCH`, sched(7)) displace nobody when they are woken: they go to a free processor, or run as soon as who woke them waits in
-turn. Their share of the processors is the same. Synchronous training of two workers and two parameter servers on two processors is
-a sixth quicker by that; a lone client's read of a variable takes up to 40 microseconds longer (150 instead of 110).
+The process around `Master` and `Worker`: it owns the endpoint, and has the table of message kinds and their handlers:
 
-A server: one task of a cluster, master and worker at once.
+    worker/handlers.py          parts of steps that clients ask for; programs to register, sessions and variables to forget
+    worker/tensor_exchange.py   tensors, and what else tasks send each other during steps
+    master/handlers.py          sessions, graphs, plans
 
-The process shell around `Master` and `Worker`: it owns the endpoint, and says who of its parts takes which kind of message:
+Short things are done on the I/O thread where the message arrived: signs of life, tensors, short programs. The work of a master and the
+compiling of programs go to two small pools (`rpc/dispatch.py`).
 
-    client_steps     the parts of steps that clients ask for
-    between_tasks    tensors, and what else tasks say to each other during steps
-    master_calls     sessions, graphs, plans
-    worker_calls     programs to take, sessions and variables to forget
-
-Short things are done on the I/O thread where the message arrived: signs of life, tensors, small programs. Work of a master and the
-compiling of programs go to two small pools (`dispatch.py`).
+Threads of a server are scheduled as batch work (`SCHED_BATCH`, sched(7)). A task that sends a message wakes its receiver. Where no other
+processor is free, Linux lets the woken thread preempt the one that woke it, in the middle of its work: a parameter server that has just
+sent the first of two workers its token waits until this worker has computed its step, and meanwhile the second worker has nothing to
+do. Threads that are scheduled as batch work do not preempt when they are woken: they go to a free processor, or run when the waking
+thread waits itself. Their share of the processors is the same. Synchronous training of two workers and two parameter servers on two
+processors is a sixth faster with it; a lone client's read of a variable takes up to 40 microseconds longer (150 instead of 110).
 """
 
 from __future__ import annotations
@@ -69,9 +66,9 @@ __all__ = ["Server", "ServerDef", "use_batch_scheduling"]
 
 
 def use_batch_scheduling() -> None:
-    """Let the calling thread, and those that it starts from now on, be scheduled as batch work.
+    """Schedule the calling thread, and those that it starts from now on, as batch work.
 
-    Nothing changes where somebody has chosen another policy for it, or `DOVETAIL_SCHED_BATCH` is 0.
+    Nothing changes if the thread has another policy than the default, or `DOVETAIL_SCHED_BATCH` is 0.
     """
     if not setting("DOVETAIL_SCHED_BATCH") or not hasattr(os, "SCHED_BATCH"):
         return
@@ -83,7 +80,7 @@ def use_batch_scheduling() -> None:
 logger = logging.getLogger(__name__)
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 Handler = Callable[[bytes, Message], None]
-"""Takes the messages of a kind: who sent it, and what it is."""
+"""Takes a message of one kind: (peer that sent it, message)."""
 
 
 @dataclass(slots=True, repr=False)
@@ -110,7 +107,7 @@ class Server:
     """One task of a cluster: serves its devices and state, and is a target for sessions.
 
     Args:
-        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, over which the other arguments win.
+        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, which the other arguments override.
         job_name, task_index: which task this is; may be left out where only one is possible.
         protocol: None or "zmq" ("grpc" is accepted and means the same).
         config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and what its sessions get where they do not say
@@ -168,7 +165,7 @@ class Server:
             for job in self.cluster_spec.jobs:
                 for address in self.cluster_spec.job_tasks(job):
                     if address and address != self._address:
-                        self._keys.server(address)  # better now than when the first tensor is to be sent there
+                        self._keys.server(address)  # a missing key is an error now, not when the first tensor is sent there
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
@@ -240,7 +237,7 @@ class Server:
         if setting("DOVETAIL_METRICS"):
             try:
                 self._metrics = MetricsServer(setting("DOVETAIL_METRICS"), self.figures)
-            except (OSError, ValueError) as e:  # a task that nobody can watch still does its work
+            except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
         colocated.add_server(self._address, self)
 
@@ -256,7 +253,7 @@ class Server:
 
     @property
     def server_def(self) -> ServerDef:
-        """What it was told, as plain data."""
+        """The arguments of the server, as plain data."""
         cluster = self.cluster_spec.as_cluster_def()
         return ServerDef(cluster, self.job_name, self.task_index, self.config, self._protocol or "grpc")
 
@@ -324,7 +321,7 @@ class Server:
     # --- messages --------------------------------------------------------------------------------------------------
 
     def _table(self) -> dict[str, Handler]:
-        """Who takes which kind of message; one that is not here is an answer that nobody waits for any more."""
+        """The handler of each kind of message; a kind that is not here is a late answer, and is dropped."""
         steps, exchange, master = self._step_handlers, self._exchange, self._master_handlers
         worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
         return {
@@ -380,7 +377,7 @@ class Server:
             self._next_look = now + LOOK_EVERY_S
             self._master_handlers.tidy(now)
             self._step_handlers.tidy(now)
-            borrowed()  # a client that was killed may have lent a lot
+            borrowed()  # a client that was killed may have lent much memory
             self._exchange.loans.tick()
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1
@@ -415,7 +412,7 @@ class Server:
         self._responder.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
 
     def figures(self) -> dict[str, Any]:
-        """What this task does, in plain values: what `dovetail status` shows, and the metrics."""
+        """What this task does, as plain values, for `dovetail status` and the metrics."""
         now = time.monotonic()
         spec = self.cluster_spec
         return {
@@ -445,7 +442,7 @@ class Server:
 
 
 def _limit_blas_threads(cluster: ClusterSpec, address: str, wanted: int) -> None:
-    """Give this process's matrix products their share of the cores.
+    """Limit the BLAS threads of this process to its share of the cores.
 
     BLAS takes all cores unless told otherwise, and its threads wait by spinning. Several tasks on one machine would
     then slow each other down many times over. So each gets the cores divided by the tasks of the cluster that have the same host
@@ -461,7 +458,7 @@ def _limit_blas_threads(cluster: ClusterSpec, address: str, wanted: int) -> None
 
 
 def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
-    """The task meant, completed where only one is possible."""
+    """The job and index of the task, completed where only one is possible."""
     if job_name is None:
         if len(cluster.jobs) != 1:
             raise ValueError(

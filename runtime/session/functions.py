@@ -1,7 +1,7 @@
-"""Functions that kernels call: a graph with inputs and outputs, run in the caller's thread with the state of the task.
+"""Graphs as functions that kernels call, such as those of data sets: they run in the caller's thread, with the state of the task.
 
-A call has a number. What random nodes of the function draw depends on that and on their seeds, not on how often they have run, so
-calls may be made in any order, in any thread, and again.
+A call has a number. The random numbers of a call depend on its number and on the seeds of its nodes, not on how often they have run.
+So calls may be made in any order, in any thread, and again, with the same result.
 """
 
 from __future__ import annotations

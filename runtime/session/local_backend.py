@@ -1,8 +1,8 @@
-"""A session in this process: one task, no sockets, no threads of its own.
+"""The backend of a session in this process: one task, no sockets, no threads of its own.
 
-A step runs in the thread that called `run`; one that has a deadline, in a thread of its own, for which that one waits. Most are one
-short program that meets nobody: no books are kept of those (`step_scheduler.py`). When a step must wait for another one (an empty
-queue), that thread sleeps; whoever settles what it waits for, a step of another thread, hands the rest of the step back to it.
+A step runs in the thread that called `run`; a step with a deadline runs in a thread of its own, for which the caller waits. Most steps
+are one short program and are run inline (`worker/step_scheduler.py`). When a step must wait for another one (an empty queue), its
+thread sleeps; the thread of the step that settles the request hands the rest of the step back to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
 
 def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
-    """The target of a session without servers: one task, no sockets, no threads."""
+    """The backend of a session without a target."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
     devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
     worker = Worker(LOCAL_TASK, devices, default_container="localhost", data_folders=None)
@@ -40,7 +40,7 @@ def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
 
 
 def make_backend_within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> LocalBackend:
-    """The target of a session inside a task's own kernels: on the CPU, with the task's state."""
+    """The backend of a session that a task's own kernels run: on the CPU, with the task's state."""
     config = ConfigProto()
     devices = local_devices(LOCAL_TASK, config.device_count)
     worker = Worker(
@@ -56,7 +56,7 @@ def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBack
 
 
 class _OwnWorker:
-    """`WorkerClients` of a master that has only its own worker."""
+    """The `WorkerClients` of a master that has only its own worker."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -99,7 +99,7 @@ class _OwnWorker:
 
 
 class LocalBackend:
-    """A session in this process: one task, `/job:localhost`, whose worker runs in the caller's thread."""
+    """One task, `/job:localhost`, whose worker runs in the caller's thread."""
 
     is_local = True
 
@@ -122,17 +122,17 @@ class LocalBackend:
         warm: bool = False,
         deterministic: bool = False,
     ) -> list[TaskPart]:
-        """As `Target.prepare`."""
+        """As `Backend.prepare`."""
         return self._master.prepare(self._session.handle, fetches, targets, feeds, warm, deterministic)
 
     def plan(
         self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
     ) -> Plan:
-        """As `Target.plan`."""
+        """As `Backend.plan`."""
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
     def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """As `Target.repeat`: here it would be the same as to run each step."""
+        """As `Backend.repeat`: here it would be the same as to run each step."""
         return False
 
     def run(
@@ -142,7 +142,7 @@ class LocalBackend:
         timeout_s: float | None,
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:
-        """As `Target.run`. The worker has no pool, so the step has ended when `start` returns."""
+        """As `Backend.run`. The worker has no pool, so the step has ended when `start` returns."""
         values: dict[str, Any] = {}
         for part in parts:
             recorder = None if gathered is None else Recorder()
@@ -157,7 +157,7 @@ class LocalBackend:
     def _step(
         self, part: TaskPart, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
     ) -> Mapping[str, Any] | OpError:
-        """Run a step. The worker has no pool, so it has ended when `start` returns, or waits for another thread's step."""
+        """Run a step. The worker has no pool: when `start` returns, the step has ended or waits for a step of another thread."""
         worker, number = self._worker, next(self._numbers)
         limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
         if not limits and recorder is None:
@@ -165,7 +165,7 @@ class LocalBackend:
             if quick is not None:
                 return worker.run_inline(number, quick, feeds)
         outcome: list[Mapping[str, Any] | OpError] = []
-        # What goes on in this thread: the rest of a step that was resumed, or nothing, when the step has ended elsewhere.
+        # Work for this thread: the rest of a step that was resumed, or nothing, if the step has ended in another thread.
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         def finish(result: Mapping[str, Any] | OpError) -> None:
@@ -192,9 +192,9 @@ class LocalBackend:
         return outcome.pop()  # not left to the step, which refers to it through `finish`
 
     def _drive_within(self, limit_s: float, number: int, drive: Callable[[], None]) -> None:
-        """Run a step in a thread of its own, so that this one is back on time whatever a kernel does.
+        """Run a step in a thread of its own, so that this one returns in time whatever a kernel does.
 
-        A kernel that runs when the time is over goes on to its end, and its result is dropped; no other one of the step begins.
+        A kernel that runs at the deadline runs to its end, and its result is dropped; no other kernel of the step starts.
         """
         done: Future[None] = Future()
 
@@ -213,11 +213,11 @@ class LocalBackend:
         done.result()
 
     def cancel(self) -> None:
-        """End all steps, without closing what others have."""
+        """End all steps, without closing what others use."""
         self._worker.close_session(self._session.handle)
 
     def close(self) -> None:
-        """As `Target.close`."""
+        """As `Backend.close`."""
         self._master.close_session(self._session.handle)
         self._worker.close()
 

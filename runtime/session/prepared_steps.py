@@ -1,9 +1,7 @@
-"""Targets: how one is named, and what a session needs of whatever runs its steps.
-
-Signatures: what a session has prepared, and runs.
+"""The cache of what a session has prepared, and the interface to the backend that runs its steps.
 
 A signature is what tells steps apart: what is fetched, run and fed. It is prepared when it is run for the first time. When a task has
-been restarted, what was registered there is gone: the session says so once, with AbortedError, since variables are lost too, and
+been restarted, the programs registered there are gone: the session says so once, with AbortedError, since variables are lost too, and
 prepares anew.
 """
 
@@ -56,17 +54,17 @@ def address_of(target: str) -> str:
 
 
 class Backend(Protocol):
-    """What a `Session` needs of whatever runs its steps.
+    """Runs the steps of a `Session`: in this process, or on a cluster.
 
     Attributes:
-        devices: of all tasks. is_local: it is this process, so only `Session.close` takes programs from it.
+        devices: of all tasks. is_local: whether it is in this process, so that only `Session.close` takes programs from it.
     """
 
     devices: tuple[DeviceInfo, ...]
     is_local: bool
 
     def extend(self, graph: Graph) -> None:
-        """Make nodes that were added to the graph known."""
+        """Tell the master the nodes that were added to the graph."""
         ...
 
     def prepare(
@@ -83,7 +81,7 @@ class Backend(Protocol):
     def plan(
         self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
     ) -> Plan:
-        """What a signature will do, or with the handle of a prepared one, what that does; about `graph`, the session's own."""
+        """The plan of a signature, or of the prepared one with handle `program`; `graph` is the session's own."""
         ...
 
     def run(
@@ -93,13 +91,13 @@ class Backend(Protocol):
         timeout_s: float | None,
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:
-        """Run one step; the values of all fetches by name. With `gathered`, the step is traced, and all notes go there."""
+        """Run one step; the values of all fetches by name. With `gathered` the step is traced, and its notes go there."""
         ...
 
     def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """Run one step, without feeds and fetches, again and again until `until()`, as long as it goes well and the tasks know it.
+        """Repeat a step without feeds and fetches until `until()`, an error, or a task that has forgotten its program.
 
-        False if that cannot be, and nothing has run.
+        False: this backend cannot repeat it, and nothing has run.
         """
         ...
 
@@ -117,9 +115,9 @@ Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 def _changes_variables(node: Node) -> bool:
-    """Whether a node changes a variable: it takes the place of one, and does not only look at it.
+    """Whether a node changes a variable: it takes a reference or handle of one, and does not only read it.
 
-    The counter of an input's epochs is none: steps that train wait for those that fill queues.
+    The epoch counter of an input does not count: training steps wait for steps that fill queues.
     """
     if not node.opdef.is_stateful or node.type in _READS or node.type == "CountUpTo":
         return False
@@ -130,7 +128,9 @@ _LOOK_S = 0.001  # a gate that closes looks this often whether the steps have en
 
 
 class StepGate:
-    """The steps of a session that run.
+    """Lets all variables of a session be read at one moment: while it is closed, no step that changes variables runs or begins.
+
+    Steps that change no variables, such as those that fill queues, continue: a step that is waited for may wait for them.
 
     Args:
         changes: whether a step of this kind changes variables.
@@ -141,10 +141,10 @@ class StepGate:
         self._running: dict[object, Hashable] = {}  # a step, what kind it is
         self._turn = threading.Lock()
         self._closed: threading.Event | None = None  # set when the gate opens again
-        self._holder = 0  # the thread that has closed it; its own steps pass
+        self._holder = 0  # the thread that has closed the gate; its own steps pass
 
     def enter(self, kind: Hashable) -> object:
-        """A step begins; it waits where the gate is closed to it. Gives what `leave` takes."""
+        """A step begins; it waits while the gate is closed to it. The result is for `leave`."""
         step = object()
         self._running[step] = kind  # first, so that closing the gate sees it
         while (closed := self._closed) is not None and self._holder != threading.get_ident() and self._changes(kind):
@@ -181,7 +181,7 @@ class StepGate:
 
 
 class PreparedSteps:
-    """What a session has prepared on its target, for its graph."""
+    """The prepared signatures of a session."""
 
     def __init__(self, graph: Graph, backend: Backend) -> None:
         self.is_closed = False
@@ -190,9 +190,9 @@ class PreparedSteps:
         self._lock = threading.Lock()
         self._prepared: dict[Signature, list[TaskPart]] = {}
         self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
-        self._is_warned = False  # whether the caller has had an error that may have come from the restart of a task
+        self._is_warned = False  # whether the caller has seen an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
-        self._told: tuple[str, Plan] | None = None  # a program that metadata was asked for, and its plan
+        self._told: tuple[str, Plan] | None = None  # the program whose plan was asked for last, and the plan
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
 
@@ -204,7 +204,7 @@ class PreparedSteps:
         metadata: RunMetadata | None = None,
         until: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
-        """Run a step, which is prepared first where that is due; with `until`, again and again. The values of its fetches by name."""
+        """Run a step, and prepare it first if it is new; with `until`, repeat it. The values of its fetches by name."""
         fetched, values = wanted.tensors, {}
         if not feeds.keys().isdisjoint(fetched):  # what is fed never leaves this process
             values = {n: feeds[n] for n in fetched if n in feeds}
@@ -311,7 +311,7 @@ class PreparedSteps:
             metadata.trace = traced(gathered, plan)
 
     def _notice_restarts(self, parts: Sequence[TaskPart]) -> None:
-        """Forget what was registered with processes that are no more; AbortedError, unless the caller has been warned of it."""
+        """Forget what was registered with processes that have ended; AbortedError, unless the caller knows already."""
         known, now = self._incarnations, {p.task: p.incarnation for p in parts}
         restarted = [task for task in now if known.get(task, now[task]) != now[task]]
         known.update(now)

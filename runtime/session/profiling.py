@@ -1,12 +1,11 @@
-"""How fast devices and links are: small steps, run and timed, so that plans can be made of measured numbers.
+"""Measures devices, links and steps, so that plans can be made from measured numbers.
 
-A device's operations per second are those of float32 matrix products, its bandwidth that of summing a large array. Both are
-differences between a step with much and one with little work, so that what every step costs falls out. A link is measured by traced
-steps in which a small and a large value cross it both ways; that between the client and a task by how long steps take to which a
-small and a large value are fed. Of each figure the best of some tries counts: others that use the
-machine can only make it look slower.
+`measure` runs and times small steps. A device's operations per second are those of float32 matrix products, its bandwidth that of
+summing a large array. Both are differences between a step with much and one with little work, so that what every step costs cancels.
+A link is measured by traced steps in which a small and a large value cross it in both directions; the one between the client and a
+task by steps to which a small and a large value are fed. The best of several tries counts: other processes can only slow them down.
 
-Measuring a step: it is run and traced some times, and what nodes and links took becomes a `Profile` that plans load.
+`profile` runs and traces a step several times; what its nodes and links took becomes a `Profile` that plans load.
 """
 
 from __future__ import annotations

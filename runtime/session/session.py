@@ -1,4 +1,4 @@
-"""Sessions: where a graph is run from.
+"""Sessions run graphs.
 
 `Session()` runs in this process; `Session("zmq://host:port")` on the cluster of the server there. The first `run` of a signature
 (what is fetched, run and fed) prepares it: nodes are placed, partitioned and compiled on their tasks. Later runs of the same

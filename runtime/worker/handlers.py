@@ -1,10 +1,12 @@
-"""The parts of steps that run on this task, each with the client that asked for it and hears of its end.
+"""What clients and masters ask of a worker.
 
-A client may ask for a step that is run again and again (what a queue runner does). Then each task begins its part again by itself
-when it has ended, under the next number, without telling anybody. So the client hears of an error only, and the tasks of two rounds
-need not wait for each other: what one of them sends early waits for the other, as in any step.
+`StepHandlers` starts, repeats and aborts parts of steps for clients, and reports their end. A client may ask for a step that is
+repeated (what a queue runner does). Then each task starts its part again by itself when it has ended, under the next number, without
+a message. So the client hears of errors only, and the tasks of two rounds need not wait for each other: tensors that one of them
+sends early are kept for the other, as in any step.
 
-What masters, of this server and of others, ask of its worker: to take programs, to forget, to let variables be read.
+`WorkerHandlers` does what masters, of this server and of others, ask: to register and release programs, to close sessions, to publish
+variables for one-sided access.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class _RunningPart:
-    """One part of a step, and what is to be done when it ends."""
+    """A running part of a step, and the client to which its end is reported."""
 
     __slots__ = ("_recorder", "_size", "_steps", "_whose", "again", "caller", "quiet", "request", "step")
 
@@ -51,14 +53,14 @@ class _RunningPart:
         self.caller = caller
         self.request = request
         self.step = step
-        self.again = again  # the program that begins again when it has ended, if it does
+        self.again = again  # the program that is started again at the end of a repeated step; else empty
         self._whose = whose
         self._size = size
         self.quiet = quiet
         self._recorder = recorder
 
     def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
-        """It has ended."""
+        """The part has ended."""
         steps, peer, request = self._steps, self.caller.peer, self.request
         if self.again:
             if not isinstance(outcome, OpError) and steps.goes_on(self):
@@ -68,7 +70,7 @@ class _RunningPart:
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
             steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        # Other steps that this one lets go on come first: mostly more than one client waits for them.
+        # Other steps that this one lets continue come first: mostly more than one client waits for them.
         steps.run_queues.current.at_end(lambda: self._answer(outcome))
 
     def _answer(self, outcome: Mapping[str, Any] | OpError) -> None:
@@ -77,12 +79,12 @@ class _RunningPart:
 
 
 class StepHandlers:
-    """What clients have asked of a worker. Parts begin on the I/O thread, and end on any.
+    """The parts of steps that clients have asked for. They start on the I/O thread, and end on any thread.
 
     Attributes:
-        quota: what the steps of each client take.
+        quota: running steps, and bytes fed to them, of each client.
         running: by the step's number.
-        repeated: those that begin again when they end, by the number of the first.
+        repeated: those that are started again when they end, by the number of the first.
     """
 
     def __init__(self, worker: Worker, responder: Responder) -> None:
@@ -98,12 +100,12 @@ class StepHandlers:
         self._callers = ClientRegistry(responder.is_gone, responder.owner)
 
     def on_run(self, peer: bytes, message: Message) -> None:
-        """A client asks for a part of a step."""
+        """A client starts a part of a step."""
         fields, tensors = message.fields, message.tensors
         step, names, client = fields["step"], fields["feeds"], fields.get("client", 0)
         caller = self._callers.heard(peer, client, time.monotonic())
         if not self._worker.is_new(step):
-            return  # tensors have started it
+            return  # its tensors have started it (data-triggered start)
         if len(names) != len(tensors):
             error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
             self.responder.refuse(peer, fields["request"], error)
@@ -114,7 +116,7 @@ class StepHandlers:
         )  # fmt: skip
 
     def trigger(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
-        """Tensors have come that start a part for a client; False if it has begun already, or nobody knows the client."""
+        """Start a part whose tensors have arrived; False: it has started already, or the client is not known."""
         if not self._worker.is_new(step):
             return False
         now = time.monotonic()
@@ -159,7 +161,7 @@ class StepHandlers:
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
 
     def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
-        """Tell a client how a part of its step has ended; a `quiet` part tells only of errors."""
+        """Report the end of a part to its client; of a `quiet` part only errors."""
         if isinstance(outcome, OpError):
             self.responder.refuse(peer, request, outcome)
         elif not quiet:
@@ -167,7 +169,7 @@ class StepHandlers:
             self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
-        """A step is to end: somebody else says why."""
+        """A client ends a step."""
         fields = message.fields
         asked = self.repeated.get(fields["step"])
         if asked is None:
@@ -177,7 +179,7 @@ class StepHandlers:
             self.repeated.pop(asked.request, None)  # if it was about to begin again
 
     def goes_on(self, asked: _RunningPart) -> bool:
-        """A part that is repeated has ended: begin it again when other messages have had their turn; False if it never will."""
+        """A repeated part has ended: start it again after the messages that wait; False: the server is stopping."""
         endpoint = self.responder.endpoint
         return endpoint is not None and endpoint.call_soon(lambda: self._begin_again(asked))
 
@@ -194,7 +196,7 @@ class StepHandlers:
         self._worker.start(asked.step, asked.again, {}, asked.finish)
 
     def lives(self, peer: bytes, now: float) -> None:
-        """A client has given a sign of life."""
+        """A client gives a sign of life."""
         self._callers.lives(peer, now)
 
     def runs(self, peer: bytes, step: int) -> bool:
@@ -203,12 +205,12 @@ class StepHandlers:
         return asked is not None and asked.caller.peer == peer
 
     def number(self, step: int) -> int:
-        """The number under which the part of a step runs now."""
+        """The current number of a step, which may be repeated."""
         asked = self.repeated.get(step)
         return step if asked is None else asked.step
 
     def end_forsaken(self, now: float) -> None:
-        """End the steps of clients that have gone, so that nothing waits here for ever."""
+        """Abort the steps of clients that have been silent for `SILENT_S`, so that nothing waits here for ever."""
         for step, asked in list(self.running.items()):
             silent = now - asked.caller.heard
             if silent > SILENT_S:
@@ -218,12 +220,12 @@ class StepHandlers:
                 self._worker.abort(step, f"The client has been silent for {SILENT_S:.0f} s")
 
     def tidy(self, now: float) -> None:
-        """Forget clients that have gone."""
+        """Forget clients that are silent and have no running steps."""
         self._callers.tidy(now, {asked.caller for asked in list(self.running.values())})
 
 
 class WorkerHandlers:
-    """These calls. Compiling programs, and posting variables, which may move them, are left to a pool.
+    """Requests of masters. Compiling programs and publishing variables are done in a pool.
 
     Args:
         incarnation: of the task.
@@ -236,7 +238,7 @@ class WorkerHandlers:
         self._incarnation = incarnation
 
     def on_register(self, peer: bytes, message: Message) -> None:
-        """Take the programs of a run signature."""
+        """Register the programs of a run signature."""
         self._executor.answer(self._executor.worker, peer, message, self._register)
 
     def _register(self, message: Message) -> Message:
@@ -275,20 +277,20 @@ class WorkerHandlers:
     def _closed(self, peer: bytes, message: Message) -> None:
         self._responder.reply(peer, Message("closed", {"request": message.fields["request"]}))
 
-    # --- variables that are read where they lie: see `remote_variables.py` ----------------------------------------------
+    # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
     def on_page(self, peer: bytes, message: Message) -> None:
-        """Say where others can try to read this process's memory."""
+        """Tell the address at which others can try to read this process's memory."""
         page = self._worker.direct.page()
         self._responder.reply(peer, Message("paged", {"request": message.fields["request"], "page": page}))
 
     def on_sees(self, peer: bytes, message: Message) -> None:
-        """Try to read another one's."""
+        """Try to read the memory of another process."""
         readable = self._worker.direct.sees(message.fields["page"])
         self._responder.reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
 
     def on_post(self, peer: bytes, message: Message) -> None:
-        """Let others read variables, or change them."""
+        """Publish variables for others to read, or to update."""
         self._executor.answer(self._executor.worker, peer, message, self._post)
 
     def _post(self, message: Message) -> Message:
@@ -296,7 +298,7 @@ class WorkerHandlers:
         names = fields["names"]
         lengths = (2, 5) if fields.get("changed") else (2,)  # an accumulator has its kind with it
         if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
-            raise InvalidArgumentError(None, None, "A post message names variables by container and name")
+            raise InvalidArgumentError(None, None, "A post message must name variables by container and name")
         places = self._worker.post(
             fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))
         )
@@ -305,7 +307,7 @@ class WorkerHandlers:
 
 
 def _partners(units: Iterable[PartitionGraph]) -> Iterator[str]:
-    """The tasks from which something comes, and those to which something goes."""
+    """The tasks from which programs receive, and those to which they send."""
     for unit in units:
         for step in unit.steps:
             if isinstance(step, SendTensor):

@@ -1,4 +1,5 @@
-"""What the tasks of a cluster say to each other during steps: tensors, GPU memory that is lent, what is overdue or could not be read."""
+"""What workers send each other during steps: tensors, lent GPU memory, requests for lost tensors and for variables.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from .worker import Worker
 
 
 class TensorExchange:
-    """One task's side of it. `push` and `want` may be called from any thread; what begins with `on_` takes messages.
+    """One task's side of the exchange. `push` and `want` may be called from any thread; the `on_` methods take messages.
 
     Args:
         responder: reaches the other tasks.
@@ -55,7 +56,7 @@ class TensorExchange:
         return self.loans.lends if self._lends else None
 
     def serve(self, worker: Worker, steps: StepHandlers) -> None:
-        """From now on, what comes is for these."""
+        """Messages that arrive from now on are for these."""
         self.worker, self.steps = worker, steps
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
@@ -91,7 +92,7 @@ class TensorExchange:
             self._tell(task, "gpu_loans", {"step": step, "task": self._responder.task, "loans": loans})
 
     def on_tensors(self, peer: bytes, message: Message) -> None:
-        """Tensors have come; they may start the part of a step."""
+        """Tensors have arrived; they may start a part of a step."""
         fields, tensors = message.fields, message.tensors
         try:
             arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
@@ -109,29 +110,29 @@ class TensorExchange:
         if not client or not self.steps.trigger(step, client, fields.get("program", ""), arrived):
             self.worker.deliver(step, arrived)
 
-    # --- tensors in GPUs' memory: see `cuda_ipc.py` -----------------------------------------------------------------
+    # --- tensors in GPU memory: see `cuda_ipc.py` -------------------------------------------------------------------
 
     def on_gpu_hello(self, peer: bytes, message: Message) -> None:
         """Another task asks whether its GPU memory can be read here."""
         self.loans.on_hello(message.fields)
 
     def on_gpu_reader(self, peer: bytes, message: Message) -> None:
-        """It has answered."""
+        """The other task can read this one's GPU memory."""
         self.loans.on_reader(message.fields)
 
     def on_gpu_refused(self, peer: bytes, message: Message) -> None:
-        """It could not read what it was lent."""
+        """The other task could not read what it was lent."""
         self.loans.on_refused(message.fields)
 
     def on_gpu_loans(self, peer: bytes, message: Message) -> None:
-        """Tensors are lent."""
+        """Another task lends tensors in GPU memory."""
         arrived = self.loans.on_loans(message.fields)
         if arrived:
             self.traffic.received(sum(value.nbytes for value in arrived.values()))
             self.worker.deliver(message.fields["step"], arrived)
 
     def _send_otherwise(self, task: str, step: int, tensors: Mapping[ChannelKey, Outgoing]) -> None:
-        """Send by the host's memory what was lent in vain. Not here, where it would wait for the GPU."""
+        """Send lent tensors that could not be read through the host's memory; in a pool, since copying waits for the GPU."""
         self.worker.not_sent(step, tensors)
 
         def send() -> None:
@@ -145,10 +146,10 @@ class TensorExchange:
         with contextlib.suppress(RuntimeError):  # the server is stopping
             self._executor.worker.submit(send)
 
-    # --- tensors that are overdue: see `loss_detection.py` ------------------------------------------------------------------
+    # --- loss detection: see `loss_detection.py` ----------------------------------------------------------------------------
 
     def ask_for_overdue(self, now: float) -> None:
-        """Ask for tensors that do not come, and end steps whose tensors are lost."""
+        """Ask for tensors that are overdue, and end steps whose tensors are lost."""
         asks, lost = self._overdue.look(now, self.worker.waiting(), self._responder.lives)
         for step, task, channels in asks:
             if self._responder.peers.knows(task):
@@ -158,7 +159,7 @@ class TensorExchange:
             self._lose(one)
 
     def _lose(self, lost: Lost | None) -> None:
-        """End a step whose tensor will not come."""
+        """End a step whose tensor is lost."""
         if lost is not None:
             mine, who = self._responder.task, f"{lost.task} at {self._responder.peers.address(lost.task)}"
             waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
@@ -166,7 +167,7 @@ class TensorExchange:
             self.worker.fail(lost.step, error)
 
     def on_missing(self, peer: bytes, message: Message) -> None:
-        """Another task misses tensors of this one."""
+        """Another task asks for overdue tensors of this one."""
         step, task = message.fields["step"], message.fields["task"]
         try:
             known, sent = self.worker.account(step, _channels(message.fields["channels"]))
@@ -183,22 +184,22 @@ class TensorExchange:
             endpoint.call_soon(lambda: responder.tell(task, answer))  # behind the tensors that other threads have queued
 
     def on_coming(self, peer: bytes, message: Message) -> None:
-        """Another task says at once what has become of tensors."""
+        """The first answer, at once: what another task has sent."""
         fields = message.fields
         step, task, sent = fields["step"], fields["task"], _channels(fields["channels"])
         now, waiting = time.monotonic(), self.worker.waiting().get(step)
         self._lose(self._overdue.coming(now, step, task, fields["known"], sent, fields["left"], waiting))
 
     def on_accounted(self, peer: bytes, message: Message) -> None:
-        """The same, behind the tensors."""
+        """The second answer, behind the tensors on the same connection."""
         step, task = message.fields["step"], message.fields["task"]
         sent, waiting = _channels(message.fields["channels"]), self.worker.waiting().get(step)
         self._lose(self._overdue.accounted(time.monotonic(), step, task, sent, waiting))
 
-    # --- variables that are read where they lie: see `remote_variables.py` ----------------------------------------------
+    # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
     def want(self, task: str, incarnation: int, step: int, session: str, wants: Sequence[Want]) -> None:
-        """Ask another task for variables that could not be read. KeyError: the cluster has no such task."""
+        """Ask another task for variables that could not be read in its memory. KeyError: the cluster has no such task."""
         mine, endpoint = self._responder.task, self._responder.endpoint
         fields = {"step": step, "task": mine, "session": session, "incarnation": incarnation, "wants": list(wants)}
         if endpoint is not None:
@@ -218,7 +219,7 @@ class TensorExchange:
             self._tell(task, "denied", {"step": step, "channels": channels, "code": e.code, "message": e.summary})
 
     def on_denied(self, peer: bytes, message: Message) -> None:
-        """Another task does not give its variables."""
+        """Another task refuses to send its variables."""
         fields = message.fields
         error = self.worker.direct.denied(fields["step"], fields["channels"], fields["code"], fields["message"])
         if error is not None:

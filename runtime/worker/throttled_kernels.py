@@ -1,8 +1,8 @@
-"""A processor that is slower than it is: the fault `slow:FACTOR`, for tests of clusters whose devices are unequal.
+"""Fault injection: kernels that are slower than they are (the fault `slow:FACTOR`), for tests of clusters with unequal devices.
 
 A kernel that keeps the processor busy for 3 ms then takes 3 ms times the factor, by the clock. It sleeps for the rest, so it needs a
-core only for its share: two tasks that are slowed twofold can share a core, and each works as if it had half of one for itself.
-What a kernel waited for others to leave the core counts as part of its time, as long as it is no more than the factor allows.
+core only for its share: two tasks that are slowed twofold can share a core, and each runs as if it had half of one for itself. Time
+for which a kernel waited for a core counts as part of its time, as long as the factor allows.
 """
 
 from __future__ import annotations
