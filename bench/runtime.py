@@ -2,7 +2,7 @@
 
 Both systems run the same programs (bench/_clusters.py) on two ps and two worker processes, in turn, in one run. Times are medians of
 single steps; `cpu` is processor time of all processes together, per step. The rows `over tcp` are measured without what only
-processes of one machine can do for each other: shared memory and lanes.
+processes of one machine can do for each other: shared memory and streams.
 
 All of it takes about five minutes on two cores. `--only NAME` measures a part of it anew.
 """

@@ -107,10 +107,10 @@ class Responder:
             and self.endpoint.lives(self.peers.address(task), since)
         )
 
-    def expect(self) -> None:
+    def busy_poll_hint(self) -> None:
         """The calling thread has sent something, the answer to which is probably near."""
         if self.endpoint is not None:
-            self.endpoint.expect()
+            self.endpoint.busy_poll_hint()
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client's connection is not there any more. For the I/O thread."""

@@ -137,15 +137,15 @@ class StepCall:
     def _run_message(self, part: TaskPart, feeds: Mapping[str, Any], quiet: bool, traced: bool) -> Message:
         connections, number = self._connections, self._number
         key = part.program, part.task, quiet, 0 if traced else connections.name
-        template = connections.forms.get(key)
+        template = connections.templates.get(key)
         if template is None:
             fields: dict[str, Any] = {"program": part.program, "feeds": part.feeds}
             fields |= {"trace": True} if traced else {"client": connections.name}
             if quiet:
                 fields["quiet"] = True
-            if len(connections.forms) >= MAX_TEMPLATES:
-                connections.forms.clear()
-            template = connections.forms[key] = HeaderTemplate("run", fields)
+            if len(connections.templates) >= MAX_TEMPLATES:
+                connections.templates.clear()
+            template = connections.templates[key] = HeaderTemplate("run", fields)
         return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), template)
 
     def _start_colocated(self, feeds: Mapping[str, Any], client: int) -> None:

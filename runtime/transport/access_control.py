@@ -5,7 +5,7 @@ proof, and asks the server's `AccessControl` whether it knows the key (the ZAP p
 gets no answer at all. From then on each message of that connection carries the key, so the gate can end the connections of a key that
 is taken back.
 
-Everything else that makes talking cheaper, shared memory and lanes, is offered inside such a connection only, so it needs no door of
+Everything else that makes talking cheaper, shared memory and streams, is offered inside such a connection only, so it needs no door of
 its own.
 
 What an outsider can do is knock. The gate says so in the log, but not more often than `LOG_EVERY_S` for each host.
@@ -79,30 +79,30 @@ class AccessControl:
         self._changed = False  # since the last `expel`
         self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of who connects
         self._failed = ""  # why the connection fails that will be reported closed next
-        self._knockers: OrderedDict[tuple[str, bool], _RefusedHost] = OrderedDict()
-        self._guests: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
+        self._refused_hosts: OrderedDict[tuple[str, bool], _RefusedHost] = OrderedDict()
+        self._admitted: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
         self._lock = threading.Lock()  # around changes of the guests
 
     def knows(self, peer: bytes) -> bool:
         """Whether a connection has been let in."""
-        return peer in self._guests
+        return peer in self._admitted
 
     def enter(self, peer: bytes, key: str, descriptor: int) -> bool:
         """The first message of a connection has come, under a key; whether it may be read."""
-        guest = _AdmittedPeer(key, descriptor, peer_of(descriptor))
+        peer_admitted = _AdmittedPeer(key, descriptor, peer_of(descriptor))
         with self._lock:
             if key in self._allowed:
-                self._guests[peer] = guest
-                if len(self._guests) > MAX_ADMITTED:
-                    self._guests.popitem(last=False)
+                self._admitted[peer] = peer_admitted
+                if len(self._admitted) > MAX_ADMITTED:
+                    self._admitted.popitem(last=False)
                 return True
-        _end_connection(guest.descriptor, guest.end)
+        _end_connection(peer_admitted.descriptor, peer_admitted.end)
         return False
 
     def owner(self, peer: bytes) -> str:
         """The key under which a connection was let in; nothing if that is not known."""
-        guest = self._guests.get(peer)
-        return guest.key if guest is not None else ""
+        peer_admitted = self._admitted.get(peer)
+        return peer_admitted.key if peer_admitted is not None else ""
 
     def expel(self) -> list[bytes]:
         """End the connections of keys that have been taken back; gives which those were."""
@@ -110,11 +110,15 @@ class AccessControl:
             return []
         self._changed = False
         with self._lock:
-            gone = {peer: guest for peer, guest in self._guests.items() if guest.key not in self._allowed}
+            gone = {
+                peer: peer_admitted
+                for peer, peer_admitted in self._admitted.items()
+                if peer_admitted.key not in self._allowed
+            }
             for peer in gone:
-                del self._guests[peer]
-        for guest in gone.values():
-            _end_connection(guest.descriptor, guest.end)
+                del self._admitted[peer]
+        for peer_admitted in gone.values():
+            _end_connection(peer_admitted.descriptor, peer_admitted.end)
         return list(gone)
 
     def look(self) -> None:
@@ -178,16 +182,18 @@ class AccessControl:
         """Log it, unless it was told a moment ago of this host, with a key or without one."""
         self.refused += 1
         now = self._clock()
-        knocker = self._knockers.pop((host, has_key), None)
-        if knocker is None or now - knocker.told_at >= LOG_EVERY_S:
-            more = f" (and {knocker.untold} times before)" if knocker is not None and knocker.untold else ""
+        refused_host = self._refused_hosts.pop((host, has_key), None)
+        if refused_host is None or now - refused_host.told_at >= LOG_EVERY_S:
+            more = (
+                f" (and {refused_host.untold} times before)" if refused_host is not None and refused_host.untold else ""
+            )
             logger.warning("%s: refused a connection from %s: %s%s", self._address, host, why, more)
-            knocker = _RefusedHost(now)
+            refused_host = _RefusedHost(now)
         else:
-            knocker.untold += 1
-        self._knockers[host, has_key] = knocker
-        if len(self._knockers) > MAX_REFUSED_HOSTS:
-            self._knockers.popitem(last=False)
+            refused_host.untold += 1
+        self._refused_hosts[host, has_key] = refused_host
+        if len(self._refused_hosts) > MAX_REFUSED_HOSTS:
+            self._refused_hosts.popitem(last=False)
 
 
 # --- the client's side -------------------------------------------------------------------------------------------------

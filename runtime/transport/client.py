@@ -1,4 +1,4 @@
-"""A client's connection to one server: ZeroMQ's, and the lane to which both may go over. `transport` tells the whole.
+"""A client's connection to one server: ZeroMQ's, and the stream to which both may go over. `transport` tells the whole.
 
 Waiting for several connections of one client at once.
 """
@@ -123,7 +123,7 @@ class Connection:
 
     Attributes:
         closed: whether `close` was called, or a call was interrupted in the middle of a message.
-        outbox: what waits since a large message was sent, if anything.
+        sender: what waits since a large message was sent, if anything.
 
     >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
     ...     connection.send(Message("status", {"request": 1}))
@@ -147,9 +147,9 @@ class Connection:
         self._fd = descriptor(self._socket)
         self._watch.add(self._fd, self)
         self._watch.unsettled.add(self)
-        self._lane: Stream | None = None
-        self.outbox: ChunkedSender | None = None
-        self._inbox: Reassembler | None = None
+        self._stream: Stream | None = None
+        self.sender: ChunkedSender | None = None
+        self._reassembler: Reassembler | None = None
         self._sharing = MemoryNegotiation()
         self._faults = link_faults()
         self._greet()
@@ -176,11 +176,11 @@ class Connection:
         frames = encode(message, self._sharing.lender(_SERVER))
         if self._faults is not None and not self._faults.passes(self.address):
             return
-        lane = self._lane
-        if lane is not None:
+        stream = self._stream
+        if stream is not None:
             try:
-                if lane.send(frames):
-                    self._wait_for_room(lane)
+                if stream.send(frames):
+                    self._wait_for_room(stream)
                 return
             except ConnectionError:
                 self._leave()
@@ -192,25 +192,25 @@ class Connection:
         self._send(frames)
 
     def _send(self, frames: list[Frame]) -> None:
-        if self.outbox is None:
+        if self.sender is None:
             if not is_large(frames):
                 self._give(frames, 0)
                 return
-            self.outbox = ChunkedSender(_nothing)
+            self.sender = ChunkedSender(_nothing)
             self._watch.sending.add(self)
-        elif len(self.outbox) >= HIGH_WATER:
+        elif len(self.sender) >= HIGH_WATER:
             raise TimeoutError(self._takes_nothing())
-        self.outbox.put(frames)
+        self.sender.put(frames)
         self.pump()
 
     def pump(self) -> None:
         """Send more of what waits, as far as there is room."""
-        outbox = self.outbox
-        if outbox is None:
+        sender = self.sender
+        if sender is None:
             return
-        outbox.pump(self._has_given)
-        if outbox.is_done():
-            self.outbox = None
+        sender.pump(self._has_given)
+        if sender.is_done():
+            self.sender = None
             self._watch.sending.discard(self)
 
     def _has_given(self, frames: list[Frame]) -> bool:
@@ -223,8 +223,8 @@ class Connection:
     def moved(self) -> tuple[int, int]:
         """How much of large messages has left and come: while it changes, the server lives."""
         return (
-            0 if self.outbox is None else self.outbox.bytes_left(),
-            0 if self._inbox is None else self._inbox.taken,
+            0 if self.sender is None else self.sender.bytes_left(),
+            0 if self._reassembler is None else self._reassembler.received,
         )
 
     def _give(self, frames: list[Frame], flags: int) -> None:
@@ -268,7 +268,7 @@ class Connection:
             while True:
                 frames = receive_frames(self._socket, zmq.NOBLOCK)
                 if is_chunk(frames[0]):
-                    self._take_part(frames)
+                    self._take_chunk(frames)
                 else:
                     self._handle(frames)
         except zmq.Again:
@@ -286,31 +286,31 @@ class Connection:
 
     def attend(self, fd: int, event: int) -> None:
         """Something has happened on one of this connection's descriptors."""
-        lane = self._lane
-        if fd == self._fd or lane is None:
+        stream = self._stream
+        if fd == self._fd or stream is None:
             self._watch.unsettled.add(self)
             return
-        self._use_lane(lane, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
+        self._use_stream(stream, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
 
-    def waits_on_lane(self, seconds: float) -> bool:
-        """Wait on the lane alone, for so long; False where that cannot be."""
-        lane = self._lane
-        if lane is None or not lane.is_open or lane.waiting():
+    def waits_on_stream(self, seconds: float) -> bool:
+        """Wait on the stream alone, for so long; False where that cannot be."""
+        stream = self._stream
+        if stream is None or not stream.is_open or stream.waiting():
             return False
-        self._use_lane(lane, 0, seconds)
+        self._use_stream(stream, 0, seconds)
         return True
 
-    def _use_lane(self, lane: Stream, flushes: int, seconds: float | None) -> None:
+    def _use_stream(self, stream: Stream, flushes: int, seconds: float | None) -> None:
         """Write what waits there, if so asked; then take what has come, or comes within so many seconds; None: nothing."""
         try:
-            if flushes and not lane.flush():
-                self._watch.poller.modify(lane.fd, lane.events())
+            if flushes and not stream.flush():
+                self._watch.poller.modify(stream.fd, stream.events())
             if seconds is not None:
-                for frames in lane.receive_within(seconds) if seconds else lane.receive():
+                for frames in stream.receive_within(seconds) if seconds else stream.receive():
                     self._handle(frames)
-                if lane.refused is not None:
-                    self._watch.arrived.append((self, lane.refused))
-                    lane.refused = None
+                if stream.refused is not None:
+                    self._watch.arrived.append((self, stream.refused))
+                    stream.refused = None
         except ConnectionError:
             self._leave()
         except WireError as error:
@@ -320,11 +320,11 @@ class Connection:
             self._leave()
             raise
 
-    def _take_part(self, frames: list[Frame]) -> None:
+    def _take_chunk(self, frames: list[Frame]) -> None:
         """Deal with a piece of a large message, or with a sign that pieces arrive."""
-        if self._inbox is None:
-            self._inbox = Reassembler(MAX_FRAMES, most_bytes())
-        whole = self._inbox.take(frames)
+        if self._reassembler is None:
+            self._reassembler = Reassembler(MAX_FRAMES, most_bytes())
+        whole = self._reassembler.take(frames)
         if whole is not None:
             self._handle(whole)
 
@@ -344,67 +344,67 @@ class Connection:
             self._watch.arrived.append((self, message))
             return
         answer = self._sharing.heard(_SERVER, message)
-        said = message.fields.get("lane") or [""]
-        if said[0] == "open" and self._lane is not None:
-            self._lane.is_open = True
-            self._watch.poller.modify(self._lane.fd, self._lane.events())
-        lane = None
-        if said[0] == "at" and len(said) == 3 and answer is not None and self._lane is None:
-            lane = connect_unix(said[1], said[2], MAX_FRAMES, most_bytes())
-            if lane is not None:
-                answer.fields["lane"] = ["taken", said[2]]
-        if said[0] == "tcp" and len(said) == 3 and self._lane is None and self._keys is None:
+        said = message.fields.get("stream") or [""]
+        if said[0] == "open" and self._stream is not None:
+            self._stream.is_open = True
+            self._watch.poller.modify(self._stream.fd, self._stream.events())
+        stream = None
+        if said[0] == "at" and len(said) == 3 and answer is not None and self._stream is None:
+            stream = connect_unix(said[1], said[2], MAX_FRAMES, most_bytes())
+            if stream is not None:
+                answer.fields["stream"] = ["taken", said[2]]
+        if said[0] == "tcp" and len(said) == 3 and self._stream is None and self._keys is None:
             host = dialled_host(self.address)
-            lane = connect_tcp(host, said[1], said[2], MAX_FRAMES, most_bytes())
-            if lane is not None:
+            stream = connect_tcp(host, said[1], said[2], MAX_FRAMES, most_bytes())
+            if stream is not None:
                 answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
-                answer.fields["lane"] = ["taken", said[2]]
+                answer.fields["stream"] = ["taken", said[2]]
         if answer is not None:
             self.send(answer)
-        if lane is not None:
-            self._lane = lane
-            lane.holds = True
-            self._watch.add(lane.fd, self, lane.events())
+        if stream is not None:
+            self._stream = stream
+            stream.keeps_gil = True
+            self._watch.add(stream.fd, self, stream.events())
 
-    def _wait_for_room(self, lane: Stream) -> None:
-        """What the lane has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
-        self._watch.poller.modify(lane.fd, lane.events())
-        if lane.waiting() < HIGH_WATER:
+    def _wait_for_room(self, stream: Stream) -> None:
+        """What the stream has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
+        self._watch.poller.modify(stream.fd, stream.events())
+        if stream.waiting() < HIGH_WATER:
             return
         room = select.poll()
-        room.register(lane.fd, select.POLLOUT)
+        room.register(stream.fd, select.POLLOUT)
         if not room.poll(SEND_TIMEOUT_S * 1000):
             raise TimeoutError(self._takes_nothing())
-        lane.flush()
+        stream.flush()
 
     def _leave(self) -> None:
-        """Go back to ZeroMQ's connection: the lane has ended."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._watch.remove(lane.fd)
-            lane.close()
+        """Go back to ZeroMQ's connection: the stream has ended."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._watch.remove(stream.fd)
+            stream.close()
             if not self.closed:
                 self._sharing.forget(_SERVER)
                 self._greet()
 
     def close(self) -> None:
         """Close; what was sent still leaves. Closing twice does nothing."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._watch.remove(lane.fd)
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._watch.remove(stream.fd)
             deadline = time.monotonic() + LINGER_MS / 1000
             with contextlib.suppress(ConnectionError):
-                while lane.waiting() and time.monotonic() < deadline and lane.flush():
+                while stream.waiting() and time.monotonic() < deadline and stream.flush():
                     time.sleep(RETRY_MS / 1000)
-            lane.close()
+            stream.close()
         if self._fd >= 0:
             self._watch.remove(self._fd)
             self._fd = -1
         self._watch.unsettled.discard(self)
         self._watch.sending.discard(self)
-        if self.outbox is not None and not self.closed:
-            self.outbox.pump(self._has_given, window=most_bytes())
-        self.outbox = self._inbox = None
+        if self.sender is not None and not self.closed:
+            self.sender.pump(self._has_given, window=most_bytes())
+        self.sender = self._reassembler = None
         self._shut(LINGER_MS)
 
     def _shut(self, linger_ms: int) -> None:
@@ -418,12 +418,12 @@ class Connection:
 
     def why_silent(self) -> str | None:
         """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
-        return why_silent(self.address, self._keys, not self.closed and self._link.stands())
+        return why_silent(self.address, self._keys, not self.closed and self._link.is_up())
 
     def lives(self, since: float) -> bool:
         """Whether the server's process has run since then, though it does not answer: see `zmq_liveness.py`."""
         is_cut = self._faults is not None and self._faults.cuts(self.address)
-        return not self.closed and self._link.has_stood(since) and not is_cut
+        return not self.closed and self._link.was_up_since(since) and not is_cut
 
     def _failed(self, error: zmq.ZMQError) -> ConnectionError:
         if self.closed:

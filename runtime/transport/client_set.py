@@ -40,7 +40,7 @@ class Connections:
         self._connections: dict[str, Connection] = {}
         self.name = secrets.randbits(62) | 1
         self.told: dict[str, tuple[int, int]] = {}
-        self.forms: dict[Hashable, HeaderTemplate] = {}
+        self.templates: dict[Hashable, HeaderTemplate] = {}
         self._watch = ConnectionPoller()
         self._wake: socket.socket | None = None
         self._woken: socket.socket | None = None
@@ -97,7 +97,7 @@ class Connections:
             and not (watch.unsettled or watch.sending)
         ):
             connection = self._connections.get(only)
-            if connection is not None and connection.waits_on_lane(timeout_s):
+            if connection is not None and connection.waits_on_stream(timeout_s):
                 timeout_s = 0.0  # what else there is, is looked at only
         if not watch.arrived:
             self._wait(timeout_s)

@@ -115,9 +115,9 @@ def _lender(pool: Pool, pid: int) -> Lend:
 
 
 def first_hello(sharing: MemoryNegotiation, peer: bytes, keys: Keys | None) -> Message | None:
-    """What to say first on a connection that we made: where our memory is, and whether a lane over TCP is welcome."""
+    """What to say first on a connection that we made: where our memory is, and whether a stream over TCP is welcome."""
     hello = sharing.hello(peer)
     if keys is None:
         hello = hello or Message("hello", {"memory": None, "readable": False})
-        hello.fields["lane"] = ["tcp?"]
+        hello.fields["stream"] = ["tcp?"]
     return hello

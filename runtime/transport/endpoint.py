@@ -3,7 +3,7 @@
 A peer that takes nothing, because it is stopped or its network is slow, must not fill this process's memory: what is sent to it
 keeps its tensors until it has left. Small messages are bounded by their number; this bounds the large frames by their bytes.
 
-Nobody has to say when a frame has left: whoever holds it, a queue or ZeroMQ, lets go of it then. Only a lane takes frames
+Nobody has to say when a frame has left: whoever holds it, a queue or ZeroMQ, lets go of it then. Only a stream takes frames
 apart, and counts for itself.
 
 The transport: messages between processes, over ZeroMQ. This is the server's end.
@@ -20,8 +20,8 @@ and wake the I/O thread.
 A client has `Connections` (client_set.py): one DEALER per server that it talks to, opened when first needed. They belong to
 whoever holds them and are used by one thread at a time; there is no thread behind them.
 
-Any thread may write into a lane without a hand-over. ZeroMQ's connection stays beside it: for its signs of life,
-and to go back to when the lane ends.
+Any thread may write into a stream without a hand-over. ZeroMQ's connection stays beside it: for its signs of life,
+and to go back to when the stream ends.
 
 What a peer can do to this process is bounded: how many messages wait for a slow one (`HIGH_WATER` in ZeroMQ,
 `MAX_BACKLOG` here) and how many bytes (`endpoint.py`), how large a frame may be, how many broken messages it may
@@ -84,7 +84,7 @@ class SendQueueBytes:
         self._lock = threading.Lock()
 
     def enter(self, peer: bytes, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
-        """Note that frames will wait for a peer, behind so many bytes that its lane has taken.
+        """Note that frames will wait for a peer, behind so many bytes that its stream has taken.
 
         Raises:
             ResourceExhaustedError: it would be too much then; nothing is noted.
@@ -185,7 +185,7 @@ class Endpoint:
     ) -> None:
         host, port = split_address(address)
         ip = _bindable(address, host, insecure or keys is not None)
-        self._gate = None if keys is None else AccessControl(keys, address)
+        self._access = None if keys is None else AccessControl(keys, address)
         self.counters = Counters()
         self._faults = link_faults()
         self._on_message = on_message
@@ -209,14 +209,14 @@ class Endpoint:
         take = self._open if self._faults is None else self._handle
         try:
             self._router = ZmqRouter(
-                address, ip, port, io=self._io, keys=keys, gate=self._gate, counters=self.counters, sharing=self._sharing,
+                address, ip, port, io=self._io, keys=keys, access=self._access, counters=self.counters, sharing=self._sharing,
                 take=take, refuse=self._refuse, is_ignored=self._is_ignored,
-                emptied=lambda peer: self._lanes.go_on(peer), expel=self._expel,
+                emptied=lambda peer: self._streams.go_on(peer), expel=self._expel,
             )  # fmt: skip
         except OSError:
             self._io.close()
             raise
-        self._lanes = ServerStreams(
+        self._streams = ServerStreams(
             self._io, self._router, ip=ip, keys=keys, counters=self.counters, sharing=self._sharing, post=self._post,
             take=take, refuse=self._refuse,
         )  # fmt: skip
@@ -244,8 +244,8 @@ class Endpoint:
         lend = self._sharing.lender(peer) if message.tensors else None
         frames = encode(message, lend, compressed and lend is None)
         if len(frames) > 1:
-            lane = self._lanes.by_peer.get(peer)
-            self._waiting_bytes.enter(peer, name_of(peer), frames, 0 if lane is None else lane.waiting_bytes)
+            stream = self._streams.by_peer.get(peer)
+            self._waiting_bytes.enter(peer, name_of(peer), frames, 0 if stream is None else stream.waiting_bytes)
         if self._faults is None:
             self._hand_over(peer, frames)
         else:
@@ -253,10 +253,10 @@ class Endpoint:
             self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
 
     def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to the peer's lane, or to the I/O thread."""
-        lane = self._lanes.by_peer.get(peer)
+        """Give one message to the peer's stream, or to the I/O thread."""
+        stream = self._streams.by_peer.get(peer)
         is_behind = peer in self._queued and not self.on_io_thread()
-        if lane is not None and not is_behind and self._lanes.write(peer, lane, frames):
+        if stream is not None and not is_behind and self._streams.write(peer, stream, frames):
             return
         if self.on_io_thread():
             self._router.post(peer, frames)
@@ -285,14 +285,14 @@ class Endpoint:
         """Call `answer` on the I/O thread whenever there is something to read from a descriptor, as long as the endpoint is open."""
         self._io.call_soon(lambda: self._io.watch(fd, lambda event: self._io.guard(answer)))
 
-    def expect(self) -> None:
+    def busy_poll_hint(self) -> None:
         """An answer to what the calling thread has sent is probably near. Of no effect on other threads than the I/O thread."""
-        self._io.expect()
+        self._io.busy_poll_hint()
 
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""
         peer = dialled_name(address)
-        return peer in self._lanes.by_peer and self._sharing.lends(peer)
+        return peer in self._streams.by_peer and self._sharing.lends(peer)
 
     def lives(self, address: str, since: float) -> bool:
         """Whether the process of the server at `address` has run since then, though it does not answer. For the I/O thread."""
@@ -303,9 +303,9 @@ class Endpoint:
     def bytes_left(self, address: str) -> int:
         """A number that grows while large tensors leave for the server at `address`. For the I/O thread."""
         peer = dialled_name(address)
-        lane = self._lanes.by_peer.get(peer)
-        if lane is not None:
-            return lane.bytes_left()
+        stream = self._streams.by_peer.get(peer)
+        if stream is not None:
+            return stream.bytes_left()
         return self._waiting_bytes.left(peer) + self._router.moved(peer)
 
     def forget(self, address: str) -> None:
@@ -318,12 +318,12 @@ class Endpoint:
 
     def owner(self, peer: bytes) -> str:
         """The public key under which a peer was let in; nothing where there are no keys."""
-        return "" if self._gate is None else self._gate.owner(peer)
+        return "" if self._access is None else self._access.owner(peer)
 
     @property
     def refused(self) -> int:
         """How many connections were not let in."""
-        return 0 if self._gate is None else self._gate.refused
+        return 0 if self._access is None else self._access.refused
 
     def _expel(self, peers: list[bytes]) -> None:
         """Drop what there is for peers whose connections have been ended."""
@@ -368,7 +368,7 @@ class Endpoint:
             self._next_look = now + LOOK_S
             if self._faults is not None and self._faults.cuts():
                 break_connections()
-            self._io.guard(lambda: self._lanes.tidy(self.is_gone))
+            self._io.guard(lambda: self._streams.tidy(self.is_gone))
             self._io.guard(lambda: self._router.tidy(self.is_gone))
 
     def _keep_reserve(self) -> None:
@@ -376,7 +376,7 @@ class Endpoint:
         on = not self._reserve.look()
         if on != self._is_listening and self._router.listen(on):
             self._is_listening = on
-            self._lanes.listen(on)
+            self._streams.listen(on)
             if not on:
                 self._warn(
                     "few file descriptors are left (ulimit -n): no connections are accepted until there are more"
@@ -387,10 +387,10 @@ class Endpoint:
         deadline = time.monotonic() + LINGER_MS / 1000
         while self.waiting() and time.monotonic() < deadline:
             self._router.send_waiting()
-            self._lanes.flush()
+            self._streams.flush()
             time.sleep(RETRY_MS / 1000)
         self._reserve.close()
-        self._lanes.close()
+        self._streams.close()
         self._router.close()
 
     # --- what comes, on the I/O thread -----------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class Endpoint:
             self._refuse_large(peer, TooLargeError(why, frames[0]))
             return
         if message.kind == "hello":
-            self._lanes.greet(peer, message)
+            self._streams.greet(peer, message)
             return
         self.counters.received += 1
         if self._faults is not None:
@@ -497,28 +497,28 @@ class Endpoint:
                     self._queued[peer] = left
 
     def _post(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to the peer's lane, to ZeroMQ, or to the backlog."""
-        lane = self._lanes.by_peer.get(peer)
-        if lane is None or not self._lanes.write(peer, lane, frames):
+        """Give one message to the peer's stream, to ZeroMQ, or to the backlog."""
+        stream = self._streams.by_peer.get(peer)
+        if stream is None or not self._streams.write(peer, stream, frames):
             self._router.post(peer, frames)
 
     def _hang_up(self, peer: bytes) -> None:
         self._router.hang_up(peer)
         self._waiting_bytes.forget(peer)
         self._strikes.pop(peer, None)
-        self._lanes.hang_up(peer)
+        self._streams.hang_up(peer)
         self._sharing.forget(peer)
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client has closed its connection, or died. For the I/O thread."""
         gone = self.counters.gone
-        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": ["here"]})
+        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "stream": ["here"]})
         self._router.give(peer, encode(said))
         return self.counters.gone > gone
 
     def waiting(self) -> int:
         """How many messages wait for slow peers."""
-        return self._router.waiting() + self._lanes.waiting()
+        return self._router.waiting() + self._streams.waiting()
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()

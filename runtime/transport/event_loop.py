@@ -63,7 +63,7 @@ class EventLoop:
         )  # what enters the queue before `_closing` is set will run; nothing enters it afterwards
         self._woken = False
         self._closing = False
-        self._expects = False  # whether an answer to what has just been sent is probably near
+        self._is_answer_near = False  # whether an answer to what has just been sent is probably near
         self._ident = 0
         self._turns = 0  # that ended well
         self._thread: threading.Thread | None = None
@@ -110,10 +110,10 @@ class EventLoop:
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
 
-    def expect(self) -> None:
+    def busy_poll_hint(self) -> None:
         """An answer to what the calling thread has sent is probably near. Of no effect on other threads than this one."""
         if get_ident() == self._ident:
-            self._expects = hasattr(os, "sched_yield")
+            self._is_answer_near = hasattr(os, "sched_yield")
 
     def is_current(self) -> bool:
         """Whether the caller runs on the thread."""
@@ -195,7 +195,7 @@ class EventLoop:
             patience = 0.0 if self._queue else sockets.patience()
             if patience < 0 and tick is not None:
                 patience = max(0.0, next_tick - time.monotonic() + 0.001)
-            events = self._watch_out() if self._expects and patience else None
+            events = self._busy_poll() if self._is_answer_near and patience else None
             for fd, event in events or self._poller.poll(patience):
                 attend = attends.get(fd)
                 if attend is not None:  # else it was closed earlier in this turn
@@ -208,9 +208,9 @@ class EventLoop:
                 tick()
             self._turns += 1
 
-    def _watch_out(self) -> list[tuple[int, int]] | None:
+    def _busy_poll(self) -> list[tuple[int, int]] | None:
         """Look for something to happen without sleeping, for a moment, and only as long as nobody else wants the processor."""
-        self._expects = False
+        self._is_answer_near = False
         poll, clock, offer = self._poller.poll, time.perf_counter, os.sched_yield
         now = clock()
         end = now + BUSY_POLL_S

@@ -1,6 +1,6 @@
-"""A server's lanes: how it and its peers go over from ZeroMQ's connections to them, and back.
+"""A server's streams: how it and its peers go over from ZeroMQ's connections to them, and back.
 
-`stream_listener.py` and `stream_listener.py` tell what is said. Any thread may write into a lane; the rest belongs to the I/O thread.
+`stream_listener.py` and `stream_listener.py` tell what is said. Any thread may write into a stream; the rest belongs to the I/O thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .zmq_sockets import MAX_FRAMES, dialled_host
 
 
 class ServerStreams:
-    """The lanes of an endpoint.
+    """The streams of an endpoint.
 
     Args:
         io: the thread that waits for them. router: the connections on which peers have met.
-        ip: where lanes of other machines come in. keys: where there are any, there are no such lanes.
+        ip: where streams of other machines come in. keys: where there are any, there are no such streams.
         counters: what it counts.
         sharing: who can read whose memory.
         post: sends a message to a peer on whatever way there is.
@@ -59,8 +59,8 @@ class ServerStreams:
         self._take = take
         self._refuse = refuse
         self._limits = MAX_FRAMES, most_bytes()
-        self._landing = UnixListener(*self._limits)
-        self._streams = TcpListener(ip, *self._limits) if keys is None else None
+        self._unix_listener = UnixListener(*self._limits)
+        self._tcp_listener = TcpListener(ip, *self._limits) if keys is None else None
         self.by_peer: dict[bytes, Stream] = {}
         self._coming: dict[bytes, tuple[Stream, list[str]]] = {}  # those to be written to when the last words have left
 
@@ -69,123 +69,123 @@ class ServerStreams:
     def greet(self, peer: bytes, hello: Message) -> None:
         """What peers of one machine say to each other, in order: see `negotiation.py`, then `stream_listener.py`."""
         answer = self._sharing.heard(peer, hello)
-        said = hello.fields.get("lane") or [""]
+        said = hello.fields.get("stream") or [""]
         dialled = is_dialled(peer)
         if said[0] == "open":
             if dialled and peer in self.by_peer:
                 self.by_peer[peer].is_open = True
                 self._await(peer, self.by_peer[peer])
         elif said[0] == "taken":
-            lane = None if dialled else self._landing.accept(peer, said[-1])
-            if lane is None and not dialled and self._streams is not None:
-                lane = self._streams.accept(peer, said[-1])
-            if lane is not None:
-                self._change_over(peer, lane, ["open"])
+            stream = None if dialled else self._unix_listener.accept(peer, said[-1])
+            if stream is None and not dialled and self._tcp_listener is not None:
+                stream = self._tcp_listener.accept(peer, said[-1])
+            if stream is not None:
+                self._change_over(peer, stream, ["open"])
         elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and not self._has(peer):
-            lane = connect_unix(said[1], said[2], *self._limits)
-            if lane is not None:
-                self._change_over(peer, lane, ["taken", said[2]])
+            stream = connect_unix(said[1], said[2], *self._limits)
+            if stream is not None:
+                self._change_over(peer, stream, ["taken", said[2]])
                 return
         elif said[0] == "tcp" and len(said) == 3 and dialled and self._keys is None:
             connecting = threading.Thread(target=self._connect_stream, args=(peer, *said[1:]), daemon=True)
             connecting.start()  # it may take a second
         elif said[0] in ("", "tcp?") and answer is not None and answer.fields["readable"] and not dialled:
-            answer.fields["lane"] = self._landing.offer(peer)
-        elif said[0] == "tcp?" and not dialled and self._streams is not None:
-            offer = self._streams.offer(peer)
+            answer.fields["stream"] = self._unix_listener.offer(peer)
+        elif said[0] == "tcp?" and not dialled and self._tcp_listener is not None:
+            offer = self._tcp_listener.offer(peer)
             if offer is not None:
                 answer = answer or Message("hello", {"memory": None, "readable": False})
-                answer.fields["lane"] = offer
+                answer.fields["stream"] = offer
         if answer is not None:
             self._post(peer, encode(answer))
 
     def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
-        """Connect a lane over TCP. In a thread of its own."""
+        """Connect a stream over TCP. In a thread of its own."""
         host = dialled_host(address_of(peer))
-        lane = connect_tcp(host, port, token, *self._limits)
-        if lane is None:
+        stream = connect_tcp(host, port, token, *self._limits)
+        if stream is None:
             return
 
         def take() -> None:
             if not self._router.has_dialled(peer) or self._has(peer):
-                lane.close()
+                stream.close()
             else:
-                self._change_over(peer, lane, ["taken", token])
+                self._change_over(peer, stream, ["taken", token])
 
         if not self._io.call_soon(take):
-            lane.close()
+            stream.close()
 
     def _has(self, peer: bytes) -> bool:
         return peer in self.by_peer or peer in self._coming
 
-    def _change_over(self, peer: bytes, lane: Stream, words: list[str]) -> None:
-        """Say the last words on ZeroMQ's connection, and go over to the lane, as soon as what waits there has left."""
-        lane.is_open = words == ["open"]
-        self._io.watch(lane.fd, lambda event: self._attend(peer, lane, event), lane.events())
-        self._coming[peer] = lane, words
+    def _change_over(self, peer: bytes, stream: Stream, words: list[str]) -> None:
+        """Say the last words on ZeroMQ's connection, and go over to the stream, as soon as what waits there has left."""
+        stream.is_open = words == ["open"]
+        self._io.watch(stream.fd, lambda event: self._attend(peer, stream, event), stream.events())
+        self._coming[peer] = stream, words
         self.go_on(peer)
 
     def go_on(self, peer: bytes) -> None:
-        """Something has left for a peer on ZeroMQ's connection: if that was all, go over to the lane that waits for it."""
+        """Something has left for a peer on ZeroMQ's connection: if that was all, go over to the stream that waits for it."""
         coming = self._coming.get(peer)
         if coming is None or self._router.waits(peer):
             return
-        lane, words = coming
-        last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "lane": words})
+        stream, words = coming
+        last = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "stream": words})
         if self._router.give(peer, encode(last)):
             del self._coming[peer]
-            self.by_peer[peer] = lane
+            self.by_peer[peer] = stream
 
     # --- using them ------------------------------------------------------------------------------------------------
 
-    def write(self, peer: bytes, lane: Stream, frames: list[Frame]) -> bool:
-        """Whether the lane has taken the message (or has had to drop it). Any thread may call this."""
+    def write(self, peer: bytes, stream: Stream, frames: list[Frame]) -> bool:
+        """Whether the stream has taken the message (or has had to drop it). Any thread may call this."""
         try:
-            waiting = lane.send(frames, MAX_BACKLOG)
+            waiting = stream.send(frames, MAX_BACKLOG)
         except ConnectionError:
-            self._io.call_soon(lambda: self._leave(peer, lane))
+            self._io.call_soon(lambda: self._leave(peer, stream))
             return False
         if waiting < 0:
             self._router.drop(peer, MAX_BACKLOG)
         elif waiting == 1:
-            self._io.call_soon(lambda: self._await(peer, lane))
+            self._io.call_soon(lambda: self._await(peer, stream))
         self._counters.sent += 1
         return True
 
-    def _await(self, peer: bytes, lane: Stream) -> None:
-        if self.by_peer.get(peer) is lane:
-            self._io.watch_for(lane.fd, lane.events())
+    def _await(self, peer: bytes, stream: Stream) -> None:
+        if self.by_peer.get(peer) is stream:
+            self._io.watch_for(stream.fd, stream.events())
 
-    def _attend(self, peer: bytes, lane: Stream, event: int) -> None:
-        """Something has happened on a lane."""
+    def _attend(self, peer: bytes, stream: Stream, event: int) -> None:
+        """Something has happened on a stream."""
         try:
-            if event & select.POLLOUT and not lane.flush():
-                self._await(peer, lane)
+            if event & select.POLLOUT and not stream.flush():
+                self._await(peer, stream)
             if event & ~select.POLLOUT:
                 take = self._take
-                for frames in lane.receive():
+                for frames in stream.receive():
                     take(peer, frames)
-                if lane.refused is not None:
-                    error, lane.refused = lane.refused, None
+                if stream.refused is not None:
+                    error, stream.refused = stream.refused, None
                     self._refuse(peer, error)
         except ConnectionError:
-            self._leave(peer, lane)
+            self._leave(peer, stream)
         except WireError as error:
-            self._leave(peer, lane)
+            self._leave(peer, stream)
             self._refuse(peer, error)
 
     # --- going back ------------------------------------------------------------------------------------------------
 
-    def _leave(self, peer: bytes, lane: Stream) -> None:
-        """Go back to ZeroMQ's connection: the lane has ended."""
-        if self.by_peer.get(peer) is lane:
+    def _leave(self, peer: bytes, stream: Stream) -> None:
+        """Go back to ZeroMQ's connection: the stream has ended."""
+        if self.by_peer.get(peer) is stream:
             del self.by_peer[peer]
-        elif peer in self._coming and self._coming[peer][0] is lane:
+        elif peer in self._coming and self._coming[peer][0] is stream:
             del self._coming[peer]
         else:
             return
-        self._io.unwatch(lane.fd)
-        lane.close()
+        self._io.unwatch(stream.fd)
+        stream.close()
         self._sharing.forget(peer)
         if self._router.has_dialled(peer):
             hello = first_hello(self._sharing, peer, self._keys)
@@ -193,50 +193,50 @@ class ServerStreams:
                 self._post(peer, encode(hello))
 
     def listen(self, on: bool) -> None:
-        """Take lanes of other machines, or no more."""
-        if self._streams is not None:
-            self._streams.is_full = not on
+        """Take streams of other machines, or no more."""
+        if self._tcp_listener is not None:
+            self._tcp_listener.is_full = not on
 
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
-        """End the lanes of those who leave messages waiting and are gone, and forget who connected for a lane and took none.
+        """End the streams of those who leave messages waiting and are gone, and forget who connected for a stream and took none.
 
         `is_gone` asks ZeroMQ, which knows by its signs of life. It is not cheap: once a second will do.
         """
         for peer in list(self._coming):
             self.go_on(peer)
-        for peer, lane in list(self.by_peer.items()):
-            if lane.waiting() and not is_dialled(peer) and is_gone(peer):
-                self._leave(peer, lane)
-        self._landing.tidy()
-        if self._streams is not None:
-            self._streams.tidy()
+        for peer, stream in list(self.by_peer.items()):
+            if stream.waiting() and not is_dialled(peer) and is_gone(peer):
+                self._leave(peer, stream)
+        self._unix_listener.tidy()
+        if self._tcp_listener is not None:
+            self._tcp_listener.tidy()
 
     def hang_up(self, peer: bytes) -> None:
-        """End the lane of a peer whose connection is closed."""
-        for lane in (self.by_peer.get(peer), self._coming.get(peer, (None,))[0]):
-            if lane is not None:
-                self._leave(peer, lane)
+        """End the stream of a peer whose connection is closed."""
+        for stream in (self.by_peer.get(peer), self._coming.get(peer, (None,))[0]):
+            if stream is not None:
+                self._leave(peer, stream)
 
     def waiting(self) -> int:
         """How many messages wait for slow peers."""
-        return sum(lane.waiting() for lane in list(self.by_peer.values()))
+        return sum(stream.waiting() for stream in list(self.by_peer.values()))
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
-        for peer, lane in list(self.by_peer.items()):
+        for peer, stream in list(self.by_peer.items()):
             try:
-                lane.flush()
+                stream.flush()
             except ConnectionError:
                 del self.by_peer[peer]
-                lane.close()
+                stream.close()
 
     def close(self) -> None:
         """Close all; what the kernel has taken still arrives."""
-        for lane in (*self.by_peer.values(), *(lane for lane, _ in self._coming.values())):
-            lane.close()
-        self._landing.close()
-        if self._streams is not None:
-            self._streams.close()
+        for stream in (*self.by_peer.values(), *(stream for stream, _ in self._coming.values())):
+            stream.close()
+        self._unix_listener.close()
+        if self._tcp_listener is not None:
+            self._tcp_listener.close()
 
 
 __all__ = ["ServerStreams"]

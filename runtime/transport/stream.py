@@ -1,4 +1,4 @@
-"""A lane: a stream between two processes of one machine, beside the ZeroMQ connection on which they met.
+"""A stream: a stream between two processes of one machine, beside the ZeroMQ connection on which they met.
 
 Theory of operation. A message over ZeroMQ passes four threads: the sender's, ZeroMQ's own on either side, the receiver's. Between
 processes of one machine most of its time goes into waking them. A Unix stream needs none of ZeroMQ's: whoever has something to
@@ -6,9 +6,9 @@ say writes it, from any thread, and it wakes whoever reads. A round trip takes a
 
 Two processes meet over ZeroMQ, and change over (`stream_listener.py`).
 
-    a message on a lane    how many frames (4 bytes), the size of each (8 bytes each), the frames
+    a message on a stream    how many frames (4 bytes), the size of each (8 bytes each), the frames
 
-Writing never blocks. What the kernel does not take waits in the lane, and leaves when its owner says `flush`.
+Writing never blocks. What the kernel does not take waits in the stream, and leaves when its owner says `flush`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _TIMEVAL: Final = struct.Struct("@ll")
 
 # `send` of a socket lets other threads have the interpreter meanwhile; this one does not.
-_send_holding = ctypes.PyDLL(None, use_errno=True).send
-_send_holding.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_send_holding.restype = ctypes.c_ssize_t
+_send_keeping_gil = ctypes.PyDLL(None, use_errno=True).send
+_send_keeping_gil.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+_send_keeping_gil.restype = ctypes.c_ssize_t
 
 
 class Stream:
     """One end of a stream. `send` may be called from any thread, the rest by its owner.
 
     Args:
-        sock: a connected stream socket; it becomes the lane's own.
+        sock: a connected stream socket; it becomes the stream's own.
         most_frames, most_bytes: the largest message that is taken.
 
     Attributes:
@@ -65,10 +65,10 @@ class Stream:
         waiting_bytes: how much of what was sent the kernel has not taken yet.
         holds: whether a thread that sends a small message keeps the interpreter meanwhile. That is a call which never waits. Where many
             threads take turns, it is shorter than the way to the next turn; where there is one, it costs half a microsecond more.
-        is_open: whether the other end has said its last words on ZeroMQ's connection, so that the lane is to be read.
+        is_open: whether the other end has said its last words on ZeroMQ's connection, so that the stream is to be read.
         refused: why a message was refused for its size, until the owner has told its sender.
 
-    >>> a, b = (Lane(s, 8, 1 << 20) for s in socket.socketpair())
+    >>> a, b = (Stream(s, 8, 1 << 20) for s in socket.socketpair())
     >>> a.send([b"head", b"tensor"])
     0
     >>> b.receive()
@@ -77,7 +77,7 @@ class Stream:
 
     __slots__ = (
         "_gathers", "_is_tcp", "_lock", "_message", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket", "_taken",
-        "_waiting", "fd", "holds", "is_open", "refused", "waiting_bytes",
+        "_waiting", "fd", "keeps_gil", "is_open", "refused", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
@@ -85,7 +85,7 @@ class Stream:
         self._socket = sock
         self._patience_s = -1.0
         self.fd = sock.fileno()
-        self.holds = False
+        self.keeps_gil = False
         self.is_open = False
         self._is_tcp = sock.family != socket.AF_UNIX
         self._gathers = False  # whether the kernel keeps bytes until there is a piece of them
@@ -128,11 +128,11 @@ class Stream:
                         if frames:
                             sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
                         else:
-                            sent = self._send_holding(head) if self.holds else self._socket.send(head, _NOW)
+                            sent = self._send_keeping_gil(head) if self.keeps_gil else self._socket.send(head, _NOW)
                     except BlockingIOError:
                         pass
                     except OSError as e:  # whatever it is, half a message may have left
-                        raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+                        raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
                     self._taken += sent
                     if sent == total:
                         return 0
@@ -145,8 +145,8 @@ class Stream:
                     self._write_waiting()
             return len(self._waiting)
 
-    def _send_holding(self, data: bytes) -> int:
-        sent: int = _send_holding(self._socket.fileno(), data, len(data), _NOW | _NO_SIGNAL)
+    def _send_keeping_gil(self, data: bytes) -> int:
+        sent: int = _send_keeping_gil(self._socket.fileno(), data, len(data), _NOW | _NO_SIGNAL)
         if sent < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))  # of its right class
@@ -189,7 +189,7 @@ class Stream:
         except BlockingIOError:
             raise
         except OSError as e:  # whatever it is, half a message may have left
-            raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+            raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Stream:
 
         Raises:
             ConnectionError: the other end has gone, or this one is closed.
-            WireError: this is no message; the lane is of no further use.
+            WireError: this is no message; the stream is of no further use.
         """
         if self._message is not None:
             return self._fill(flags, self._message)
@@ -216,9 +216,9 @@ class Stream:
         except BlockingIOError:
             return []
         except OSError as e:
-            raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+            raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
         if not data:
-            raise ConnectionResetError("the other end of the lane has gone")
+            raise ConnectionResetError("the other end of the stream has gone")
         if self._part:
             data = self._part + data
             self._part = b""
@@ -255,7 +255,7 @@ class Stream:
             return None
         (count,) = _COUNT.unpack_from(data, at)
         if not 0 < count <= self._most_frames:
-            raise WireError(f"a message of {count} frames on a lane; it may have {self._most_frames}")
+            raise WireError(f"a message of {count} frames on a stream; it may have {self._most_frames}")
         if len(data) - at < 4 + 8 * count:
             return None
         return struct.unpack_from(f"<{count}Q", data, at + 4)
@@ -283,9 +283,9 @@ class Stream:
             except BlockingIOError:
                 break
             except OSError as e:
-                raise ConnectionError(e.errno, f"the lane is closed: {e.strerror}") from None
+                raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
             if not got:
-                raise ConnectionResetError("the other end of the lane has gone")
+                raise ConnectionResetError("the other end of the stream has gone")
             read += got
             message.filled(got)
             if self._gathers and message.left < _PIECE:

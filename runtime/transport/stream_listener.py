@@ -1,31 +1,32 @@
-"""Where lanes begin: how two processes of one machine go over to one from the ZeroMQ connection on which they met.
+"""Where streams begin: how two processes of one machine go over to one from the ZeroMQ connection on which they met.
 
-They change over when each can read the other's memory (`negotiation.py`); what they say about it are `hello` messages with a field `lane`:
+They change over when each can read the other's memory (`negotiation.py`); what they say about it are `hello` messages with a field
+`stream`:
 
     who was called    ["at", name, token]    connect to this name, and say this token there
-    the caller        ["taken", token]       I have; this is my last message here, what follows comes on the lane
+    the caller        ["taken", token]       I have; this is my last message here, what follows comes on the stream
     who was called    ["open"]               my last message here, too
 
-Each begins to read the lane when it has read that message, so no message overtakes another. The name is one of the kernel's, of
+Each begins to read the stream when it has read that message, so no message overtakes another. The name is one of the kernel's, of
 no folder (an abstract address), and drawn by chance, as is the token; both ends must belong to the same user, as the
-kernel tells it. So a lane leads only to the process that was met. When it ends, both go back to ZeroMQ.
+kernel tells it. So a stream leads only to the process that was met. When it ends, both go back to ZeroMQ.
 
-Lanes over TCP: what two processes that cannot read each other's memory use beside the ZeroMQ connection on which they met.
+Streams over TCP: what two processes that cannot read each other's memory use beside the ZeroMQ connection on which they met.
 
 ZeroMQ copies a large message once more than is needed, into memory that is new each time, which the kernel has to clear first. A
-lane reads it from the socket into memory that has been used before. It takes fewer threads, too: see `stream.py`, also for
+stream reads it from the socket into memory that has been used before. It takes fewer threads, too: see `stream.py`, also for
 how the two change over. Only the meeting differs:
 
-    who calls         ["tcp?"]               a lane over TCP is welcome: in the first message
+    who calls         ["tcp?"]               a stream over TCP is welcome: in the first message
     who was called    ["tcp", port, token]   connect to this port of the address that you have called, and say this token there
                                              (a byte comes back, which says that it is known)
 
-A lane proves and hides nothing. So there is none where there are keys: there everything stays with ZeroMQ, which encrypts it.
+A stream proves and hides nothing. So there is none where there are keys: there everything stays with ZeroMQ, which encrypts it.
 
 A connection that breaks without a word, because a cable or a machine does, is noticed by the kernel: what is not acknowledged for
-`SILENT_MS`, or an idle peer that gives no sign of life for so long, ends the lane. Then both are back on ZeroMQ.
+`SILENT_MS`, or an idle peer that gives no sign of life for so long, ends the stream. Then both are back on ZeroMQ.
 
-Sockets that have connected for a lane, until who made them says so on the connection on which it was offered.
+Sockets that have connected for a stream, until who made them says so on the connection on which it was offered.
 
 Most are fetched within a moment. What keeps one waiting for ever is a peer that died in between, or whose word was refused: its end
 of the socket closes with its process, or its connection.
@@ -111,10 +112,10 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class UnixListener:
-    """Where the lanes of a server's peers come in. Used by one thread.
+    """Where the streams of a server's peers come in. Used by one thread.
 
     Args:
-        most_frames, most_bytes: the largest message that lanes take.
+        most_frames, most_bytes: the largest message that streams take.
     """
 
     def __init__(self, most_frames: int, most_bytes: int) -> None:
@@ -122,7 +123,7 @@ class UnixListener:
         self._listener: socket.socket | None = None
         self._name = ""
         self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived = AcceptBacklog()
+        self._backlog = AcceptBacklog()
 
     def offer(self, peer: bytes) -> list[str] | None:
         """What to say to a peer that can read our memory; None: nothing, where there are no such sockets or it was told before."""
@@ -145,7 +146,7 @@ class UnixListener:
         return ["at", self._name, token]
 
     def accept(self, peer: bytes, token: Any) -> Stream | None:
-        """The lane of a peer that says it has connected; None if it has not."""
+        """The stream of a peer that says it has connected; None if it has not."""
         if not token or self._offers.get(peer) != token:
             return None
         self._offers[peer] = ""
@@ -158,24 +159,24 @@ class UnixListener:
             if said is None:
                 sock.close()
                 continue
-            self._arrived.put(said, sock)
-        found = self._arrived.take(token)
+            self._backlog.put(said, sock)
+        found = self._backlog.take(token)
         return Stream(found, *self._limits) if found is not None else None
 
     def tidy(self) -> None:
         """Close what has connected and hung up again."""
-        self._arrived.tidy()
+        self._backlog.tidy()
 
     def close(self) -> None:
         """Take no more."""
-        self._arrived.close()
+        self._backlog.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
 
 def connect_unix(name: Any, token: Any, most_frames: int, most_bytes: int) -> Stream | None:
-    """The lane to where a server says that it takes one; None if that cannot be, or is another user's."""
+    """The stream to where a server says that it takes one; None if that cannot be, or is another user's."""
     if type(name) is not str or type(token) is not str or not _NAME.fullmatch(name):
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -213,11 +214,11 @@ _KNOWN: Final = b"\1"
 
 
 class TcpListener:
-    """Where the lanes of a server's peers on other machines come in. A thread of its own takes their first words.
+    """Where the streams of a server's peers on other machines come in. A thread of its own takes their first words.
 
     Args:
         ip: the address to listen on, at a port of its own.
-        most_frames, most_bytes: the largest message that lanes take.
+        most_frames, most_bytes: the largest message that streams take.
 
     Attributes:
         is_full: whether nobody who connects is taken: there are too few descriptors.
@@ -228,13 +229,13 @@ class TcpListener:
         self._limits = most_frames, most_bytes
         self._listener: socket.socket | None = None
         self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
-        self._arrived = AcceptBacklog()
+        self._backlog = AcceptBacklog()
         self._lock = threading.Lock()
         self._closed = False
         self.is_full = False
 
     def offer(self, peer: bytes) -> list[str] | None:
-        """What to say to a peer that asks for a lane; None: nothing, where none can be or it was told before."""
+        """What to say to a peer that asks for a stream; None: nothing, where none can be or it was told before."""
         if peer in self._offers or self._closed:
             return None
         if self._listener is None:
@@ -243,7 +244,7 @@ class TcpListener:
                 self._listener = socket.create_server((self._ip, 0), family=family, backlog=1024)
             except OSError:
                 return None
-            threading.Thread(target=self._take, args=(self._listener,), name="dovetail-lanes", daemon=True).start()
+            threading.Thread(target=self._take, args=(self._listener,), name="dovetail-streams", daemon=True).start()
         token = secrets.token_hex(_TOKEN_BYTES)
         with self._lock:
             self._offers[peer] = token
@@ -252,18 +253,18 @@ class TcpListener:
         return ["tcp", str(self._listener.getsockname()[1]), token]
 
     def accept(self, peer: bytes, token: Any) -> Stream | None:
-        """The lane of a peer that says it has connected; None if it has not."""
+        """The stream of a peer that says it has connected; None if it has not."""
         with self._lock:
             if not token or self._offers.get(peer) != token:
                 return None
             self._offers[peer] = ""
-            found = self._arrived.take(token)
+            found = self._backlog.take(token)
         return None if found is None else Stream(found, *self._limits)
 
     def tidy(self) -> None:
         """Close what has connected and hung up again."""
         with self._lock:
-            self._arrived.tidy()
+            self._backlog.tidy()
 
     def _take(self, listener: socket.socket) -> None:
         while not self._closed:
@@ -285,7 +286,7 @@ class TcpListener:
                     if known:
                         prepare(sock)
                         sock.sendall(_KNOWN)
-                        self._arrived.put(said, sock)
+                        self._backlog.put(said, sock)
                 if not known:
                     sock.close()
             except OSError:
@@ -295,7 +296,7 @@ class TcpListener:
         """Take no more."""
         with self._lock:
             self._closed = True
-            self._arrived.close()
+            self._backlog.close()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread's `accept`
@@ -303,7 +304,7 @@ class TcpListener:
 
 
 def connect_tcp(host: str, port: Any, token: Any, most_frames: int, most_bytes: int) -> Stream | None:
-    """The lane to where a server says that it takes one; None if that cannot be. Takes up to twice `CONNECT_S`."""
+    """The stream to where a server says that it takes one; None if that cannot be. Takes up to twice `CONNECT_S`."""
     if type(port) is not str or type(token) is not str or not port.isdecimal() or len(token) != 2 * _TOKEN_BYTES:
         return None
     sock = None

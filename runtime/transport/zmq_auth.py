@@ -57,26 +57,26 @@ def prove(sock: _Socket, keys: Keys, address: str) -> None:
 
 
 class ZapHandler:
-    """The door of a server's socket: only who proves a key that the gate knows comes in.
+    """The door of a server's socket: only who proves a key that the access knows comes in.
 
     It must be made before the socket is bound, and closed before its context is ended.
 
     Args:
         context: the socket's, and nobody else's: there is one door per context.
         sock: the server's socket.
-        gate: decides.
+        access: decides.
         leave: called with the names of peers whose connections have been ended, on a thread of the door.
     """
 
     def __init__(
-        self, context: zmq.Context[_Socket], sock: _Socket, gate: AccessControl, leave: Callable[[list[bytes]], None]
+        self, context: zmq.Context[_Socket], sock: _Socket, access: AccessControl, leave: Callable[[list[bytes]], None]
     ) -> None:
-        self._gate = gate
+        self._access = access
         self._leave = leave
         self._questions = context.socket(zmq.REP)
         self._questions.bind(_ZAP)
         sock.set(zmq.CURVE_SERVER, 1)
-        sock.set(zmq.CURVE_SECRETKEY, bytes.fromhex(gate.keys.pair.secret))
+        sock.set(zmq.CURVE_SECRETKEY, bytes.fromhex(access.keys.pair.secret))
         sock.set(zmq.ZAP_DOMAIN, _DOMAIN)
         sock.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no answer means no
         sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -85,12 +85,12 @@ class ZapHandler:
         self._thread = threading.Thread(target=self._run, name="dovetail-door", daemon=True)
         self._thread.start()
 
-    def guest(self, part: zmq.Frame) -> bytes | None:
+    def admit(self, part: zmq.Frame) -> bytes | None:
         """The name of the peer from which a message has come, whose first frame is given; None if it must not be read."""
         peer = part.bytes
-        if self._gate.knows(peer):
+        if self._access.knows(peer):
             return peer
-        return peer if self._gate.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
+        return peer if self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -110,12 +110,12 @@ class ZapHandler:
                         return
                     frames = sock.recv_multipart()
                     if sock is self._questions:
-                        sock.send_multipart(self._gate.answer(frames))
+                        sock.send_multipart(self._access.answer(frames))
                     else:
                         event, value = _EVENT.unpack_from(frames[0])
-                        self._gate.happened(zmq.Event(event).name or "", value)
-                self._gate.look()
-                gone = self._gate.expel()
+                        self._access.happened(zmq.Event(event).name or "", value)
+                self._access.look()
+                gone = self._access.expel()
                 if gone:
                     self._leave(gone)
         except Exception:  # who cannot be asked lets nobody in

@@ -32,22 +32,22 @@ class ConnectionMonitor:
     def __init__(self, sock: _Socket) -> None:
         self._socket = sock
         self._monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._stands = False
+        self._is_up = False
         self._broken_at = -math.inf  # when it was seen last that it had ended
 
-    def stands(self) -> bool:
+    def is_up(self) -> bool:
         """Whether the connection is made, and let in, now."""
         with contextlib.suppress(zmq.Again):
             while True:
                 event, _ = _EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-                self._stands = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                if not self._stands:
+                self._is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                if not self._is_up:
                     self._broken_at = time.monotonic()
-        return self._stands
+        return self._is_up
 
-    def has_stood(self, since: float) -> bool:
-        """Whether it stands, and has not ended since then."""
-        return self.stands() and self._broken_at <= since + GRACE_S
+    def was_up_since(self, since: float) -> bool:
+        """Whether it is up and has not ended since then."""
+        return self.is_up() and self._broken_at <= since + GRACE_S
 
     def close(self) -> None:
         """Ask no more; before the socket is closed."""

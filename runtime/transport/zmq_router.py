@@ -4,7 +4,7 @@ Peers are named by bytes. The name of a client is made by the ROUTER and good fo
 a peer that was connected to is a prefix and its address. A client that gives itself such a name is ignored,
 so none can make a reply go elsewhere.
 
-All of it belongs to the I/O thread. What ZeroMQ does not take waits in a peer's outbox, whose length is bounded.
+All of it belongs to the I/O thread. What ZeroMQ does not take waits in a peer's sender, whose length is bounded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ZmqRouter:
     Args:
         address, ip, port: where to listen, as the user said it and as it is bound.
         io: the thread that waits for them.
-        keys, gate: who may come in, where there are keys.
+        keys, access: who may come in, where there are keys.
         counters: what it counts.
         sharing: what is said first on a connection that is made.
         take: gets whole messages, each with the name of who sent it. refuse: the same of what is no message.
@@ -99,7 +99,7 @@ class ZmqRouter:
 
     Attributes:
         port: where it listens.
-        inboxes: peers that have sent large messages.
+        reassemblers: peers that have sent large messages.
 
     Raises:
         AddressInUse: somebody else listens there. OSError: the address is not one of this machine's.
@@ -113,7 +113,7 @@ class ZmqRouter:
         *,
         io: EventLoop,
         keys: Keys | None,
-        gate: AccessControl | None,
+        access: AccessControl | None,
         counters: Counters,
         sharing: MemoryNegotiation,
         take: Callable[[bytes, list[Frame]], None],
@@ -130,15 +130,15 @@ class ZmqRouter:
         self._refuse = refuse
         self._is_ignored = is_ignored
         self._emptied = emptied
-        self._door: ZapHandler | None = None
+        self._zap: ZapHandler | None = None
         # A context of its own: ending it waits until the last replies have left, without waiting for other
         # sockets.
         self._context = new_context()
         try:
-            self._router = self._bind(address, ip, port, gate, expel)
+            self._router = self._bind(address, ip, port, access, expel)
         except OSError:
-            if self._door is not None:
-                self._door.close()
+            if self._zap is not None:
+                self._zap.close()
             self._context.term()
             raise
         endpoint = self._router.get(zmq.LAST_ENDPOINT)
@@ -149,21 +149,21 @@ class ZmqRouter:
         self._links: dict[bytes, ConnectionMonitor] = {}  # whether their connections stand
         self._names: dict[Socket, bytes] = {}  # the same, the other way round
         self._backlog: dict[bytes, ChunkedSender] = {}  # what ZeroMQ was not given yet, by the peer's name
-        self.inboxes: dict[bytes, Reassembler] = {}
+        self.reassemblers: dict[bytes, Reassembler] = {}
         self._unsettled: set[Socket] = (
             set()
         )  # ZeroMQ sockets that may have messages though their descriptors do not say so
         self._watch(self._router)
 
     def _bind(
-        self, address: str, ip: str, port: int, gate: AccessControl | None, expel: Callable[[list[bytes]], None]
+        self, address: str, ip: str, port: int, access: AccessControl | None, expel: Callable[[list[bytes]], None]
     ) -> Socket:
         router = new_socket(self._context, zmq.ROUTER)
         router.set(zmq.IPV6, ":" in ip)
         # Without this ROUTER drops what a slow client has no room for, and says nothing.
         router.set(zmq.ROUTER_MANDATORY, 1)
-        if gate is not None:
-            self._door = ZapHandler(self._context, router, gate, expel)
+        if access is not None:
+            self._zap = ZapHandler(self._context, router, access, expel)
         try:
             router.bind(url_of(ip, port))
         except zmq.ZMQError as error:
@@ -208,7 +208,7 @@ class ZmqRouter:
         """How many seconds the next turn may wait for something to happen; -1: without end."""
         if self._unsettled:
             return 0
-        if self._backlog and any(outbox.is_refused for outbox in self._backlog.values()):
+        if self._backlog and any(sender.is_refused for sender in self._backlog.values()):
             return RETRY_MS / 1000
         return -1
 
@@ -229,10 +229,10 @@ class ZmqRouter:
             return False  # hung up earlier in this turn
         try:
             if from_client:
-                if self._door is None:
+                if self._zap is None:
                     peer = sock.recv(zmq.NOBLOCK)
                 else:  # a guest without a right to be heard is treated like one that takes another's name
-                    peer = self._door.guest(sock.recv(zmq.NOBLOCK, copy=False)) or _DIALLED
+                    peer = self._zap.admit(sock.recv(zmq.NOBLOCK, copy=False)) or _DIALLED
                 if peer.startswith(_DIALLED):
                     self._counters.ignored += 1
                     with contextlib.suppress(WireError):
@@ -245,58 +245,62 @@ class ZmqRouter:
             self._refuse(peer, error)
             return True
         if is_chunk(frames[0]):
-            self._take_part(peer, frames)
+            self._take_chunk(peer, frames)
         else:
             self._on_message(peer, frames)
         return True
 
-    def _take_part(self, peer: bytes, frames: list[Frame]) -> None:
+    def _take_chunk(self, peer: bytes, frames: list[Frame]) -> None:
         """Deal with a piece of a large message, or with a sign that pieces arrive."""
         if self._is_ignored(peer):
             self._counters.ignored += 1
             return
-        inbox = self.inboxes.get(peer)
-        if inbox is None:
-            inbox = self.inboxes[peer] = Reassembler(MAX_FRAMES, most_bytes())
+        reassembler = self.reassemblers.get(peer)
+        if reassembler is None:
+            reassembler = self.reassemblers[peer] = Reassembler(MAX_FRAMES, most_bytes())
         try:
-            whole = inbox.take(frames)
+            whole = reassembler.take(frames)
         except WireError as error:
             self._refuse(peer, error)
             return
         if whole is not None:
             self._on_message(peer, whole)
-        elif not is_dialled(peer) and inbox.is_open() and (now := time.monotonic()) >= inbox.next_sign:
-            inbox.next_sign = now + ACK_EVERY_S
+        elif not is_dialled(peer) and reassembler.is_open() and (now := time.monotonic()) >= reassembler.next_ack:
+            reassembler.next_ack = now + ACK_EVERY_S
             self.give(peer, [PROGRESS_ACK])
 
     def lives(self, peer: bytes, since: float) -> bool:
         """Whether the process of a peer that was connected to has run since then, though it does not answer: see `zmq_liveness.py`."""
         link = self._links.get(peer)
-        return link is not None and link.has_stood(since)
+        return link is not None and link.was_up_since(since)
 
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
         """Look at the connections, and let go of half of a message whose sender has gone."""
         for link in self._links.values():
-            link.stands()
-        for peer, inbox in list(self.inboxes.items()):
-            if inbox.taken == inbox.seen and not is_dialled(peer) and (not inbox.is_open() or is_gone(peer)):
-                del self.inboxes[peer]
-            inbox.seen = inbox.taken
+            link.is_up()
+        for peer, reassembler in list(self.reassemblers.items()):
+            if (
+                reassembler.received == reassembler.received_before
+                and not is_dialled(peer)
+                and (not reassembler.is_open() or is_gone(peer))
+            ):
+                del self.reassemblers[peer]
+            reassembler.received_before = reassembler.received
 
     # --- what leaves -----------------------------------------------------------------------------------------------
 
     def post(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to ZeroMQ, or to the peer's outbox."""
-        outbox = self._backlog.get(peer)
-        if outbox is None:
+        """Give one message to ZeroMQ, or to the peer's sender."""
+        sender = self._backlog.get(peer)
+        if sender is None:
             if not is_large(frames) and self.give(peer, frames):
                 return
-            outbox = self._backlog[peer] = ChunkedSender(self._io.wake)
-        if len(outbox) >= MAX_BACKLOG:
-            self.drop(peer, len(outbox))
+            sender = self._backlog[peer] = ChunkedSender(self._io.wake)
+        if len(sender) >= MAX_BACKLOG:
+            self.drop(peer, len(sender))
             return
-        outbox.put(frames)
-        outbox.pump(partial(self.give, peer))
+        sender.put(frames)
+        sender.pump(partial(self.give, peer))
 
     def drop(self, peer: bytes, waiting: int) -> None:
         """Count a message that is not sent: so many wait. From any thread."""
@@ -327,9 +331,9 @@ class ZmqRouter:
 
     def send_waiting(self) -> None:
         """Send what waits, as far as ZeroMQ takes it."""
-        for peer, outbox in list(self._backlog.items()):
-            outbox.pump(partial(self.give, peer))
-            if outbox.is_done():
+        for peer, sender in list(self._backlog.items()):
+            sender.pump(partial(self.give, peer))
+            if sender.is_done():
                 del self._backlog[peer]
                 self._emptied(peer)
 
@@ -359,13 +363,13 @@ class ZmqRouter:
 
     def moved(self, peer: bytes) -> int:
         """A number that grows while pieces of large messages leave for a peer, or signs come that they arrive."""
-        outbox, inbox = self._backlog.get(peer), self.inboxes.get(peer)
-        return (0 if outbox is None else outbox.bytes_left()) + (0 if inbox is None else inbox.signs)
+        sender, reassembler = self._backlog.get(peer), self.reassemblers.get(peer)
+        return (0 if sender is None else sender.bytes_left()) + (0 if reassembler is None else reassembler.acks)
 
     def hang_up(self, peer: bytes) -> None:
         """Close the connection to a peer, and drop what waits for it."""
         self._backlog.pop(peer, None)
-        self.inboxes.pop(peer, None)
+        self.reassemblers.pop(peer, None)
         sock = self._peers.pop(peer, None)
         if sock is not None:
             del self._names[sock]
@@ -380,8 +384,8 @@ class ZmqRouter:
             link.close()
         for sock in [self._router, *self._peers.values()]:
             sock.close(linger=LINGER_MS)
-        if self._door is not None:
-            self._door.close()
+        if self._zap is not None:
+            self._zap.close()
         self._context.term()
 
 

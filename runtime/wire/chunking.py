@@ -78,9 +78,9 @@ class ChunkedSender:
     Attributes:
         is_refused: whether there was no room for what was given last: nobody tells when there is.
 
-    >>> outbox = Outbox(lambda: None)
-    >>> outbox.put([b"header", bytes(1_200_000)])
-    >>> outbox.pump(lambda frames: print([len(frame) for frame in frames]) is None)
+    >>> sender = Outbox(lambda: None)
+    >>> sender.put([b"header", bytes(1_200_000)])
+    >>> sender.pump(lambda frames: print([len(frame) for frame in frames]) is None)
     [32, 6, 524282]
     [16, 524288]
     [16, 151430]
@@ -232,12 +232,12 @@ class Reassembler:
         taken: how many pieces have come, signs too.
         signs: how many of those were signs.
         seen: how many had come when its owner looked last.
-        next_sign: when its owner says again that they come.
+        next_ack: when its owner says again that they come.
 
-    >>> outbox, inbox, message = Outbox(lambda: None), Inbox(8, 1 << 21), [b"header", bytes(1_200_000)]
-    >>> outbox.put(message)
+    >>> sender, reassembler, message = Outbox(lambda: None), Inbox(8, 1 << 21), [b"header", bytes(1_200_000)]
+    >>> sender.put(message)
     >>> came = []
-    >>> outbox.pump(lambda frames: came.append(inbox.take(frames)) is None)
+    >>> sender.pump(lambda frames: came.append(reassembler.take(frames)) is None)
     >>> came[:2], came[2] == message
     ([None, None], True)
     """
@@ -249,15 +249,15 @@ class Reassembler:
         "_number",
         "_over",
         "_place",
-        "next_sign",
-        "seen",
-        "signs",
-        "taken",
+        "next_ack",
+        "received_before",
+        "acks",
+        "received",
     )
 
     def __init__(self, most_frames: int, most_bytes: int) -> None:
-        self.taken = self.signs = self.seen = 0
-        self.next_sign = 0.0
+        self.received = self.acks = self.received_before = 0
+        self.next_ack = 0.0
         self._most_frames = most_frames
         self._most_bytes = most_bytes
         self._number = 0  # of the parcel that is open, or 0
@@ -276,7 +276,7 @@ class Reassembler:
             WireError: it is no such thing, or has no place here. The parcel has ended.
             TooLargeError: there is no room for the message. What else comes of it is passed over.
         """
-        self.taken += 1
+        self.received += 1
         label = bytes(frames[0])
         if len(label) < _LABEL.size:
             raise self._refused(0, "its label is cut off")
@@ -288,7 +288,7 @@ class Reassembler:
         if what == _SIGN:
             if len(frames) > 1 or label != PROGRESS_ACK:
                 raise self._refused(number, "it is a sign, and more")
-            self.signs += 1
+            self.acks += 1
             return None
         if number == 0:
             raise self._refused(0, "its parcel has no number")

@@ -61,8 +61,8 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
         WireError: an unknown kind, a field that the kind does not have or of another type, a tensor where
             none may be or of an element type that cannot travel. Nothing has been sent.
     """
-    if message.form is not None:
-        return message.form.encode(tuple(message.fields.values()), message.tensors, lend)
+    if message.template is not None:
+        return message.template.encode(tuple(message.fields.values()), message.tensors, lend)
     schema = KINDS.get(message.kind)
     if schema is None:
         raise WireError(f"there is no message kind {message.kind!r}; known kinds: {', '.join(KINDS)}")

@@ -41,7 +41,7 @@ import numpy as np
 from .schema import KINDS, MAX_DEPTH, KindSchema, WireError
 from .tensors import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
 
-VERSION = 2  # one byte on the wire
+VERSION = 3  # one byte on the wire; processes of another version are refused with an error that says so
 
 #: A tensor of at most this many bytes travels in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096
@@ -93,7 +93,7 @@ class Message:
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
-    form: Encoder | None = None
+    template: Encoder | None = None
 
     def __repr__(self) -> str:
         parts = [repr(self.kind)]

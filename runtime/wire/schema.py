@@ -95,7 +95,7 @@ def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = Fa
 
 #: Every kind of message there is. A new kind is a new row.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", "memory? list, readable bool, lane? list"),
+    _row("hello", "memory? list, readable bool, stream? list"),
     _row("ping", "seq int, request? int, waits? bool"),
     _row("pong", "seq int, incarnation int, clock? int, working? bool, waits? list"),
     _row("status", "request int"),

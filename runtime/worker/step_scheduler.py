@@ -241,13 +241,13 @@ class WorkerThreads:
 
     Attributes:
         pool: runs segments that are not short; None: the caller's thread runs everything.
-        expect: called by a thread that has sent tensors of a step which now waits for others.
+        busy_poll_hint: called by a thread that has sent tensors of a step which now waits for others.
         run_queues: of the threads.
         in_pool: what the pool runs.
     """
 
     pool: ThreadPoolExecutor | None
-    expect: Callable[[], None]
+    busy_poll_hint: Callable[[], None]
     run_queues: RunQueues = field(default_factory=RunQueues)
     in_pool: dict[object, None] = field(default_factory=dict)
 
@@ -369,7 +369,7 @@ class StepRunner:
         except OpError as e:
             executor.step.fail(e)
         if not executor.step.is_over and not threads.in_pool:  # no other thread of this process needs the interpreter
-            threads.expect()
+            threads.busy_poll_hint()
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Three stages, each of which can be run alone:
 
     decode    each changed message gives a message or a WireError, nothing else, and quickly
-    lane      bytes on a lane give messages or end the lane
+    stream      bytes on a stream give messages or end the stream
     server    a server in a process of its own gets them over real connections; it must live, answer, serve another client all the
               while, and not grow
 
@@ -265,13 +265,13 @@ def fuzz_decode(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, in
     return outcomes
 
 
-def fuzz_lane(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, int]:
-    """Write changed bytes on lanes. Each ends with messages, with nothing, or with an error that ends the lane."""
+def fuzz_stream(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, int]:
+    """Write changed bytes on streams. Each ends with messages, with nothing, or with an error that ends the stream."""
     rng = random.Random(seed)
     outcomes = {"messages": 0, "ended": 0}
     for _ in range(count):
         ours, theirs = socket.socketpair()
-        with contextlib.closing(Stream(theirs, 64, 1 << 20)) as lane, ours:
+        with contextlib.closing(Stream(theirs, 64, 1 << 20)) as stream, ours:
             frames = mutated(corpus, rng)
             data = bytearray(len(frames).to_bytes(4, "little") + b"".join(len(f).to_bytes(8, "little") for f in frames))
             data += b"".join(frames)
@@ -284,7 +284,7 @@ def fuzz_lane(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, int]
             assert sent == len(data)
             try:
                 while True:
-                    outcomes["messages"] += len(lane.receive())
+                    outcomes["messages"] += len(stream.receive())
             except (ConnectionError, WireError):
                 outcomes["ended"] += 1
     return outcomes
@@ -417,7 +417,7 @@ def main() -> None:
     began = time.monotonic()
     half = arguments.count // 2
     print("decode:", fuzz_decode(corpus, half, arguments.seed), f"{time.monotonic() - began:.0f} s", flush=True)
-    print("lane:", fuzz_lane(corpus, half // 10, arguments.seed), f"{time.monotonic() - began:.0f} s", flush=True)
+    print("stream:", fuzz_stream(corpus, half // 10, arguments.seed), f"{time.monotonic() - began:.0f} s", flush=True)
     rest = arguments.count - half - half // 10
     print("server:", fuzz_server(corpus, rest, arguments.seed, print), f"{time.monotonic() - began:.0f} s")
 

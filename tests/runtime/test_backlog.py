@@ -55,7 +55,7 @@ def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.Monk
         assert server.waiting() <= 50  # fewer where the kernel has just taken some
 
 
-@pytest.mark.parametrize("shared", ["0", "64"])  # a lane over TCP; a Unix stream, whose shared memory is soon full
+@pytest.mark.parametrize("shared", ["0", "64"])  # a stream over TCP; a Unix stream, whose shared memory is soon full
 def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
     monkeypatch: pytest.MonkeyPatch, shared: str
 ) -> None:

@@ -1,9 +1,9 @@
-"""Changed messages at the decoder, on lanes and at a running server: see `fuzz_wire.py`, which throws a million."""
+"""Changed messages at the decoder, on streams and at a running server: see `fuzz_wire.py`, which throws a million."""
 
 from __future__ import annotations
 
 import pytest
-from fuzz_wire import Frames, fuzz_decode, fuzz_lane, fuzz_server, record
+from fuzz_wire import Frames, fuzz_decode, fuzz_server, fuzz_stream, record
 
 from dovetail.runtime.wire.codec import decode
 from dovetail.runtime.wire.messages import KINDS
@@ -25,8 +25,8 @@ def test_the_decoder_survives_changed_messages(corpus: list[Frames]) -> None:
 
 
 @pytest.mark.slow
-def test_a_lane_survives_changed_bytes(corpus: list[Frames]) -> None:
-    outcomes = fuzz_lane(corpus, 5_000, seed=1)
+def test_a_stream_survives_changed_bytes(corpus: list[Frames]) -> None:
+    outcomes = fuzz_stream(corpus, 5_000, seed=1)
     assert outcomes["messages"] > 500 and outcomes["ended"] > 500
 
 

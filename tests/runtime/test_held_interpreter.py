@@ -189,7 +189,7 @@ def test_a_connection_that_is_forgotten_open_blocks_no_other(echo: Endpoint, cli
         warnings.simplefilter("ignore", ResourceWarning)
         for _ in range(20):
             lost = Connection(echo.address)
-            until(lost._link.stands, "the connection is made")
+            until(lost._link.is_up, "the connection is made")
             del lost
             gc.collect()
     client.send(ping(7))

@@ -51,7 +51,7 @@ def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.Monkey
 
     def take(peer: bytes, message: Message) -> None:
         endpoint.reply(peer, message)
-        endpoint.expect()
+        endpoint.busy_poll_hint()
 
     with Endpoint("localhost:0", take) as endpoint, Connection(endpoint.address) as client:
         for seq in range(3):
@@ -61,7 +61,7 @@ def test_what_comes_while_an_answer_is_looked_out_for(monkeypatch: pytest.Monkey
             assert offered.wait(WAIT_S)  # it has come to the end of its work, and looks out
         assert endpoint.call_soon(done.set)
         assert done.wait(WAIT_S)
-        endpoint.expect()  # another thread has nothing to look out for
+        endpoint.busy_poll_hint()  # another thread has nothing to look out for
         client.send(ping())
         assert client.recv(WAIT_S) is not None
     assert not endpoint._io.is_alive()
@@ -74,7 +74,7 @@ def test_it_sleeps_when_others_want_the_processor(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_yield", lambda: offers.append(None), raising=False)
 
     def take(peer: bytes, message: Message) -> None:
-        endpoint.expect()
+        endpoint.busy_poll_hint()
         endpoint.reply(peer, message)
 
     with Endpoint("localhost:0", take) as endpoint, Connection(endpoint.address) as client:

@@ -1,4 +1,4 @@
-"""Lanes: framing, waiting, going over from ZeroMQ and back."""
+"""Streams: framing, waiting, going over from ZeroMQ and back."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     b.close()
 
 
-def test_a_lane_whose_other_end_has_gone_says_so() -> None:
+def test_a_stream_whose_other_end_has_gone_says_so() -> None:
     a, b = pair()
     a.send([b"last words"])
     a.close()
@@ -152,60 +152,60 @@ def test_threads_may_send_at_once() -> None:
 
 
 @pytest.fixture
-def landing() -> Iterator[UnixListener]:
+def listener() -> Iterator[UnixListener]:
     made = UnixListener(*LIMITS)
     yield made
     made.close()
 
 
-def test_a_lane_is_made_of_an_offer(landing: UnixListener) -> None:
-    offer = landing.offer(b"peer")
+def test_a_stream_is_made_of_an_offer(listener: UnixListener) -> None:
+    offer = listener.offer(b"peer")
     assert offer is not None and offer[0] == "at"
-    assert landing.offer(b"peer") is None  # one each
+    assert listener.offer(b"peer") is None  # one each
     there = connect_unix(*offer[1:], *LIMITS)
-    here = landing.accept(b"peer", offer[2])
+    here = listener.accept(b"peer", offer[2])
     assert there is not None and here is not None
     there.send([b"hello"])
     assert here.receive() == [[b"hello"]]
-    assert landing.accept(b"peer", offer[2]) is None  # good for once
+    assert listener.accept(b"peer", offer[2]) is None  # good for once
     there.close()
     here.close()
 
 
-def test_nobody_gets_the_lane_of_another(landing: UnixListener) -> None:
-    one, two = landing.offer(b"one"), landing.offer(b"two")
+def test_nobody_gets_the_stream_of_another(listener: UnixListener) -> None:
+    one, two = listener.offer(b"one"), listener.offer(b"two")
     assert one is not None and two is not None and one[2] != two[2]
     there = connect_unix(one[1], one[2], *LIMITS)
     assert there is not None
-    assert landing.accept(b"two", one[2]) is None
-    assert landing.accept(b"two", two[2]) is None  # who said its token has not come
-    assert landing.accept(b"two", "") is None and landing.accept(b"nobody", None) is None
-    here = landing.accept(b"one", one[2])
+    assert listener.accept(b"two", one[2]) is None
+    assert listener.accept(b"two", two[2]) is None  # who said its token has not come
+    assert listener.accept(b"two", "") is None and listener.accept(b"nobody", None) is None
+    here = listener.accept(b"one", one[2])
     assert here is not None
     there.close()
     here.close()
 
 
-def test_who_connects_and_dies_leaves_no_socket(landing: UnixListener) -> None:
-    one, two = landing.offer(b"one"), landing.offer(b"two")
+def test_who_connects_and_dies_leaves_no_socket(listener: UnixListener) -> None:
+    one, two = listener.offer(b"one"), listener.offer(b"two")
     assert one is not None and two is not None
     dead, there = connect_unix(*one[1:], *LIMITS), connect_unix(*two[1:], *LIMITS)
     assert dead is not None and there is not None
-    assert landing.accept(b"two", "") is None and landing.accept(b"two", two[2] + "0") is None
-    late = landing.offer(b"three")
-    assert late is not None and landing.accept(b"three", late[2]) is None  # both have been let in by now
+    assert listener.accept(b"two", "") is None and listener.accept(b"two", two[2] + "0") is None
+    late = listener.offer(b"three")
+    assert late is not None and listener.accept(b"three", late[2]) is None  # both have been let in by now
     dead.close()
     for _ in range(3):
-        landing.tidy()
-    assert len(landing._arrived) == 1
-    here = landing.accept(b"two", two[2])
+        listener.tidy()
+    assert len(listener._backlog) == 1
+    here = listener.accept(b"two", two[2])
     assert here is not None  # who only takes long is waited for
     there.close()
     here.close()
 
 
-def test_strangers_at_the_landing_are_sent_away(landing: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = landing.offer(b"peer")
+def test_strangers_at_the_landing_are_sent_away(listener: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = listener.offer(b"peer")
     assert offer is not None
     silent, rude = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
     for s in (silent, rude):
@@ -213,14 +213,14 @@ def test_strangers_at_the_landing_are_sent_away(landing: UnixListener, monkeypat
         s.settimeout(WAIT_S)
     rude.send(b"short")
     there = connect_unix(*offer[1:], *LIMITS)
-    here = landing.accept(b"peer", offer[2])
+    here = listener.accept(b"peer", offer[2])
     assert there is not None and here is not None
     assert silent.recv(1) == b""
     assert rude.recv(1) == b""
     for s in (silent, rude, there, here):
         s.close()
     # Who belongs to another user is not spoken to, on either side.
-    again = landing.offer(b"other")
+    again = listener.offer(b"other")
     assert again is not None
     monkeypatch.setattr(os, "geteuid", lambda: 123_456)
     assert connect_unix(*again[1:], *LIMITS) is None
@@ -233,7 +233,7 @@ def test_no_other_socket_is_connected_to(name: object) -> None:
     assert connect_unix(name, "00" * 16, *LIMITS) is None
 
 
-def test_where_nobody_listens_there_is_no_lane() -> None:
+def test_where_nobody_listens_there_is_no_stream() -> None:
     assert connect_unix("dovetail-" + "0" * 32, "00" * 16, *LIMITS) is None
 
 
@@ -243,7 +243,7 @@ def test_where_nobody_listens_there_is_no_lane() -> None:
 def warm(connection: Connection) -> None:
     """Exchange messages until both have gone over."""
     deadline = time.monotonic() + WAIT_S
-    while connection._lane is None or not connection._lane.is_open:
+    while connection._stream is None or not connection._stream.is_open:
         connection.send(ping(-1))
         answer = connection.recv(WAIT_S)
         assert answer is not None and answer.fields == {"seq": -1}
@@ -260,7 +260,7 @@ def test_messages_keep_their_order_while_both_go_over(echo: Endpoint) -> None:
                 if seq >= 20:
                     answer = connection.recv(WAIT_S)
                     assert answer is not None and answer.fields["seq"] == seq - 20
-            assert connection._lane is not None
+            assert connection._stream is not None
 
 
 def test_replies_of_threads_keep_their_order_while_both_go_over() -> None:
@@ -289,49 +289,49 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
                 time.sleep(0.01)
         until(lambda: len(arrived) == 500, "all answers are there")
         assert arrived == list(range(500))
-        assert len(other._lanes.by_peer) == 1 == len(echo._lanes.by_peer)
+        assert len(other._streams.by_peer) == 1 == len(echo._streams.by_peer)
         other.forget(echo.address)
-        until(lambda: not other._lanes.by_peer and not echo._lanes.by_peer, "the lane is closed on both sides")
+        until(lambda: not other._streams.by_peer and not echo._streams.by_peer, "the stream is closed on both sides")
         other.send(echo.address, ping(500))
         until(lambda: arrived[-1] == 500, "a new connection was made")
 
 
-def test_a_server_that_takes_no_lanes_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
+def test_a_server_that_takes_no_streams_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
     monkeypatch.setattr(connection_module, "connect_unix", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             connection.send(ping(seq))
             answer = connection.recv(WAIT_S)
             assert answer is not None and answer.fields["seq"] == seq
-        assert connection._lane is None
+        assert connection._stream is None
 
 
-def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
+def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
     """Whichever side ends it: what is sent afterwards arrives."""
     with Connection(echo.address) as connection:
         warm(connection)
-        (lane,) = echo._lanes.by_peer.values()
-        echo.call_soon(lambda: lane._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._lanes.by_peer, "the server has noticed")
+        (stream,) = echo._streams.by_peer.values()
+        echo.call_soon(lambda: stream._socket.shutdown(socket.SHUT_RDWR))
+        until(lambda: not echo._streams.by_peer, "the server has noticed")
         connection.send(ping(1))
         answer = connection.recv(WAIT_S)
-        assert answer is not None and answer.fields["seq"] == 1 and connection._lane is None
+        assert answer is not None and answer.fields["seq"] == 1 and connection._stream is None
     with Connection(echo.address) as connection:
         warm(connection)
-        assert connection._lane is not None
-        connection._lane._socket.shutdown(socket.SHUT_RDWR)
+        assert connection._stream is not None
+        connection._stream._socket.shutdown(socket.SHUT_RDWR)
         connection.send(ping(2))
         answer = connection.recv(WAIT_S)
-        assert answer is not None and answer.fields["seq"] == 2 and connection._lane is None
+        assert answer is not None and answer.fields["seq"] == 2 and connection._stream is None
 
 
-def test_garbage_on_a_lane_costs_the_lane_and_hurts_nobody(echo: Endpoint) -> None:
+def test_garbage_on_a_lane_costs_the_stream_and_hurts_nobody(echo: Endpoint) -> None:
     with Connection(echo.address) as rude, Connection(echo.address) as other:
         warm(rude)
         warm(other)
-        assert rude._lane is not None
-        rude._lane._socket.send(b"\xff" * 100)
-        until(lambda: echo.counters.malformed == 1 and len(echo._lanes.by_peer) == 1, "the lane is closed")
+        assert rude._stream is not None
+        rude._stream._socket.send(b"\xff" * 100)
+        until(lambda: echo.counters.malformed == 1 and len(echo._streams.by_peer) == 1, "the stream is closed")
         rude.send(ping(1))
         kinds = []
         while "ping" not in kinds:
@@ -342,12 +342,12 @@ def test_garbage_on_a_lane_costs_the_lane_and_hurts_nobody(echo: Endpoint) -> No
         assert other.recv(WAIT_S) is not None
 
 
-def test_messages_that_are_refused_on_a_lane_count(echo: Endpoint) -> None:
+def test_messages_that_are_refused_on_a_stream_count(echo: Endpoint) -> None:
     with Connection(echo.address) as rude:
         warm(rude)
-        assert rude._lane is not None
+        assert rude._stream is not None
         for _ in range(endpoint.MAX_STRIKES + 4):
-            rude._lane.send([b"garbage"])
+            rude._stream.send([b"garbage"])
         for _ in range(endpoint.MAX_STRIKES):
             answer = rude.recv(WAIT_S)
             assert answer is not None and answer.kind == "error"
@@ -359,8 +359,8 @@ def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
         for _ in range(5):
             connections.send(echo.address, ping(1))
             assert connections.poll(WAIT_S)
-        until(lambda: len(echo._lanes.by_peer) == 1, "they have gone over")
-    until(lambda: not echo._lanes.by_peer, "the lane is gone")
+        until(lambda: len(echo._streams.by_peer) == 1, "they have gone over")
+    until(lambda: not echo._streams.by_peer, "the stream is gone")
 
 
 def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,13 +375,13 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
         for _ in range(20):
             deaf.send(ping(1))
             assert deaf.recv(WAIT_S) is not None
-        until(lambda: bool(server._lanes.by_peer), "they have gone over")
+        until(lambda: bool(server._streams.by_peer), "they have gone over")
         deaf.send(ping(100))
         until(lambda: server.waiting() > 0, "messages wait")
         time.sleep(0.5)
         assert server.waiting() > 0  # it is only slow
         deaf._socket.close(linger=0)  # as when its process was stopped
-        until(lambda: not server._lanes.by_peer and not server.waiting(), "it is given up")
+        until(lambda: not server._streams.by_peer and not server.waiting(), "it is given up")
 
 
 def test_descriptors_are_given_back(echo: Endpoint) -> None:
@@ -400,12 +400,12 @@ def test_descriptors_are_given_back(echo: Endpoint) -> None:
     until(lambda: descriptors() <= before, "all are closed")
 
 
-def test_an_offer_is_made_within_bounds(landing: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_is_made_within_bounds(listener: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing_module, "_MOST_OFFERS", 10)
-    offers = [landing.offer(b"%d" % i) for i in range(30)]
-    assert len(landing._offers) == 10
+    offers = [listener.offer(b"%d" % i) for i in range(30)]
+    assert len(listener._offers) == 10
     first = offers[0]
-    assert first is not None and landing.accept(b"0", first[2]) is None
+    assert first is not None and listener.accept(b"0", first[2]) is None
 
 
 @pytest.mark.parametrize("size", [1 << 20, (5 << 20) + 3, 9 << 20])
@@ -447,7 +447,7 @@ def test_long_messages_over_tcp_arrive_whole_and_what_follows_them_is_told_at_on
     b.close()
 
 
-def test_a_lane_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> None:
+def test_a_stream_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         other, _ = listener.accept()
@@ -472,9 +472,9 @@ def test_a_lane_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> None
 # --- sending without a hand-over ---------------------------------------------------------------------------------------
 
 
-def test_a_lane_that_holds_the_interpreter_sends_the_same() -> None:
+def test_a_stream_that_holds_the_interpreter_sends_the_same() -> None:
     a, b = pair()
-    a.holds = True
+    a.keeps_gil = True
     assert exchange(a, b, [[b"x"], [b"y" * 10_000], [b"", b"z"], [b"large" * 10_000]])[0] == [b"x"]
     sent = 0
     while a.send([b"w" * 1_000]) == 0:  # until the kernel takes no more

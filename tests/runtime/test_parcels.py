@@ -38,8 +38,8 @@ def joined(frames: list[Frame]) -> list[bytes]:
     return [bytes(f) for f in frames]
 
 
-def given(outbox: ChunkedSender, room: int = 1_000_000, window: int = 1 << 40) -> list[list[Frame]]:
-    """What an outbox gives to a socket that takes so many messages."""
+def given(sender: ChunkedSender, room: int = 1_000_000, window: int = 1 << 40) -> list[list[Frame]]:
+    """What an sender gives to a socket that takes so many messages."""
     out: list[list[Frame]] = []
 
     def give(frames: list[Frame]) -> bool:
@@ -48,15 +48,15 @@ def given(outbox: ChunkedSender, room: int = 1_000_000, window: int = 1 << 40) -
         out.append(list(frames))
         return True
 
-    outbox.pump(give, window)
+    sender.pump(give, window)
     return out
 
 
-def through(inbox: Reassembler, messages: list[list[Frame]]) -> list[list[bytes]]:
+def through(reassembler: Reassembler, messages: list[list[Frame]]) -> list[list[bytes]]:
     """The messages that come out at the other end."""
     out = []
     for frames in messages:
-        whole = inbox.take(frames) if is_chunk(frames[0]) else frames
+        whole = reassembler.take(frames) if is_chunk(frames[0]) else frames
         if whole is not None:
             out.append(joined(whole))
     return out
@@ -73,24 +73,24 @@ class TestCutting:
                 for _ in range(rng.randrange(5))
             ]
             messages.append([b"head", *(rng.randbytes(size) for size in sizes)])
-        outbox, inbox = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
+        sender, reassembler = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
         for frames in messages:
-            outbox.put(frames)
+            sender.put(frames)
         came = []
         for _ in range(100_000):
-            came += given(outbox, rng.randrange(1, 4))  # whatever room there is at a time
-            if not outbox:
+            came += given(sender, rng.randrange(1, 4))  # whatever room there is at a time
+            if not sender:
                 break
-        assert through(inbox, came) == [joined(m) for m in messages]
-        assert not inbox.is_open() and not outbox
+        assert through(reassembler, came) == [joined(m) for m in messages]
+        assert not reassembler.is_open() and not sender
         assert all(sum(map(len, frames[1:])) <= CHUNK_BYTES for frames in came if is_chunk(frames[0]))
 
     def test_many_small_frames_share_pieces(self) -> None:
         frames: list[Frame] = [b"h", *(bytes([i % 256]) * 5_000 for i in range(1_000))]
-        outbox, inbox = ChunkedSender(lambda: None), Reassembler(1_001, 1 << 30)
-        outbox.put(frames)
-        came = given(outbox)
-        assert len(came) < 20 and through(inbox, came) == [joined(frames)]
+        sender, reassembler = ChunkedSender(lambda: None), Reassembler(1_001, 1 << 30)
+        sender.put(frames)
+        came = given(sender)
+        assert len(came) < 20 and through(reassembler, came) == [joined(frames)]
 
     def test_a_small_message_is_not_touched(self) -> None:
         assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(CHUNK_BYTES)])
@@ -99,39 +99,39 @@ class TestCutting:
 
     def test_no_more_than_the_window_is_given_until_some_has_left(self) -> None:
         calls = []
-        outbox = ChunkedSender(lambda: calls.append(1))
-        outbox.put([b"h", memoryview(bytes(10 * CHUNK_BYTES))])
-        held = given(outbox, window=3 * CHUNK_BYTES)
-        assert len(held) == 3 and outbox.bytes_left() == 0 and not outbox.is_done()
+        sender = ChunkedSender(lambda: calls.append(1))
+        sender.put([b"h", memoryview(bytes(10 * CHUNK_BYTES))])
+        held = given(sender, window=3 * CHUNK_BYTES)
+        assert len(held) == 3 and sender.bytes_left() == 0 and not sender.is_done()
         held.pop(0)
-        assert calls and outbox.bytes_left() >= CHUNK_BYTES - 1
-        assert len(given(outbox, window=3 * CHUNK_BYTES)) == 1
+        assert calls and sender.bytes_left() >= CHUNK_BYTES - 1
+        assert len(given(sender, window=3 * CHUNK_BYTES)) == 1
         held.clear()
-        while outbox:
-            given(outbox, window=3 * CHUNK_BYTES)
-        assert outbox.is_done() and outbox.bytes_left() == 10 * CHUNK_BYTES + 1
+        while sender:
+            given(sender, window=3 * CHUNK_BYTES)
+        assert sender.is_done() and sender.bytes_left() == 10 * CHUNK_BYTES + 1
 
     def test_a_message_is_held_until_its_last_piece_has_left(self) -> None:
         whole = memoryview(bytes(2 * CHUNK_BYTES))
-        outbox = ChunkedSender(lambda: None)
-        outbox.put([b"h", whole])
-        held = given(outbox)
-        assert not len(outbox) and not outbox.is_done()
+        sender = ChunkedSender(lambda: None)
+        sender.put([b"h", whole])
+        held = given(sender)
+        assert not len(sender) and not sender.is_done()
         held.clear()
-        assert outbox.is_done()
+        assert sender.is_done()
 
 
 class TestOvertaking:
     def kinds(self, *messages: list[Frame]) -> list[int]:
         """In which order messages come out that were put behind the first piece of the first one."""
-        outbox, inbox = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
-        outbox.put(messages[0])
-        came = given(outbox, 1)
+        sender, reassembler = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
+        sender.put(messages[0])
+        came = given(sender, 1)
         for frames in messages[1:]:
-            outbox.put(frames)
-        came += given(outbox)
+            sender.put(frames)
+        came += given(sender)
         order = {tuple(joined(m)): i for i, m in enumerate(messages)}
-        return [order[tuple(m)] for m in through(inbox, came)]
+        return [order[tuple(m)] for m in through(reassembler, came)]
 
     def test_other_steps_and_what_is_always_true_pass(self) -> None:
         large, other, urgent = tensors(1, 3 * CHUNK_BYTES), tensors(2), encode(Message("touch", {"session": "s"}))
@@ -197,26 +197,26 @@ BEGUN = [label(0, 7, (4, 6)), b"abcd"]
     ],
 )
 def test_what_is_refused(messages: list[list[Frame]], says: str) -> None:
-    inbox = Reassembler(8, 1 << 20)
+    reassembler = Reassembler(8, 1 << 20)
     for frames in messages[:-1]:
-        inbox.take(frames)
+        reassembler.take(frames)
     with pytest.raises(WireError, match=says):
-        inbox.take(messages[-1])
-    assert not inbox.is_open() and inbox._message is None  # its memory is free
+        reassembler.take(messages[-1])
+    assert not reassembler.is_open() and reassembler._message is None  # its memory is free
 
 
 def test_a_broken_parcel_is_refused_once_and_its_rest_passed_over() -> None:
-    inbox = Reassembler(8, 1 << 20)
+    reassembler = Reassembler(8, 1 << 20)
     with pytest.raises(WireError):
-        inbox.take([label(5, 7), b"late"])
-    assert [inbox.take([label(i, 7), b"late"]) for i in range(6, 50)] == [None] * 44
-    assert inbox.take([label(0, 8, (4,)), b"good"]) is not None
+        reassembler.take([label(5, 7), b"late"])
+    assert [reassembler.take([label(i, 7), b"late"]) for i in range(6, 50)] == [None] * 44
+    assert reassembler.take([label(0, 8, (4,)), b"good"]) is not None
 
 
 def test_a_new_parcel_ends_one_that_was_open() -> None:
-    inbox = Reassembler(8, 1 << 20)
-    inbox.take(BEGUN)
-    assert joined(inbox.take([label(0, 8, (2,)), b"ok"]) or []) == [b"ok"] and not inbox.is_open()
+    reassembler = Reassembler(8, 1 << 20)
+    reassembler.take(BEGUN)
+    assert joined(reassembler.take([label(0, 8, (2,)), b"ok"]) or []) == [b"ok"] and not reassembler.is_open()
 
 
 def test_changed_pieces_give_messages_or_are_refused() -> None:
@@ -224,10 +224,10 @@ def test_changed_pieces_give_messages_or_are_refused() -> None:
     rng = random.Random(1)
     pieces: list[list[Frame]] = []
     for size in (CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES):
-        outbox = ChunkedSender(lambda: None)
-        outbox.put([b"header", bytes(100), bytes(size)])
-        pieces += given(outbox)
-    inbox, refused, whole = Reassembler(8, 1 << 22), 0, 0
+        sender = ChunkedSender(lambda: None)
+        sender.put([b"header", bytes(100), bytes(size)])
+        pieces += given(sender)
+    reassembler, refused, whole = Reassembler(8, 1 << 22), 0, 0
     for _ in range(4_000):
         frames = list(pieces[rng.randrange(len(pieces))])
         if rng.random() < 0.3:
@@ -238,11 +238,11 @@ def test_changed_pieces_give_messages_or_are_refused() -> None:
             frames[1:] = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(3))]
         with contextlib.suppress(WireError):
             refused += 1
-            came = inbox.take(frames)
+            came = reassembler.take(frames)
             refused -= 1
             whole += came is not None
     for frames in given_again(pieces):
-        whole += inbox.take(frames) is not None
+        whole += reassembler.take(frames) is not None
     assert refused > 100 and whole >= 3
 
 
@@ -263,8 +263,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")  # and with keys there is no lane over TCP
+def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_SHARED_MEMORY_MB", "0")  # and with keys there is no stream over TCP
 
 
 @pytest.fixture
@@ -322,11 +322,11 @@ def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path)
         connection._give([label(0, 7, (1 << 20,)), bytes(1_000)], 0)
         connection.send(Message("ping", {"seq": 1}))
         assert connection.recv(WAIT_S) is not None  # it waits for the rest, and serves others meanwhile
-        assert [inbox.is_open() for inbox in echo._router.inboxes.values()] == [True]
+        assert [reassembler.is_open() for reassembler in echo._router.reassemblers.values()] == [True]
     until = time.monotonic() + WAIT_S
-    while echo._router.inboxes and time.monotonic() < until:
+    while echo._router.reassemblers and time.monotonic() < until:
         time.sleep(0.01)
-    assert not echo._router.inboxes
+    assert not echo._router.reassemblers
 
 
 def test_broken_pieces_are_refused_and_their_sender_is_no_longer_heard(echo: Endpoint, folder: Path) -> None:
@@ -387,12 +387,12 @@ def test_a_message_that_takes_longer_than_signs_of_life_may_gets_through_a_slow_
         answer = connection.recv(2 * WAIT_S)
         assert answer is not None and np.array_equal(answer.tensors[0], value)
         assert link.connections == 1  # it never broke
-        assert connection._inbox is not None and connection._inbox.signs > 1  # the server said that it comes
+        assert connection._reassembler is not None and connection._reassembler.acks > 1  # the server said that it comes
 
 
 def test_numbers_of_parcels_are_never_used_twice() -> None:
     a, b = ChunkedSender(lambda: None), ChunkedSender(lambda: None)
-    for outbox in (a, b):
-        outbox.put([bytes(CHUNK_BYTES + 1)])
+    for sender in (a, b):
+        sender.put([bytes(CHUNK_BYTES + 1)])
     first, second = given(a)[0][0], given(b)[0][0]
     assert bytes(first[8:16]) != bytes(second[8:16]) and chunking.CHUNK_BYTES == CHUNK_BYTES

@@ -1,4 +1,4 @@
-"""Lanes over TCP, between processes that cannot read each other's memory."""
+"""Streams over TCP, between processes that cannot read each other's memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sent_back(connection: Connection, message: Message) -> Message:
 def warm(connection: Connection) -> None:
     """Exchange messages until both have gone over."""
     deadline = time.monotonic() + WAIT_S
-    while connection._lane is None or not connection._lane.is_open:
+    while connection._stream is None or not connection._stream.is_open:
         assert sent_back(connection, ping(-1)).fields["seq"] == -1
         assert time.monotonic() < deadline
     assert sent_back(connection, ping(-2)).fields["seq"] == -2  # so the server has it in its books, too
@@ -51,8 +51,8 @@ def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
             answer = connection.recv(WAIT_S)
             assert answer is not None and answer.fields["seq"] == seq
         warm(connection)
-        (lane,) = echo._lanes.by_peer.values()
-        assert lane._socket.family in (socket.AF_INET, socket.AF_INET6)
+        (stream,) = echo._streams.by_peer.values()
+        assert stream._socket.family in (socket.AF_INET, socket.AF_INET6)
 
 
 def test_large_tensors_travel_whole(echo: Endpoint) -> None:
@@ -69,23 +69,23 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
     arrived: list[int] = []
     with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as other:
         other.send(echo.address, ping(0))
-        until(lambda: len(other._lanes.by_peer) == 1 == len(echo._lanes.by_peer), "both have gone over")
+        until(lambda: len(other._streams.by_peer) == 1 == len(echo._streams.by_peer), "both have gone over")
         for seq in range(1, 200):
             other.send(echo.address, ping(seq))
         until(lambda: len(arrived) == 200, "all answers are there")
         assert arrived == list(range(200))
         assert not other.is_near(echo.address)
         other.forget(echo.address)
-        until(lambda: not other._lanes.by_peer and not echo._lanes.by_peer, "the lane is closed on both sides")
+        until(lambda: not other._streams.by_peer and not echo._streams.by_peer, "the stream is closed on both sides")
 
 
-def test_an_end_of_the_lane_leads_back_to_zeromq(echo: Endpoint) -> None:
+def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
     with Connection(echo.address) as connection:
         warm(connection)
-        (lane,) = echo._lanes.by_peer.values()
-        echo.call_soon(lambda: lane._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._lanes.by_peer, "the server has noticed")
-        until(lambda: connection.recv(0.0) is None and connection._lane is None, "the client has, too")
+        (stream,) = echo._streams.by_peer.values()
+        echo.call_soon(lambda: stream._socket.shutdown(socket.SHUT_RDWR))
+        until(lambda: not echo._streams.by_peer, "the server has noticed")
+        until(lambda: connection.recv(0.0) is None and connection._stream is None, "the client has, too")
         assert sent_back(connection, ping(1)).fields["seq"] == 1
 
 
@@ -94,7 +94,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq
-        assert connection._lane is None
+        assert connection._stream is None
 
 
 def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
@@ -106,38 +106,38 @@ def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
 
 
 @pytest.fixture
-def landing() -> Iterator[TcpListener]:
-    landing = TcpListener("127.0.0.1", *LIMITS)
-    yield landing
-    landing.close()
+def listener() -> Iterator[TcpListener]:
+    listener = TcpListener("127.0.0.1", *LIMITS)
+    yield listener
+    listener.close()
 
 
-def test_a_lane_is_made_of_an_offer(landing: TcpListener) -> None:
-    offer = landing.offer(b"anna")
-    assert offer is not None and landing.offer(b"anna") is None
-    lane = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
-    assert lane is not None
-    assert landing.accept(b"berta", offer[2]) is None
-    other = landing.accept(b"anna", offer[2])
-    assert other is not None and landing.accept(b"anna", offer[2]) is None
-    lane.send([b"head", b"tensor"])
+def test_a_stream_is_made_of_an_offer(listener: TcpListener) -> None:
+    offer = listener.offer(b"anna")
+    assert offer is not None and listener.offer(b"anna") is None
+    stream = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
+    assert stream is not None
+    assert listener.accept(b"berta", offer[2]) is None
+    other = listener.accept(b"anna", offer[2])
+    assert other is not None and listener.accept(b"anna", offer[2]) is None
+    stream.send([b"head", b"tensor"])
     assert other.receive_within(WAIT_S) == [[b"head", b"tensor"]]
     assert other.receive_within(0.01) == []
-    lane.close()
+    stream.close()
     other.close()
 
 
-def test_strangers_are_sent_away(landing: TcpListener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_sent_away(listener: TcpListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_listener, "CONNECT_S", 0.05)
-    offer = landing.offer(b"anna")
+    offer = listener.offer(b"anna")
     assert offer is not None
     assert connect_tcp("127.0.0.1", offer[1], "00" * 16, *LIMITS) is None
     with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
         assert silent.recv(1) == b""
     monkeypatch.setattr(stream_listener, "CONNECT_S", WAIT_S)
-    lane = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
-    assert lane is not None
-    lane.close()
+    stream = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
+    assert stream is not None
+    stream.close()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None
         for step in range(8):
             values = np.zeros(8 << 20, np.uint8)
             other.send(server.address, Message("tensors", {"step": step, "channels": [0], "without": []}, (values,)))
-        until(lambda: len(other._lanes.by_peer) == 1 == len(server._lanes.by_peer), "both have gone over")
+        until(lambda: len(other._streams.by_peer) == 1 == len(server._streams.by_peer), "both have gone over")
         other.send(server.address, Message("tensors", {"step": 8, "channels": [], "without": []}))
         until(lambda: len(arrived) == 9, "all have come")
         assert arrived == list(range(9))

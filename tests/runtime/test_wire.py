@@ -284,7 +284,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("no frames", [], "empty message"),
     ("empty header", [b""], "not a message"),
     ("not ours", [b"GET / HTTP/1.1"], "not a message"),
-    ("version alone", [b"\x94\x02\x00"], "cut off"),
+    ("version alone", [bytes([0x94, V, 0])], "cut off"),
     ("cut off", [header(V, "abort", {"step": 1, "code": "c", "reason": "r"}, [])[:-3]], "not msgpack"),
     ("numbers cut off", [header(V, "ping", {"seq": 1}, [])[:12]], "header is not"),
     ("more numbers than any kind has", [raw([1] * 100, b"")], "header is not"),
@@ -447,7 +447,7 @@ def test_random_bytes_are_survived(frames: list[bytes]) -> None:
 @given(st.binary(max_size=100), st.lists(st.binary(max_size=20), max_size=2))
 def test_random_bytes_behind_a_good_start_are_survived(tail: bytes, frames: list[bytes]) -> None:
     survive([raw([1], tail), *frames])
-    survive([b"\x94\x02" + tail, *frames])
+    survive([bytes([0x94, V]) + tail, *frames])
 
 
 @given(st.sampled_from([*KINDS, "exec"]), st.dictionaries(st.text(max_size=9), PLAIN), PLAIN, st.binary())
