@@ -145,7 +145,14 @@ def nbytes(tensor: Tensor) -> int:
 _REGISTRY: dict[str, OpDef] = {}
 
 
-_KINDS: dict[type, str] = {bool: "a bool", int: "an int", float: "a float", str: "text", bytes: "bytes", DType: "an element type"}
+_KINDS: dict[type, str] = {
+    bool: "a bool",
+    int: "an int",
+    float: "a float",
+    str: "text",
+    bytes: "bytes",
+    DType: "an element type",
+}
 
 
 def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
@@ -166,6 +173,11 @@ def define(name: str, **parts: Any) -> OpDef:
         raise ValueError(f"Op {name} is defined twice")
     _REGISTRY[name] = opdef = OpDef(name, **parts)
     return opdef
+
+
+def define_on_host(name: str, **parts: Any) -> OpDef:
+    """`define` for an op that has state or an effect and runs on CPUs: queues, tables, files, Python functions."""
+    return define(name, traits=Trait.STATEFUL, device_types=("CPU",), **parts)
 
 
 def opdef(name: str) -> OpDef:

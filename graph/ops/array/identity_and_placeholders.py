@@ -12,7 +12,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, graph_of, make
 from ...core.dtypes import bool_
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, define, define_on_host
 from ...core.shape import as_dims, compatible, text
 from ...resources.resource_manager import Context
 from ...tensors.indexed_slices import IndexedSlices, map_values
@@ -244,13 +244,11 @@ def _print(context: Context, x: Array, *data: Array, message: str, first_n: int,
     return x
 
 
-define(
+define_on_host(
     "Print",
     infer=_print_rule,
     reference=_print,
     gradient=lambda node, grad: [grad, *[None] * (len(node.inputs) - 1)],
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
 )
 
 
@@ -297,7 +295,7 @@ def _assert(context: Context, condition: Array, *data: Array, summarize: int | N
     return ()
 
 
-define("Assert", infer=_assert_rule, reference=_assert, traits=Trait.STATEFUL, device_types=("CPU",))
+define_on_host("Assert", infer=_assert_rule, reference=_assert)
 
 
 def Assert(

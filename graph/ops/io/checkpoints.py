@@ -17,7 +17,7 @@ import numpy as np
 from ...core.dtypes import DType, as_dtype, resource, string
 from ...core.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
 from ...core.graph import Tensor
-from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, nbytes, typed_attr
+from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims
 from ...io.checkpoints import CheckpointReader, write_manifest, write_shard
@@ -169,4 +169,4 @@ for _name, _infer, _reference in (
     ("MergeV2Checkpoints", _infer_merge, _merge),
     ("RestoreV2", _infer_restore, _restore),
 ):
-    define(_name, infer=_infer, reference=_reference, traits=Trait.STATEFUL, device_types=("CPU",))
+    define_on_host(_name, infer=_infer, reference=_reference)

@@ -27,7 +27,7 @@ from ...resources.queue import Queue
 from ...resources.resource_manager import Context
 from ..control.python_function import function_of, process_nonce, register
 from ..math.static_operands import as_bytes
-from ..state.queues import as_resource, free, need_handle, need_scalar
+from ..state.queues import as_resource, define_fact, free, need_handle, need_scalar
 
 Array = np.ndarray[Any, Any]
 Record = tuple[str, bytes]
@@ -203,11 +203,6 @@ define(
 )
 
 
-def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_handle(inputs[0])
-    return [(int64, ())]
-
-
 def _infer_reset(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_handle(inputs[0])
     return []
@@ -218,27 +213,16 @@ def _reset(context: Context, found: Any) -> tuple[()]:
     return ()
 
 
-for _name, _infer, _reference in (
-    (
-        "ReaderNumRecordsProducedV2",
-        _infer_count,
-        lambda context, found: np.asarray(as_resource(found, Reader, context).produced, np.int64),
-    ),
-    (
-        "ReaderNumWorkUnitsCompletedV2",
-        _infer_count,
-        lambda context, found: np.asarray(as_resource(found, Reader, context).completed, np.int64),
-    ),
-    ("ReaderResetV2", _infer_reset, _reset),
-):
-    define(
-        _name,
-        infer=_infer,
-        reference=_reference,
-        cost=free,
-        traits=Trait.STATEFUL | Trait.HOST_ONLY,
-        device_types=("CPU",),
-    )
+define(
+    "ReaderResetV2",
+    infer=_infer_reset,
+    reference=_reset,
+    cost=free,
+    traits=Trait.STATEFUL | Trait.HOST_ONLY,
+    device_types=("CPU",),
+)
+define_fact("ReaderNumRecordsProducedV2", Reader, int64, lambda reader: reader.produced, Trait.HOST_ONLY)
+define_fact("ReaderNumWorkUnitsCompletedV2", Reader, int64, lambda reader: reader.completed, Trait.HOST_ONLY)
 
 
 # --- whole files ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import float32, float64, int32, int64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, size, typed_attr
+from ...core.opdef import Attrs, Cost, Output, define_on_host, size, typed_attr
 from ...core.philox import Stream
 from ...resources.resource_manager import Context
 from ..array.concat_stack import concat
@@ -143,9 +143,7 @@ for _name, _make in (
     ("UniformCandidateSampler", _uniform),
     ("FixedUnigramCandidateSampler", _unigram),
 ):
-    define(
-        _name, infer=_rule, reference=_sampler(_make), cost=_cost, traits=Trait.STATEFUL, device_types=("CPU",)
-    )  # fmt: skip
+    define_on_host(_name, infer=_rule, reference=_sampler(_make), cost=_cost)
 
 
 class Candidates(NamedTuple):

@@ -1,11 +1,11 @@
 """Ops on state that outlives a step (`graph/resources`), and collectives.
 
-    variables                             reference and resource variables: read, assign, add
-    scatter_state                         changes to rows, elements and slices of a variable
-    training                              optimizers' updates: one op changes a variable and its slots atomically
-    queues, queue_api                     queues, and TensorFlow 1's classes for them
-    barriers, accumulators, accumulator_api   barriers; conditional accumulators and their classes
-    tables                                lookup tables
-    collectives                           all-reduce, all-gather, reduce-scatter, broadcast, barrier
-    checksums                             equality of replicas
+variables                             reference and resource variables: read, assign, add
+scatter_state                         changes to rows, elements and slices of a variable
+training                              optimizers' updates: one op changes a variable and its slots atomically
+queues, queue_api                     queues, and TensorFlow 1's classes for them
+barriers, accumulators, accumulator_api   barriers; conditional accumulators and their classes
+tables                                lookup tables
+collectives                           all-reduce, all-gather, reduce-scatter, broadcast, barrier
+checksums                             equality of replicas
 """

@@ -10,13 +10,13 @@ import numpy as np
 
 from ...core.dtypes import FLOATS, DType, int32, int64, resource
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims, compatible, text
 from ...resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator, SparseAccumulator
 from ...resources.queue import Queue
 from ...resources.resource_manager import Context
 from ..math.common import allowed
-from .queues import as_resource, component_types, free, need_handle, need_scalar
+from .queues import as_resource, component_types, define_fact, free, need_handle, need_scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -102,20 +102,11 @@ def _apply_sparse(
     return ()
 
 
-define(
-    ADDITION,
-    infer=_infer_apply,
-    reference=_apply,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-    internal_attrs=("dtype", "shape"),
-)
-define(
+define_on_host(ADDITION, infer=_infer_apply, reference=_apply, internal_attrs=("dtype", "shape"))
+define_on_host(
     "SparseAccumulatorApplyGradient",
     infer=_infer_apply_sparse,
     reference=_apply_sparse,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
     internal_attrs=("dtype", "shape"),
 )
 
@@ -195,26 +186,5 @@ def _set_step(context: Context, accumulator: Any, step: Array) -> tuple[()]:
     return ()
 
 
-def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_handle(inputs[0])
-    return [(int32, ())]
-
-
-define(
-    "ResourceAccumulatorSetGlobalStep",
-    infer=_infer_set_step,
-    reference=_set_step,
-    cost=free,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
-define(
-    "ResourceAccumulatorNumAccumulated",
-    infer=_infer_count,
-    reference=lambda context, accumulator: np.asarray(
-        as_resource(accumulator, Accumulator, context).counted(), np.int32
-    ),
-    cost=free,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
+define_on_host("ResourceAccumulatorSetGlobalStep", infer=_infer_set_step, reference=_set_step, cost=free)
+define_fact("ResourceAccumulatorNumAccumulated", Accumulator, int32, lambda accumulator: accumulator.counted())

@@ -18,7 +18,7 @@ from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, as_dims, is_static, text
 from ...resources.barrier import Barrier as BarrierState
 from ...resources.resource_manager import Context, frozen
-from .queues import as_resource, component_shapes, component_types, free, need_handle, need_scalar
+from .queues import as_resource, component_shapes, component_types, define_fact, free, need_handle, need_scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -96,26 +96,11 @@ def _close(context: Context, barrier: Any, *, cancel_pending_enqueues: bool) -> 
     return ()
 
 
-def _infer_size(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_handle(inputs[0])
-    return [(int32, ())]
-
-
-def _ready_size(context: Context, barrier: Any) -> Array:
-    return np.asarray(as_resource(barrier, BarrierState, context).ready_size, np.int32)
-
-
-def _incomplete_size(context: Context, barrier: Any) -> Array:
-    return np.asarray(as_resource(barrier, BarrierState, context).incomplete_size, np.int32)
-
-
 for _name, _infer, _reference, _traits in (
     ("Barrier", _infer_barrier, _barrier, Trait.STATE_HANDLE),
     ("BarrierInsertMany", _infer_insert, _insert, Trait.NONE),
     ("BarrierTakeMany", _infer_take, _take, Trait.BLOCKING),
     ("BarrierClose", _infer_close, _close, Trait.NONE),
-    ("BarrierReadySize", _infer_size, _ready_size, Trait.NONE),
-    ("BarrierIncompleteSize", _infer_size, _incomplete_size, Trait.NONE),
 ):
     define(
         _name,
@@ -126,6 +111,8 @@ for _name, _infer, _reference, _traits in (
         device_types=("CPU",),
         internal_attrs=("shapes",) if _name == "BarrierTakeMany" else (),
     )
+define_fact("BarrierReadySize", BarrierState, int32, lambda barrier: barrier.ready_size)
+define_fact("BarrierIncompleteSize", BarrierState, int32, lambda barrier: barrier.incomplete_size)
 
 
 class Barrier:

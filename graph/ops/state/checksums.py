@@ -11,7 +11,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import int64, string
 from ...core.errors import InternalError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define
+from ...core.opdef import Attrs, Output, Trait, define, define_on_host
 from ...core.shape import compatible, text
 from ...resources.resource_manager import Context
 from ..math.static_operands import Array
@@ -66,7 +66,7 @@ def _same(context: Context, sums: Array, *, variables: tuple[str, ...], replicas
     return ()
 
 
-define("SameChecksums", infer=_same_rule, reference=_same, traits=Trait.STATEFUL, device_types=("CPU",))
+define_on_host("SameChecksums", infer=_same_rule, reference=_same)
 
 
 def check_same(sums: TensorLike, variables: Sequence[str], replicas: Sequence[str], name: str | None = None) -> Node:

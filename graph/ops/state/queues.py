@@ -6,15 +6,15 @@ A queue lives on a CPU, and the placer puts ops that take its handle there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
+from ...core.dtypes import DType, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, Cost, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims
 from ...resources.queue import Queue, QueueKind
 from ...resources.resource_manager import Context, frozen
@@ -143,14 +143,7 @@ def _select(context: Context, index: Array, *queues: Any) -> Any:
     return queues[int(index)]
 
 
-define(
-    "SelectHandle",
-    infer=_infer_select,
-    reference=_select,
-    cost=free,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
+define_on_host("SelectHandle", infer=_infer_select, reference=_select, cost=free)
 
 
 # --- putting in and taking out ----------------------------------------------------------------------------------------
@@ -260,27 +253,20 @@ for _name, _infer, _reference in (
     )
 
 
-def _infer_fact(dtype: DType) -> Any:
+def define_fact(
+    name: str, kind: type[Any], dtype: DType, fact: Callable[[Any], Any], traits: Trait = Trait.NONE
+) -> None:
+    """Define an op that takes the handle of a resource of this kind and gives a scalar fact of it, such as its size."""
+
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         need_handle(inputs[0])
         return [(dtype, ())]
 
-    return infer
+    def reference(context: Context, handle: Any) -> Array:
+        return np.asarray(fact(as_resource(handle, kind, context)), dtype.np)
+
+    define(name, infer=infer, reference=reference, cost=free, traits=Trait.STATEFUL | traits, device_types=("CPU",))
 
 
-define(
-    "QueueSizeV2",
-    infer=_infer_fact(int32),
-    reference=lambda context, queue: np.asarray(len(as_resource(queue, Queue, context)), np.int32),
-    cost=free,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
-define(
-    "QueueIsClosedV2",
-    infer=_infer_fact(as_dtype(bool_)),
-    reference=lambda context, queue: np.asarray(as_resource(queue, Queue, context).is_closed),
-    cost=free,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
+define_fact("QueueSizeV2", Queue, int32, len)
+define_fact("QueueIsClosedV2", Queue, bool_, lambda queue: queue.is_closed)

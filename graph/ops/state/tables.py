@@ -15,12 +15,12 @@ import numpy as np
 from ...core.dtypes import DType, bool_, float32, float64, int32, int64, resource, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import compatible
 from ...resources.resource_manager import Context
 from ..math.static_operands import as_bytes, need_rank
 from ..strings.strings import number_of
-from .queues import as_resource, free, need_handle
+from .queues import as_resource, define_fact, free, need_handle
 
 Array = np.ndarray[Any, Any]
 
@@ -262,14 +262,12 @@ def _infer_export(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(key, (None, *attrs.get("key_shape", ()))), (value, (None, *attrs.get("value_shape", ())))]
 
 
-define("LookupTableInsertV2", infer=_infer_change, reference=_insert, traits=Trait.STATEFUL, device_types=("CPU",))
-define("LookupTableRemoveV2", infer=_infer_change, reference=_remove, traits=Trait.STATEFUL, device_types=("CPU",))
-define(
+define_on_host("LookupTableInsertV2", infer=_infer_change, reference=_insert)
+define_on_host("LookupTableRemoveV2", infer=_infer_change, reference=_remove)
+define_on_host(
     "LookupTableExportV2",
     infer=_infer_export,
     reference=lambda context, table, **attrs: as_resource(table, Table, context).export(),
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
 )
 
 
@@ -328,13 +326,7 @@ def _part(line: str, number: int, index: int, delimiter: str, dtype: DType, file
         ) from e
 
 
-define(
-    "InitializeTableFromTextFileV2",
-    infer=_infer_file,
-    reference=_from_file,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
+define_on_host("InitializeTableFromTextFileV2", infer=_infer_file, reference=_from_file)
 
 
 def _infer_import(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -372,20 +364,8 @@ def _find(context: Context, table: Any, keys: Array, default: Array, **attrs: An
     return found.find(keys, default)
 
 
-def _infer_size(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_handle(inputs[0])
-    return [(int64, ())]
-
-
-define("LookupTableImportV2", infer=_infer_import, reference=_import, traits=Trait.STATEFUL, device_types=("CPU",))
-define("LookupTableFindV2", infer=_infer_find, reference=_find, traits=Trait.STATEFUL, device_types=("CPU",))
-define(
-    "LookupTableSizeV2",
-    infer=_infer_size,
-    reference=lambda context, table: np.asarray(len(as_resource(table, Table, context).values), np.int64),
-    cost=free,
-    traits=Trait.STATEFUL,
-    device_types=("CPU",),
-)
+define_on_host("LookupTableImportV2", infer=_infer_import, reference=_import)
+define_on_host("LookupTableFindV2", infer=_infer_find, reference=_find)
+define_fact("LookupTableSizeV2", Table, int64, lambda table: len(table.values))
 
 __all__ = ["MutableTable", "Table"]

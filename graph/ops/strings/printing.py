@@ -16,7 +16,7 @@ from ...core.build import TensorLike, convert, make
 from ...core.dtypes import string
 from ...core.graph import Node, Tensor
 from ...core.nest import flatten, pack
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, Output, define, define_on_host, typed_attr
 from ...resources.resource_manager import Context
 from ...tensors.sparse_tensor import SparseTensor
 from ..math.static_operands import Array, need_rank, op_scope
@@ -136,7 +136,7 @@ def _writer(stream: str) -> Callable[[str, str], None]:
     raise ValueError(f"Unknown output stream: {stream}")
 
 
-define("PrintV2", infer=_print_rule, reference=_print, traits=Trait.STATEFUL, device_types=("CPU",))
+define_on_host("PrintV2", infer=_print_rule, reference=_print)
 
 
 def print_v2(
