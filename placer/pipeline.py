@@ -121,7 +121,7 @@ def place(
 
             search = searching(
                 found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
-                narrow=enable_bfloat16_sendrecv, told=solutions.append, contended=contended,
+                narrow=enable_bfloat16_sendrecv, on_solution=solutions.append, contended=contended,
                 objective=Objective.THROUGHPUT if objective == "throughput" else Objective.MAKESPAN,
                 fetches=tensors if objective == "latency" else None,
             )  # fmt: skip

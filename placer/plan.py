@@ -33,7 +33,7 @@ from .serialize.write import write_plan
 from .views.compare import Comparison, compare
 from .views.diagram import to_dot, to_svg
 from .views.diff import PlanDiff, diff
-from .views.evaluation import Evaluation, evaluate, told_alternatives
+from .views.evaluation import Evaluation, alternatives_text, evaluate
 from .views.lint import PlanWarning, check
 from .views.plan_page import write_html
 from .views.report import render, render_html
@@ -130,8 +130,8 @@ class Plan:
         if is_moved_to_data(node) and node in self.decisions:
             runs_on = next((d for d, p in self.partitions.items() if node in p.nodes), None)
             if runs_on not in (None, self.decisions.device_of(node)):
-                beside = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
-                lines.append(f"  runs on {runs_on}, beside {beside}: a {node.type} elsewhere would cost a message")
+                data = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
+                lines.append(f"  runs on {runs_on}, beside {data}: a {node.type} elsewhere would cost a message")
         by = self.moved_parts.get(task_of(self.decisions.device_of(node))) if node in self.decisions else None
         by = self.added_to.get(node, by)
         if by is not None and node in self.partitions[by].nodes:
@@ -143,7 +143,7 @@ class Plan:
             if copies:
                 lines.append(f"  copied to {', '.join(copies)}: so small a constant is not sent")
         if node in self.decisions and self.decisions.decision(node).rule is Rule.SEARCHED:
-            lines += told_alternatives(self, node.name)
+            lines += alternatives_text(self, node.name)
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
             if c.name in values:
@@ -168,13 +168,13 @@ class Plan:
         """
         node = self._node(name)
         decision = self.decisions.decision(node)
-        wanted = str(_device(device, self.cluster))
-        if wanted == decision.chosen:
-            return f"'{node.name}' is on {wanted}: {decision.rule.text}"
+        name = str(_device(device, self.cluster))
+        if name == decision.chosen:
+            return f"'{node.name}' is on {name}: {decision.rule.text}"
         for r in decision.rejected:
-            if r.device == wanted:
-                return f"'{node.name}' cannot be on {wanted}: {r.reason}"
-        return f"'{node.name}' could be on {wanted}, but got {decision.chosen}: {decision.rule.text}"
+            if r.device == name:
+                return f"'{node.name}' cannot be on {name}: {r.reason}"
+        return f"'{node.name}' could be on {name}, but got {decision.chosen}: {decision.rule.text}"
 
     def kernels(self, device: str, config: Any = None) -> Any:
         """What a device's part of the step is compiled to: a `codegen.explain.DeviceKernels`, which prints.
@@ -219,7 +219,7 @@ class Plan:
         return evaluate(self, costs, contended=contended, client=client)
 
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
-        """What was predicted beside what happened: each kernel, each transfer, each device, the step.
+        """Prediction against measurement: each kernel, each transfer, each device, the step.
 
         Args:
             trace: of a step (`run_metadata.trace`), or a `Timeline`.

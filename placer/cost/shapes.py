@@ -26,7 +26,7 @@ def sizes_of(nodes: Iterable[Node], fed: Mapping[Tensor, tuple[int, ...]]) -> di
         try:
             made = node.opdef.infer([known.get(t, t) for t in node.inputs], node.attrs)
             dims = [merge(t.dims, d) for t, (_, d) in zip(node.outputs, made, strict=True)]
-        except (TypeError, ValueError):  # fed with what does not fit: whoever runs it will hear of it
+        except (TypeError, ValueError):  # the feed does not fit: running it raises the error
             continue
         for t, d in zip(node.outputs, dims, strict=True):
             if t not in known and d != t.dims:

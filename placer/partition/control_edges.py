@@ -1,7 +1,7 @@
 """Control-edge reduction: an edge into a NoOp that only joins control edges becomes edges from its inputs.
 
 A `group` is a NoOp on one device that waits for others, which others wait for in turn. To run it there, the news travels to its
-device and from there on. The same holds when everybody who waits for it waits for what it waits for, and that takes one journey
+device and from there on. The same order holds when all its consumers wait for its inputs directly, and that takes one journey
 less, mostly fewer messages, and often leaves its device out of it.
 
     a on ps:0  ─┐                                          a on ps:0  ─┐

@@ -3,7 +3,7 @@
 A Switch costs nothing where its data are, and a message elsewhere; so a Switch goes to its data, an Exit too,
 and an Enter or NextIteration to the first node that takes what it passes on. This happens after placement, as
 in TensorFlow: the placer's answer stays what it was, and the plan tells of the move. A
-RefEnter stays with its variable. So all steering nodes of one loop variable come to run beside its Merge.
+RefEnter stays with its variable. So all control-flow nodes of one loop variable run on the device of its Merge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TO_CONSUMER = frozenset({"Enter", "NextIteration"})
 
 
 def is_moved_to_data(node: Node) -> bool:
-    """Whether a node runs beside its data, whatever its place."""
+    """Whether a node runs on the device of its data, wherever it is placed."""
     return node.opdef.name in MOVES_TO_DATA or node.opdef.name in _TO_CONSUMER
 
 

@@ -1,6 +1,6 @@
 """Send/receive insertion: one walk over a step's nodes gives each device its steps, and opens channels between devices.
 
-What sends, receives and reads there are, and where they stand, is told in `partition`. Branches and loops: `steered_cut`.
+`partition.py` says which sends, receives and reads there are, and where they stand. `insert_channels_loops.py` does branches and loops.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Cut:
         )
 
     def _drop_originals(self, fetched: Collection[Node]) -> None:
-        """Leave out constants on devices where nobody needs them, now that those who do have copies."""
+        """Leave out constants on devices where nothing needs them any more, now that their consumers have copies."""
         homes: dict[str, set[Node]] = defaultdict(set)
         for node in self.copied:
             if node not in fetched and node.index not in self.behind_node:  # that passes it on inside its task

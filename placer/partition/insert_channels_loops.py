@@ -136,7 +136,7 @@ class SteeredCut(Cut):
         if not self.in_body[level]:
             self.to_head.add(channel.id)
         elif producer.index in self.of_head and (first is None or first.id in self.to_head):
-            # The head makes it, and only the body needs it: after the last iteration nobody would receive it.
+            # The head makes it, and only the body needs it: after the last iteration it would not be received.
             self.levels[level][channel.source].append(("send", channel))
             return
         Cut._send(self, channel, producer, first)

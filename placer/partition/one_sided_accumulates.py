@@ -9,7 +9,7 @@ travels, and the parameter servers have nothing to do before all are there.
 
 An accumulator's additions are moved to where their gradients are made
 
-- if this step does nothing else with it: who takes from it is another step;
+- if this step does nothing else with it: another step takes from it;
 - if all that they take and wait for comes from one task, or is a constant that every task can make for itself;
 - if the sum has a known size that can be reached directly, and is on a CPU, as that task's part of the step is; in a step without
   loops and branches.

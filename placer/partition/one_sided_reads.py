@@ -258,10 +258,10 @@ def _without(
     steps: Sequence[Step], chain: Collection[Node], keep: Collection[str], passed: Mapping[Node, tuple[Node, ...]],
     values: Sequence[Tensor | Node],
 ) -> list[Step]:  # fmt: skip
-    """The steps without those of a chain's nodes that nobody here needs."""
+    """The steps without those of a chain's nodes that nothing here needs."""
     needed: set[Node] = set()
     out: list[Step] = []
-    for kind, what in reversed(steps):  # who takes something stands behind what makes it
+    for kind, what in reversed(steps):  # consumers stand behind producers
         if isinstance(what, Node):
             if what in chain and what not in needed and what.name not in keep:
                 continue

@@ -1,8 +1,8 @@
 """One-sided updates: a task runs another task's part of a step in its memory, without a message.
 
 A parameter server's part of a step of training often does nothing but read and change variables. The worker that exchanges with it can do
-that itself where it reaches that memory: then the gradients need not travel, the news that they have been applied neither, and nobody
-has to wake up for it.
+that itself where it reaches that memory: then the gradients need not travel, nor does the news that they have been applied, and no thread
+wakes up for it.
 
     ps       w ── Identity ── send ──┐                 receive ── Apply ...            ps       (w)
     worker                   receive ┴── MatMul ... ── send                            worker   w ── MatMul ... ── Apply ...
@@ -15,8 +15,8 @@ Nothing that a step computes may depend on it, so parts are moved as they are, a
 - of a task with nothing on a GPU, in a step without loops and branches.
 
 Tasks that exchange with each other go together: to the one task that all of them exchange with besides. Where there are several such
-tasks nobody could run all of it without asking the others, and it stays. A placement does not change by this: it says where a variable
-lives, and that is where it stays.
+tasks, none of them could run all of it without asking the others, and it stays. A placement does not change by this: it says where
+a variable lives, and that is where it stays.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def direct_updates(
     moving = {task for task, part in parts.items() if task not in staying and _can_move(part, device, most_bytes)}
     if not moving:
         return []
-    beside = _exchanges(nodes, device_of, device, feeds)
+    neighbours = _exchanges(nodes, device_of, device, feeds)
     found = []
-    for group in _groups(moving, beside):
-        others = {other for task in group for other in beside[task]} - group
+    for group in _groups(moving, neighbours):
+        others = {other for task in group for other in neighbours[task]} - group
         if len(others) != 1 or not any(n.type in _UPDATES for task in group for n in parts[task]):
             continue
         (other,) = others
@@ -137,7 +137,7 @@ def _exchanges(
     nodes: Sequence[Node], device_of: Callable[[Node], str], device: Mapping[Node, str], feeds: Collection[Tensor]
 ) -> dict[str, set[str]]:
     """Of each task those that it exchanges values or news with."""
-    beside: dict[str, set[str]] = defaultdict(set)
+    neighbours: dict[str, set[str]] = defaultdict(set)
     passed = passed_over(nodes, device_of)
     for node in nodes:
         if node in passed:
@@ -146,12 +146,12 @@ def _exchanges(
         for before in (*(t.op for t in node.inputs if t not in feeds), *through(node.controls, passed)):
             there = task_of(device[before]) if before in device else here
             if there != here and not is_copied(before):
-                beside[here].add(there)
-                beside[there].add(here)
-    return beside
+                neighbours[here].add(there)
+                neighbours[there].add(here)
+    return neighbours
 
 
-def _groups(tasks: Collection[str], beside: Mapping[str, Collection[str]]) -> Iterator[set[str]]:
+def _groups(tasks: Collection[str], neighbours: Mapping[str, Collection[str]]) -> Iterator[set[str]]:
     """These tasks, those together that exchange with each other, through others of them or not."""
     left = set(tasks)
     while left:
@@ -161,7 +161,7 @@ def _groups(tasks: Collection[str], beside: Mapping[str, Collection[str]]) -> It
             task = todo.pop()
             if task not in group:
                 group.add(task)
-                todo += [t for t in beside.get(task, ()) if t in left]
+                todo += [t for t in neighbours.get(task, ()) if t in left]
         left -= group
         yield group
 

@@ -169,8 +169,8 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
                 raise UnplaceableError(str(e), node, source, edge=True) from None
             if followed != number[b]:
                 # The request that is dropped is the whole group's: the text names the node that is to blame.
-                told = f"'{node.name}' takes the place that '{source.name}' gives out, and goes where that is"
-                groups.notes.append(Note(node.index, source.index, "edge", told))
+                text = f"'{node.name}' takes the reference that '{source.name}' gives out, and is colocated with it"
+                groups.notes.append(Note(node.index, source.index, "edge", text))
                 number[b] = followed
             try:
                 groups.join(a, b)

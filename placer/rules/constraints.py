@@ -136,13 +136,13 @@ class Constraints:
         try:
             spec = parse_strict(assigned)
         except InvalidArgumentError as e:
-            told = f"Malformed assigned device '{assigned}': {e.message}"
-            raise InternalError(node, node, told) from None
+            text = f"Malformed assigned device '{assigned}': {e.message}"
+            raise InternalError(node, node, text) from None
         if not any(str(d.name) == str(spec) for d in self.cluster.devices):
             raise InternalError(node, node, f"Assigned device '{assigned}' does not match any device")
         if spec.device_type not in types:
-            told = f"Assigned device '{assigned}' does not have registered OpKernel support for {node.type}"
-            raise InternalError(node, node, told)
+            text = f"Assigned device '{assigned}' does not have registered OpKernel support for {node.type}"
+            raise InternalError(node, node, text)
         return spec
 
     def merge(self, a: int, b: int) -> int:

@@ -1,7 +1,7 @@
 """Placement diagnostics: decisions and refusals of the placer as text.
 
 A refusal says what was asked for and where in the user's program, which two requests contradict each other,
-who else is in the group, and which devices there are: what a user needs to mend it.
+which other nodes are in the group, and which devices there are: what a user needs to mend it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .constraints import Candidates, Constraint
 
 _WORDS = {"job": "job", "replica": "replica", "task": "task", "device_type": "type", "device_index": "index"}
-_SHOWN = 20  # members or devices listed; nobody reads more, and the rest is counted
+_SHOWN = 20  # members or devices listed; the rest is counted
 
 
 def story(node: Node, fields: Collection[str] = ()) -> str:

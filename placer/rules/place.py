@@ -172,9 +172,9 @@ class _Pass:
                 if self._is_kept(node):
                     rule = Rule.ASSIGNED
                 elif len(found.devices) > 1 and (stays := self._stays_with_input(node)):
-                    beside = int(self.device[node.inputs[0].op.index])
-                    if beside in found.devices:
-                        d, rule = beside, stays
+                    input_device = int(self.device[node.inputs[0].op.index])
+                    if input_device in found.devices:
+                        d, rule = input_device, stays
                 if i in self.groups:
                     self.chosen[root] = d
             self.device[i], self.rule[i] = d, rule

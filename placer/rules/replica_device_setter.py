@@ -111,10 +111,10 @@ def replica_device_setter(
         if node.type not in ps_types:
             return merge_names(worker, current)
         inner = DeviceSpec.from_string(current)
-        wanted = ps_spec
-        if wanted.job and (not inner.job or inner.job == wanted.job):
-            wanted = wanted.replace(task=strategy(node))
-        return wanted.make_merged_spec(inner).to_string()
+        spec = ps_spec
+        if spec.job and (not inner.job or inner.job == spec.job):
+            spec = spec.replace(task=strategy(node))
+        return spec.make_merged_spec(inner).to_string()
 
     choose.__name__ = "replica_device_setter"  # what `explain` calls the block
     return choose

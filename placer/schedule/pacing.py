@@ -13,9 +13,9 @@ start no later than the receiver's last step of that epoch. So every edge, old o
 time, and no partitions can wait for each other.
 
 Held back is what crosses between tasks: inside a task nothing is copied. What crosses inside a loop is not: a
-receiver is never far behind there, since it is told of each iteration. Neither are reads of a variable's place,
+receiver is never far behind there, since it hears of each iteration. Neither are reads of a variable's reference,
 which must happen where they stand. And where a step has nodes that may wait for what another part of it puts into a
-queue, there are edges that nobody sees; then nothing is held back.
+queue, there are edges that the graph does not show; then nothing is held back.
 """
 
 from __future__ import annotations

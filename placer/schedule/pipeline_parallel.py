@@ -89,8 +89,8 @@ def on_a_clock(passes: Schedule, forward: float = 1.0, backward: float = 2.0) ->
         for stage, todo in enumerate(passes):
             if at[stage] < len(todo):
                 p = todo[at[stage]]
-                beside = stage - 1 if p.kind == "F" else stage + 1
-                needs = finish.get((beside, p)) if 0 <= beside < len(passes) else 0.0
+                source = stage - 1 if p.kind == "F" else stage + 1
+                needs = finish.get((source, p)) if 0 <= source < len(passes) else 0.0
                 if needs is not None:
                     ready.append((max(free[stage], needs), stage, p))
         if not ready:

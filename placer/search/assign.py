@@ -119,11 +119,11 @@ def searching(
     cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
     budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
     objective: Objective = Objective.MAKESPAN, fetches: Collection[Tensor] | None = None, contended: bool = True,
-    told: Callable[[Solution], None] | None = None,
+    on_solution: Callable[[Solution], None] | None = None,
 ) -> Search | None:  # fmt: skip
     """`assign` as what `placer.rules.place.place` takes for `search`; None for the strategy "rules".
 
-    `told` is given the solution.
+    `on_solution` is given the solution.
     """
     if strategy == "rules":
         return None
@@ -135,8 +135,8 @@ def searching(
             nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
             seed=seed, costs=costs, narrow=narrow, objective=objective, fetches=fetches, contended=contended,
         )  # fmt: skip
-        if told is not None:
-            told(solution)
+        if on_solution is not None:
+            on_solution(solution)
         return devices, chosen
 
     return search

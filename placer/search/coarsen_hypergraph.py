@@ -1,7 +1,7 @@
 """Multilevel coarsening: the items that a search moves, and the values (hyperedges) that join them.
 
 An item is a set of nodes that moves as one: a unit, or many units merged. A value joins all items that make
-or need it. For the load of a device only this matters, not who makes and who needs: the value is charged to
+or need it. For the load of a device only this matters, not which item makes the value: the value is charged to
 every device it touches when it touches two or more. So items and values are a weighted hypergraph, and a
 coarser level is the same thing with fewer items.
 
@@ -104,7 +104,7 @@ def matched(items: Items, weight: Floats, cap: float, memory_cap: float, part: I
         for p in range(items.item_start[i], items.item_start[i + 1]):
             v = items.item_value[p]
             low, high = items.value_start[v], items.value_start[v + 1]
-            if high - low > 64:  # a value that everybody needs joins nobody in particular
+            if high - low > 64:  # a value that all items need joins none in particular
                 continue
             w = (items.value_bytes[v] + 1e-30) / (high - low - 1)
             for q in range(low, high):

@@ -74,7 +74,7 @@ def step_problem(
     Args:
         nodes: in a topological order of data and control edges; edges to other nodes, and those that lead back to the
             next iteration of a loop, are left out. One that stands there several times, a constant of which several devices have
-            copies, is sent to nobody.
+            copies, is not sent.
         running: those that the step runs; the others cost nothing. None: all run.
         feeds: tensors that the client gives.
         unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
@@ -95,7 +95,7 @@ def step_problem(
     flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
     busy = np.ones(n, bool)
     handles: dict[OpDef, bool] = {}
-    no_copy = np.zeros(n, bool)  # what a node hands out is the state of a variable beside it
+    no_copy = np.zeros(n, bool)  # the node hands out the state of a variable on its device
     edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
     from_node, from_output, to_node = (column.append for column in edges)
     cost_of = _Costs()

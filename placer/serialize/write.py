@@ -98,9 +98,9 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
         found = {f: getattr(channel, f) for f in CHANNEL_FIELDS}
         found["source"], found["destination"] = devices[channel.source], devices[channel.destination]
         found["dtype"] = None if channel.dtype is None else channel.dtype.name
-        for told in ("paces", "direct"):
-            if not found[told]:
-                del found[told]  # files from before it was there are read, too
+        for field in ("paces", "direct"):
+            if not found[field]:
+                del found[field]  # older files lack these fields
         yield {"channel": found}
     for device_name, p in plan.partitions.items():
         loops = {what: None for _, what in p.steps if isinstance(what, LoopPart)}

@@ -1,4 +1,4 @@
-"""A plan beside a trace: predicted and measured times of each kernel, transfer and device.
+"""A plan against a trace: predicted and measured times of each kernel, transfer and device.
 
 A prediction is about nodes, a measurement about kernels: what a kernel was predicted to take is the sum over its nodes. Nodes
 that no kernel ran (folded, merged with others, or no work at all) are counted apart.
@@ -39,7 +39,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A plan beside a traced step. `print` shows where they differ most.
+    """A plan against a traced step. `print` shows where they differ most.
 
     Attributes:
         step: the whole step. devices: how long each works. kernels, transfers: each by the difference, the largest first.
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comparison:
-    """A plan beside a measured step: a `Timeline`, or what has one (a trace)."""
+    """A plan against a measured step: a `Timeline`, or what has one (a trace)."""
     found: Timeline = getattr(measured, "timeline", measured)
     predicted = simulate(plan, costs=costs)
     of_node = {(s.name, predicted.devices[s.device]): s.finish - s.start for s in predicted.spans}

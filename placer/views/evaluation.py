@@ -188,7 +188,7 @@ def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
     return sorted(out, key=lambda pair: pair[1])
 
 
-def told_alternatives(plan: PlanData, node: str) -> list[str]:
+def alternatives_text(plan: PlanData, node: str) -> list[str]:
     """The same in words: what the search gained by its choice."""
     others = alternatives(plan, node)
     if not others:

@@ -2,7 +2,7 @@
 
 A graph of 100,000 nodes has as many names, but only some hundred ops, requests, source lines and demands. So
 each text is kept once and nodes refer to it by number; the page puts the words of an explanation together
-when somebody asks for one. A column is an array of the smallest integers that hold it.
+on demand. A column is an array of the smallest integers that hold it.
 
     payload = gzip(length of the head, 4 bytes | head, JSON, padded | columns one after the other)
 

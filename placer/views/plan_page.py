@@ -5,7 +5,7 @@ The page is written in `placer/render/page_assets/`: a skeleton, a style sheet, 
 SVG. The plan travels inside the file as compressed columns (page_data.py), and the page draws only what is
 opened, so a graph of 100,000 nodes is ordinary input.
 
-Names of nodes, files and jobs come from users, or from a graph that somebody sent. They are part of the
+Names of nodes, files and jobs come from users, or from a graph that was received. They are part of the
 compressed data, which is base64 and so can't end a tag, and the scripts put them into the page as text only.
 A content security policy holds the browser to that: it runs and styles by nothing but what is hashed here,
 and connects to nowhere.

@@ -33,8 +33,8 @@ def render_html(plan: PlanData) -> str:
     tables = [devices_table(plan), links_table(plan), scopes_table(plan)[:2]]
     parts = [f"<p>{escape(heading(plan))}</p>", to_svg(plan, graphviz=False)]
     parts += [_html_table(*t) for t in tables]
-    told = _relaxations(plan)
-    return "<div>" + "\n".join([*parts, f"<pre>{escape(told)}</pre>" if told else ""]) + "</div>"
+    text = _relaxations(plan)
+    return "<div>" + "\n".join([*parts, f"<pre>{escape(text)}</pre>" if text else ""]) + "</div>"
 
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

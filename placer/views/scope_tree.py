@@ -63,13 +63,13 @@ def fold(placed: Iterable[tuple[str, str]], rows: int) -> list[Row]:
     return sorted(shown, key=lambda row: (-len(row.nodes), row.label))
 
 
-def _open(shown: list[Row], limit: int, wanted: Callable[[Row], bool]) -> list[Row]:
-    """Open the rows that are wanted, the largest first, while there are at most `limit`."""
+def _open(shown: list[Row], limit: int, selects: Callable[[Row], bool]) -> list[Row]:
+    """Open the rows that `selects` accepts, the largest first, while there are at most `limit`."""
     waiting = sorted(shown, key=_size)
     done: list[Row] = []
     while waiting:
         row = waiting.pop()
-        parts = row.parts() if wanted(row) else []
+        parts = row.parts() if selects(row) else []
         if parts and len(done) + len(waiting) + len(parts) <= limit:
             waiting = sorted([*waiting, *parts], key=_size)
         else:

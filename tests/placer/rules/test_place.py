@@ -286,7 +286,7 @@ def test_a_request_against_a_place_yields(graph):
     found = place(graph, cluster())
     assert found.device_of(change) == PS1
     told = [r for r in found.relaxations if r.node == change.name]
-    assert told and "takes the place that" in told[0].reason and told[0].requested == "/job:worker"
+    assert told and "takes the reference that" in told[0].reason and told[0].requested == "/job:worker"
 
 
 def test_what_uses_a_queue_is_with_the_queue(graph):

@@ -103,7 +103,7 @@ def test_jobs_and_tasks_yield_only_to_places(rows: Any) -> None:
             continue
         asked, got = parse_strict(r.requested), parse_strict(r.chosen)
         if (asked.job or got.job) != got.job or (asked.task is not None and asked.task != got.task):
-            assert "takes the place that" in r.reason
+            assert "takes the reference that" in r.reason
 
 
 @given(ROWS)
@@ -129,4 +129,4 @@ def test_what_can_be_had_strictly_is_not_given_up_softly(rows: Any) -> None:
         return
     soft = place(g, CLUSTER, allow_soft_placement=True)
     assert soft.as_dict() == strict.as_dict() and soft.relaxations == strict.relaxations
-    assert all("takes the place that" in r.reason for r in strict.relaxations)
+    assert all("takes the reference that" in r.reason for r in strict.relaxations)
