@@ -6,16 +6,15 @@ one per node that is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..graph.core.graph import Node
 from ..graph.resources.resource_manager import Context
-from .ir.program import Kernel, Program
+from .ir.program import Kernel
 
 if TYPE_CHECKING:
     from .ir.fused_kernel import FusedKernel
-    from .ir.partition import PartitionGraph, PartitionStep
     from .passes.rewrite import Rewrites
 
 
@@ -41,19 +40,11 @@ class Backend(Protocol):
         """
         ...
 
-    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
-        """The unit's steps, with those nodes put together that this backend has one kernel for."""
-        ...
-
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A function of `group.inputs` and then `group.shapes` that gives `group.outputs`: one array, or a tuple.
 
         `context_of`: the `Context` for a stateful node: a group may look up rows of a variable.
         """
-        ...
-
-    def finish(self, program: Program) -> Program:
-        """The lowered program with what this backend does to whole programs."""
         ...
 
 

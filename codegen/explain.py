@@ -1,28 +1,34 @@
-"""What becomes of a unit, told to people: its kernels, what each moves and computes, and why other nodes are in none."""
+"""Explains a compiled partition to people: its kernels, what each moves and computes, and why other nodes are in none.
+
+It runs the compiler's passes and reads what they made. It derives nothing a second time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from typing import Any
 
 from ..graph.core.dtypes import resource
+from ..graph.core.errors import OpError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import nbytes
-from .cpu.passes import fuse_for_cpu
+from ..graph.resources.resource_manager import Context, Resources, SessionState
+from .backend import Backend
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.inplace import as_run
 from .fusion.optimizer_loops import writes_in_place
-from .gpu.fusion_passes import fuse_for_gpu, gpu_rewrites
 from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
 from .ir.program import Program
 from .memory.plan import Arena, MemoryPlan, plan_memory
-from .passes.rewrite import Fired, Rewrites, rewrite
+from .options import KernelOptions
+from .passes.rewrite import Fired
+from .pipeline import Compilation, cpu_backend, gpu_rewrites, passes_of, run_graph_passes, run_passes
 
 
 @dataclass(frozen=True)  # no slots: the source is written when asked for
@@ -188,23 +194,41 @@ class DeviceKernels:
         rewritten: the nodes that are left after rewriting.
         fired: the rewrites, in order.
         fusion: kernels, and why other nodes are in none.
+        passes: names of the compiler's passes, in order.
         on_gpu: whether kernels are Triton's.
-        updates: updates of variables that are one launch together: names of their nodes. GPUs have these.
-        program: makes the program of what is left, on a CPU with compiled kernels.
+        lower: makes the program of what is left.
     """
 
     device: str
     unit: PartitionGraph
     rewritten: PartitionGraph
     fired: tuple[Fired, ...]
-    fusion: Fusion
+    fusion: Fusion | None
+    passes: tuple[str, ...]
+    lower: Callable[[], Program]
     on_gpu: bool = False
-    updates: tuple[tuple[str, ...], ...] = ()
-    program: Callable[[PartitionGraph], Program] | None = None
+
+    @property
+    def steps(self) -> Sequence[PartitionStep | FusedKernel]:
+        """The steps after fusion."""
+        return self.rewritten.steps if self.fusion is None else self.fusion.steps
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Node name -> why it is in no kernel."""
+        return {} if self.fusion is None else self.fusion.reasons
+
+    @cached_property
+    def program(self) -> Program | None:
+        """The program, which is not run; None where one of its nodes cannot be compiled as it is."""
+        try:
+            return self.lower()
+        except OpError:
+            return None
 
     @cached_property
     def regions(self) -> tuple[RegionInfo, ...]:
-        """Native regions, in the order in which they run."""
+        """Native regions of a CPU, in the order in which they run."""
         return tuple(info for info, _ in self._regions)
 
     @property
@@ -213,52 +237,53 @@ class DeviceKernels:
         return self.regions
 
     @cached_property
-    def _made(self) -> Program | None:
-        """The program, of which nothing is compiled."""
-        return None if self.program is None else self.program(self.rewritten)
-
-    @cached_property
     def _regions(self) -> tuple[tuple[RegionInfo, Arena | None], ...]:
-        if self._made is None:
+        if self.on_gpu or self.program is None:
             return ()
-        from .cpu.regions.predicted import predicted
+        from .cpu.regions.predicted import predicted  # the CPU code generator
 
-        program, found = self._made, []
-        for run, arena in predicted(program.instructions, program.tensors or {}):
+        found: list[tuple[RegionInfo, Arena | None]] = []
+        for run, arena in predicted(self.program.instructions, self.program.tensors or {}):
             nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
             found.append((RegionInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
         return tuple(found)
 
     @cached_property
+    def updates(self) -> tuple[tuple[str, ...], ...]:
+        """Updates of variables that are one launch together: names of their nodes. GPUs have these."""
+        if not self.on_gpu or self.program is None:
+            return ()
+        from .gpu.horizontal_fusion import fused_update_nodes  # the GPU code generator
+
+        return tuple(fused_update_nodes(self.program.instructions))
+
+    @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:
         """In the order in which they run."""
-        return tuple(KernelInfo(i, group, self.on_gpu) for i, group in enumerate(self.fusion.kernels))
+        groups = [] if self.fusion is None else self.fusion.kernels
+        return tuple(KernelInfo(i, group, self.on_gpu) for i, group in enumerate(groups))
 
     @cached_property
     def own(self) -> tuple[OwnKernelInfo, ...]:
         """Compiled kernels that are not made by fusion, in the order in which they run; of GPUs they are not told."""
-        if self.on_gpu:
-            return ()
         return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources)) for kernel in self._own_kernels)
 
     @cached_property
     def _own_kernels(self) -> list[Any]:
         """The kernels of a CPU's program that are compiled and not made by fusion."""
-        if self._made is None:
+        if self.on_gpu or self.program is None:
             return []
-        from .cpu.passes import own_kernels  # the CPU's kernels, which a GPU's report does not need
+        from .cpu.passes import own_kernels  # the CPU code generator
 
-        return list(own_kernels(self._made.instructions))
+        return list(own_kernels(self.program.instructions))
 
     @cached_property
     def memory(self) -> MemoryPlan:
         """Lifetimes and the predicted peak of memory."""
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
-        if self.on_gpu:
-            return plan_memory(self.fusion.steps, feeds, fetches, writes_in_place=writes_in_place)
         joined = {update: product for product, update in (k.nodes for k in self._own_kernels if len(k.nodes) == 2)}
         steps: list[PartitionStep | FusedKernel] = []
-        for step in self.fusion.steps:  # a product is made with the update that takes it, piece by piece
+        for step in self.steps:  # a product is made with the update that takes it, piece by piece
             if isinstance(step, Node) and step in joined:
                 steps.append(joined[step])
             if not (isinstance(step, Node) and step in joined.values()):
@@ -275,7 +300,7 @@ class DeviceKernels:
     @property
     def calls(self) -> list[Node]:
         """The nodes that run by themselves, in order."""
-        nodes = list(map(node_of, self.fusion.steps))
+        nodes = list(map(node_of, self.steps))
         joined = {name for names in self.updates for name in names}
         kept = [n for n in nodes if n is not None and n.type not in ("Const", "Placeholder")]
         return [n for n in kept if n.name not in joined]
@@ -319,8 +344,8 @@ class DeviceKernels:
         for f in self.fired:
             if f.node is node:
                 return f"'{node.name}' became {f.became} when the graph was rewritten ({f.rule})"
-        if node.name in self.fusion.reasons:
-            return f"'{node.name}' ({node.type}) is in no kernel: {self.fusion.reasons[node.name]}"
+        if node.name in self.reasons:
+            return f"'{node.name}' ({node.type}) is in no kernel: {self.reasons[node.name]}"
         if all(n.name != node.name for n in _nodes(self.rewritten.steps)):
             return f"'{node.name}' is not needed any more after the graph was rewritten"
         return f"'{node.name}' ({node.type}) is in no kernel"
@@ -330,7 +355,7 @@ class DeviceKernels:
         between = self._between(one.group, other.group)
         if between is not None:
             return f"between them runs '{between.name}' ({between.type}), which is in neither" + _because(
-                self.fusion.reasons.get(between.name, "")
+                self.reasons.get(between.name, "")
             )
         mine, theirs = (" x ".join("?" if d is None else str(d) for d in k.group.sizes) for k in (one, other))
         if mine != theirs:
@@ -347,7 +372,7 @@ class DeviceKernels:
     def _between(self, one: FusedKernel, other: FusedKernel) -> Node | None:
         """A node outside both on a way from one to the other: what takes from the first and gives to the second."""
         reached: dict[Tensor, Node | None] = dict.fromkeys(one.outputs)
-        for step in self.fusion.steps:
+        for step in self.steps:
             if step is one:
                 continue
             hits = [t for t in inputs_of(step) if t in reached]
@@ -372,14 +397,15 @@ class DeviceKernels:
         if self.own:
             lines.append("hand-written kernels:")
             lines += [str(k) for k in self.own]
-        lines += [str(s) for s in self.regions]
+        lines += [str(r) for r in self.regions]
         compiled = {name for k in self.own for name in k.nodes}
         rest = [n for n in self.calls if n.name not in compiled]
         if rest:
-            lines.append("not fused:")
-            lines += [f"  {n.name} ({n.type})" + _because(self.fusion.reasons.get(n.name, "")) for n in rest]
-        at_least, about = ("", "") if self.memory.exact else ("at least ", " (some sizes are dynamic)")
-        lines.append(f"peak memory: {at_least}{_bytes(self.peak_bytes)}{about}")
+            lines.append("by themselves:")
+            lines += [f"  {n.name} ({n.type})" + _because(self.reasons.get(n.name, "")) for n in rest]
+        about = "" if self.memory.exact else " and more, as sizes turn out"
+        lines.append(f"memory at the peak: {_bytes(self.peak_bytes)}{about}")
+        lines.append("compiler passes: " + ", ".join(self.passes))
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -394,34 +420,55 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _nodes(steps: Sequence[PartitionStep]) -> list[Node]:
+def _nodes(steps: Iterable[object]) -> list[Node]:
     return [n for n in map(node_of, steps) if n is not None]
 
 
-def explain(
-    unit: PartitionGraph,
-    wanted: Rewrites,
-    *,
-    small: bool,
-    on_gpu: bool = False,
-    program: Callable[[PartitionGraph], Program] | None = None,
-) -> DeviceKernels:
-    """What a unit becomes.
+def explain(graph: PartitionGraph, options: KernelOptions, *, on_gpu: bool = False) -> DeviceKernels:
+    """What a partition becomes: the compiler runs, but nothing is compiled to machine code, and no GPU is needed.
 
     Args:
-        unit: what one device runs.
-        wanted: the rewrites.
-        small: whether what is too small to gain is fused, too.
-        on_gpu: make the choices for a GPU.
-        program: makes a program for a CPU with compiled kernels; None: native regions are left out.
+        graph: what one device runs.
+        options: how kernels are made.
+        on_gpu: compile for a GPU (an H100).
     """
+    backend: Backend = cpu_backend(options, cold=True)
     if on_gpu:
-        wanted = gpu_rewrites(wanted)
-    done = rewrite(unit, wanted)
-    if on_gpu:
-        left, fusion, fired = fuse_for_gpu(done.unit, wanted)
-        from .gpu.backend import planned_updates
+        from .gpu.backend import absent_gpu_backend  # the GPU code generator
 
-        return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, on_gpu, planned_updates(unit))
-    left, fusion, fired = fuse_for_cpu(done.unit, wanted, small=small)
-    return DeviceKernels(unit.device, unit, left, (*done.fired, *fired), fusion, program=program)
+        rewrites = gpu_rewrites(backend.rewrites)
+        backend = absent_gpu_backend()
+        backend.rewrites = rewrites
+    resources, session = Resources(), SessionState(None)
+
+    def context_of(node: Node) -> Context:
+        return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
+
+    made, passes = run_graph_passes(graph, backend, context_of), passes_of(backend)
+    names = tuple(p.name for p in passes)
+
+    def lower() -> Program:
+        later = _with_feeds(replace(made))
+        run_passes(later, [p for p in passes[names.index("lowering") :] if not p.needs_device])
+        assert later.program is not None
+        return later.program
+
+    return DeviceKernels(graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, on_gpu)
+
+
+def _with_feeds(c: Compilation) -> Compilation:
+    """With a feed in the place of each placeholder that is not fed."""
+    given = [n.outputs[0] for n in _nodes(c.steps) if n.type == "Placeholder"]
+
+    def is_needed(step: object) -> bool:
+        node = node_of(step)
+        return node is None or node.type != "Placeholder"
+
+    c.graph = replace(
+        c.graph,
+        steps=tuple(filter(is_needed, c.graph.steps)),
+        feeds=(*c.graph.feeds, *((t.name, t) for t in given)),
+    )
+    if c.fusion is not None:
+        c.fusion = replace(c.fusion, steps=tuple(filter(is_needed, c.fusion.steps)))
+    return c

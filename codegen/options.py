@@ -1,14 +1,10 @@
-"""How the kernels of a session are made. Decided where the session is, and sent to every task with what it is to run."""
+"""Compile options: how the kernels of a session are made. The client decides; every task gets them with its partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields as fields_of
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .backend import Backend
-    from .reference import NumpyBackend
+from typing import Any
 
 BACKENDS = ("auto", "numba", "numpy")
 
@@ -71,25 +67,3 @@ class KernelOptions:
                 raise TypeError(f"kernel option {f.name} must be of type {kind.__name__}, not {value!r}")
             values[f.name] = value
         return cls(**values)
-
-    def make_backend(self, *, cold: bool = False) -> Backend:
-        """The backend that these options ask for; its modules are loaded here, Numba itself when it compiles its first kernel.
-
-        `cold`: one that compiles nothing beforehand, whatever they say: of what it makes nothing is run.
-        """
-        from .passes.rewrite import Rewrites
-
-        backend = self._backend(cold)
-        backend.rewrites = Rewrites(self.fold, self.merge, self.rewrite, self.fast_math, backend.recognises)
-        return backend
-
-    def _backend(self, cold: bool) -> NumpyBackend:
-        if self.backend == "numpy":
-            from .reference import NumpyBackend
-
-            return NumpyBackend()
-        from .cpu.backend import NumbaBackend
-
-        everything = self.backend == "numba"
-        first = (everything or self.warm or self.deterministic) and not cold
-        return NumbaBackend(fuse_small=everything, compile_first=first, threads=self.threads, check=self.check >= 2)

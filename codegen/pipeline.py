@@ -1,34 +1,344 @@
-"""Which devices are GPUs of this machine, and their backends. Nothing of CUDA or Triton is loaded for those that are none."""
+"""The compiler's passes in their order, for CPUs and GPUs: from one device's partition of a step to the program that runs it.
+
+`reference_passes`, `cpu_passes` and `gpu_passes` are the lists. Each pass reads and changes one `Compilation`. There are three kinds:
+
+    graph passes      nodes to nodes: rewriting, attention fusion, random numbers, fusion, in-place reuse, epilogue fusion
+    lowering          nodes to instructions: every op and every fused kernel gets its compiled kernel from the backend
+    program passes    instructions to instructions: liveness, regions, send buffers, handles...
+
+`compile_partition` runs a list. With DOVETAIL_LOG_PASSES=1 each pass is logged, with 2 also what it made. `plan.kernels` prints the list.
+The code generators load when a list is made: a process that only builds graphs does without them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .backend import Backend
+from ..graph.core.settings import setting
+from .backend import Backend, ContextOf
+from .ir.fused_kernel import FusedKernel
+from .ir.partition import PartitionGraph, PartitionStep
+from .ir.program import Program
+from .lower.coalesce_accumulates import coalesce_accumulates
+from .lower.hoist_handles import hoist_handles
+from .lower.liveness import free_dead_slots
+from .lower.lower import Lowered, ReaderOf, lower
+from .lower.send_buffers import use_send_buffers
 from .options import KernelOptions
+from .passes.rewrite import Fired, Rewrites, rewrite
+from .reference import NumpyBackend
 
 if TYPE_CHECKING:
+    from .cpu.backend import NumbaBackend
+    from .fusion.fuse import Fusion
     from .gpu.backend import CudaBackend
+
+logger = logging.getLogger("dovetail")
+
+
+@dataclass(slots=True)
+class Compilation:
+    """One partition on its way to a program.
+
+    Attributes:
+        graph: the partition after the graph passes so far.
+        context_of: the `Context` of a stateful node.
+        reader_of: makes what reads published variables of other tasks; None: there are none.
+        fired: the rewrites so far, in order.
+        fusion: the steps with fused kernels among them, and why other nodes are in none; None before fusion.
+        fuse_small: whether tensors are fused that are too small to gain. fuse_nothing: whether all tensors are.
+        lowered: the instructions; None before lowering.
+        program: the program; None until liveness is known.
+    """
+
+    graph: PartitionGraph
+    context_of: ContextOf
+    reader_of: ReaderOf | None = None
+    fired: list[Fired] = field(default_factory=list)
+    fusion: Fusion | None = None
+    fuse_small: bool = True
+    fuse_nothing: bool = False
+    lowered: Lowered | None = None
+    program: Program | None = None
+
+    @property
+    def steps(self) -> Sequence[PartitionStep | FusedKernel]:
+        """The steps, with fused kernels among them after fusion."""
+        return self.graph.steps if self.fusion is None else self.fusion.steps
+
+    def __str__(self) -> str:
+        return str(self.program or self.lowered or self.fusion or self.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass.
+
+    Attributes:
+        name: for people.
+        run: reads and changes a compilation.
+        needs_device: whether it asks the device itself. An explanation of a program leaves such a pass out.
+    """
+
+    name: str
+    run: Callable[[Compilation], None]
+    needs_device: bool = False
+
+
+def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
+    """For CPUs and emulated GPUs, where each node is a NumPy call."""
+    return (Pass("rewriting", _rewriting(backend.rewrites)), *_lowering(backend), *_HANDING_OVER)
+
+
+def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
+    """For CPUs with compiled kernels."""
+    from .cpu.kernels.attention import TYPES  # the CPU code generator, some 40 modules
+    from .cpu.passes import donate_inputs, form_native_regions, fuse_products_into_updates
+    from .fusion.fuse import fuse
+    from .fusion.inplace import reuse_inputs_in_place
+    from .passes.attention_fusion import fuse_attention
+    from .passes.rng import functionalize_random
+    from .target import OPERATIONS_PER_BYTE
+
+    def policy(c: Compilation) -> None:
+        c.fuse_small, c.fuse_nothing = backend.fusion_policy(c.graph)
+
+    def attention(c: Compilation) -> None:
+        if backend.rewrites.rules and not c.fuse_nothing:
+            c.graph, fired = fuse_attention(c.graph, TYPES)
+            c.fired += fired
+
+    def random(c: Compilation) -> None:
+        if not c.fuse_nothing:
+            c.graph = functionalize_random(c.graph)
+
+    def fusion(c: Compilation) -> None:
+        if not c.fuse_nothing:
+            c.fusion = fuse(c.graph, small=c.fuse_small, again=OPERATIONS_PER_BYTE, numbers=True)
+
+    def inplace(c: Compilation) -> None:
+        if c.fusion is not None:
+            c.fusion = replace(c.fusion, steps=reuse_inputs_in_place(c.graph, c.fusion.steps))
+
+    def products(program: Program) -> Program:
+        return fuse_products_into_updates(program, backend.threads, backend.compile_first)
+
+    def regions(program: Program) -> Program:
+        return form_native_regions(program, backend.compile_first) if backend.has_regions else program
+
+    return (
+        Pass("rewriting", _rewriting(backend.rewrites)),
+        Pass("fusion policy", policy),
+        Pass("attention fusion", attention),
+        Pass("counter-based random numbers", random),
+        Pass("fusion", fusion),
+        Pass("in-place reuse", inplace),
+        *_lowering(backend),
+        Pass("products into updates", _on_program(products)),
+        Pass("buffer donation", _on_program(donate_inputs)),
+        Pass("native regions", _on_program(regions)),
+        *_HANDING_OVER,
+    )
+
+
+def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
+    """For GPUs."""
+    from ..graph.core.dtypes import FLOAT8
+    from .fusion.epilogue import fuse_epilogues
+    from .fusion.fuse import fuse
+    from .gpu.graph_regions import with_graph_regions  # the GPU code generator, some 60 modules
+    from .gpu.horizontal_fusion import fuse_updates
+    from .gpu.transfers import insert_transfers
+    from .ir.legality import SUPPORTED
+    from .passes.attention_fusion import fuse_attention
+    from .passes.rng import functionalize_random
+    from .target import GPU_LONGEST_SCAN, GPU_OPERATIONS_PER_BYTE
+
+    gpu = backend.gpu
+    types = SUPPORTED + FLOAT8 * gpu.device.target.has_float8
+
+    def attention(c: Compilation) -> None:
+        if "Attention" in backend.rewrites.recognised and backend.rewrites.rules:
+            c.graph, fired = fuse_attention(c.graph)
+            c.fired += fired
+
+    def random(c: Compilation) -> None:
+        c.graph = functionalize_random(c.graph)
+
+    def fusion(c: Compilation) -> None:
+        # No `numbers`: arithmetic on single numbers stays in kernels, since the host would have to wait for the GPU.
+        c.fusion = fuse(
+            c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_SCAN
+        )
+
+    def epilogues(c: Compilation) -> None:
+        assert c.fusion is not None
+        c.fusion = c.fusion.with_steps(fuse_epilogues(c.graph, c.fusion.steps))
+
+    def horizontal(program: Program) -> Program:
+        return program if gpu.check else fuse_updates(program, gpu)
+
+    def graphs(program: Program) -> Program:
+        return with_graph_regions(program, gpu.device) if setting("DOVETAIL_CUDA_GRAPHS") and not gpu.check else program
+
+    return (
+        Pass("rewriting", _rewriting(backend.rewrites)),
+        Pass("attention fusion", attention),
+        Pass("counter-based random numbers", random),
+        Pass("fusion", fusion),
+        Pass("epilogue fusion", epilogues),
+        *_lowering(backend),
+        Pass("transfers", _on_program(lambda p: insert_transfers(p, gpu.device, backend.peers, backend.lends)), True),
+        Pass("horizontal fusion", _on_program(horizontal)),
+        Pass("CUDA graphs", _on_program(graphs), True),
+        *_HANDING_OVER,
+    )
+
+
+def passes_of(backend: Backend) -> tuple[Pass, ...]:
+    """The list for a backend."""
+    return _LISTS[backend.name](backend)
+
+
+def compile_partition(
+    graph: PartitionGraph,
+    backend: Backend,
+    context_of: ContextOf,
+    reader_of: ReaderOf | None = None,
+    *,
+    until: str = "",
+) -> Program:
+    """Compile a device's partition of a step.
+
+    Args:
+        graph: nodes in order, with sends, receives, feeds and fetches.
+        backend: gives a kernel per node and per fused kernel; its name chooses the passes.
+        context_of: the `Context` of a stateful node.
+        reader_of: makes what reads published variables of other tasks; None: there are none.
+        until: the last pass that runs; "": all run.
+
+    Raises:
+        InvalidArgumentError: a placeholder is needed and not fed.
+        UnimplementedError: a node has no kernel on this backend.
+    """
+    compilation, passes = Compilation(graph, context_of, reader_of), passes_of(backend)
+    run_passes(compilation, passes[: [p.name for p in passes].index(until) + 1] if until else passes)
+    assert compilation.program is not None
+    return compilation.program
+
+
+def run_graph_passes(graph: PartitionGraph, backend: Backend, context_of: ContextOf) -> Compilation:
+    """Run the passes before lowering: what is rewritten and fused."""
+    compilation = Compilation(graph, context_of)
+    run_passes(compilation, itertools.takewhile(lambda p: p.name != "lowering", passes_of(backend)))
+    return compilation
+
+
+def run_passes(compilation: Compilation, passes: Iterable[Pass]) -> None:
+    """Run passes in order, and log them if DOVETAIL_LOG_PASSES says so."""
+    level = setting("DOVETAIL_LOG_PASSES")
+    for each in passes:
+        each.run(compilation)
+        if level:
+            made = f":\n{compilation}" if level > 1 else ""
+            logger.warning("%s: after %s%s", compilation.graph.device, each.name, made)
+
+
+# --- passes that all lists share ---------------------------------------------------------------------------------------
+
+
+def _rewriting(wanted: Rewrites) -> Callable[[Compilation], None]:
+    def run(c: Compilation) -> None:
+        done = rewrite(c.graph, wanted)
+        c.graph = done.unit
+        c.fired += done.fired
+
+    return run
+
+
+def _on_program(change: Callable[[Program], Program]) -> Callable[[Compilation], None]:
+    def run(c: Compilation) -> None:
+        assert c.program is not None
+        c.program = change(c.program)
+
+    return run
+
+
+def _lowering(backend: Backend) -> tuple[Pass, ...]:
+    """Nodes become instructions, and these a program."""
+
+    def lowering(c: Compilation) -> None:
+        c.lowered = lower(c.graph, c.steps, backend, c.context_of, c.reader_of)
+
+    def coalescing(c: Compilation) -> None:
+        assert c.lowered is not None
+        if c.lowered.accumulates:
+            made = coalesce_accumulates(c.lowered.instructions, c.lowered.accumulates, c.lowered.lookups)
+            c.lowered.instructions = made
+
+    def liveness(c: Compilation) -> None:
+        assert c.lowered is not None
+        free_dead_slots(c.lowered.instructions, c.lowered.slots, [slot for _, slot in c.lowered.fetches])
+        c.program = c.lowered.program()
+
+    return Pass("lowering", lowering), Pass("accumulate coalescing", coalescing), Pass("liveness", liveness)
+
+
+_HANDING_OVER = (
+    Pass("send buffers", _on_program(use_send_buffers)),
+    Pass("handle hoisting", _on_program(hoist_handles)),
+)
+
+_LISTS: dict[str, Callable[..., tuple[Pass, ...]]] = {
+    "numpy": reference_passes,
+    "numba": cpu_passes,
+    "cuda": gpu_passes,
+}
+
+
+# --- backends ----------------------------------------------------------------------------------------------------------
+
+
+def cpu_backend(options: KernelOptions, *, cold: bool = False) -> NumpyBackend:
+    """The backend of CPUs and emulated GPUs. Numba itself loads when the first kernel is compiled.
+
+    `cold`: compile nothing beforehand, whatever the options say: what it makes is not run.
+    """
+    if options.backend == "numpy":
+        backend = NumpyBackend()
+    else:
+        from .cpu.backend import NumbaBackend  # the CPU code generator
+
+        everything = options.backend == "numba"
+        first = (everything or options.warm or options.deterministic) and not cold
+        backend = NumbaBackend(
+            fuse_small=everything, compile_first=first, threads=options.threads, check=options.check >= 2
+        )
+    wanted = Rewrites(options.fold, options.merge, options.rewrite, options.fast_math, backend.recognises)
+    backend.rewrites = wanted
+    return backend
 
 
 def gpu_backend(
     options: KernelOptions, host: Backend, device: str, gpus: frozenset[str], lends: Callable[[str], bool] | None = None
 ) -> CudaBackend | None:
-    """The backend for a device's part of a step; None for one that is no GPU.
+    """The backend for a device's partition; None for a device that is no GPU.
 
     Args:
         options: how kernels are made.
-        host: the backend of the CPUs, whose rewrites are done here, too.
+        host: the backend of the CPUs, whose rewrites apply here too.
         device: full device name.
         gpus: full names of the GPUs of this task. GPU:1 is the second that the process sees.
         lends: which GPUs of other tasks read this process's GPU memory; None: none.
     """
     if device not in gpus:
         return None
-    from .gpu.backend import CudaBackend
+    from .gpu.backend import CudaBackend  # the GPU code generator, and CUDA
     from .gpu.driver.device import device as gpu
-    from .gpu.fusion_passes import gpu_rewrites
 
     index, check = int(device.rpartition(":")[2]), options.check >= 2  # what is compared is computed exactly
     backend = CudaBackend(
@@ -41,3 +351,8 @@ def gpu_backend(
     )
     backend.rewrites = gpu_rewrites(host.rewrites)
     return backend
+
+
+def gpu_rewrites(wanted: Rewrites) -> Rewrites:
+    """The rewrites for a GPU, from those for CPUs: templates make attention worth recognising."""
+    return replace(wanted, recognised=wanted.recognised | {"Attention"})

@@ -10,12 +10,11 @@ from ..graph.core.errors import UnimplementedError
 from ..graph.core.graph import Node, Tensor
 from ..graph.resources.resource_manager import Context
 from .backend import ContextOf, NodeError
-from .ir.program import Kernel, Program
+from .ir.program import Kernel
 from .passes.rewrite import NONE, Rewrites
 
 if TYPE_CHECKING:
     from .ir.fused_kernel import FusedKernel
-    from .ir.partition import PartitionGraph, PartitionStep
 
 
 class NumpyBackend:
@@ -38,17 +37,9 @@ class NumpyBackend:
             return functools.partial(op.reference, context, **attrs)
         return functools.partial(op.reference, **attrs) if attrs else op.reference
 
-    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
-        """Nothing: each node is a NumPy call of its own."""
-        return unit.steps
-
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """The nodes one by one."""
         return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
-
-    def finish(self, program: Program) -> Program:
-        """The program as it is."""
-        return program
 
 
 def one_by_one(

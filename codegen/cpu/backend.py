@@ -5,21 +5,18 @@ A kernel starts on NumPy and is compiled in the background (`tiering`), or befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...graph.core.graph import Node
 from ...graph.core.settings import setting
 from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
 from ..fusion.grouping import has_only_small
 from ..ir.fused_kernel import FusedKernel
-from ..ir.partition import PartitionGraph, PartitionStep
-from ..ir.program import Kernel, Program
+from ..ir.partition import PartitionGraph
+from ..ir.program import Kernel
 from ..reference import NumpyBackend
 from ..target import cores
 from .dispatch import kernel_for
 from .kernels.fused import CpuFusedKernel, RegionOnlyKernel, may_be_region_only
-from .passes import finish, fuse_for_cpu
 
 FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
 
@@ -45,13 +42,11 @@ class NumbaBackend(NumpyBackend):
         self.check = check
         self._has_region_only = False
 
-    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
-        """Steps with fused nodes among them."""
-        small = self.fuse_small or len(unit.steps) <= FEW_STEPS
-        self._has_region_only = small and self._has_regions
-        if not small and has_only_small(unit):
-            return unit.steps
-        return fuse_for_cpu(unit, self.rewrites, small=small)[1].steps
+    def fusion_policy(self, graph: PartitionGraph) -> tuple[bool, bool]:
+        """Whether tensors are fused that are too small to gain, and whether nothing is fused since all of them are."""
+        small = self.fuse_small or len(graph.steps) <= FEW_STEPS
+        self._has_region_only = small and self.has_regions
+        return small, not small and has_only_small(graph)
 
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> CpuFusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""
@@ -71,10 +66,7 @@ class NumbaBackend(NumpyBackend):
             )
         return reference
 
-    def finish(self, program: Program) -> Program:
-        """The program after the passes that follow lowering (`passes.finish`)."""
-        return finish(program, self.threads, compile_first=self.compile_first, regions=self._has_regions)
-
     @property
-    def _has_regions(self) -> bool:
+    def has_regions(self) -> bool:
+        """Whether calls become native regions."""
         return not self.check and bool(setting("DOVETAIL_NATIVE_REGIONS"))

@@ -1,16 +1,8 @@
-"""The passes of the CPU backend, in their order.
+"""Program passes of the CPU backend. `codegen/pipeline.py` has their order.
 
-Before lowering, on a partition's nodes (`fuse_for_cpu`):
-
-    attention fusion       attention and its gradient become one node each (`passes.attention_fusion`)
-    fusion                 nodes over one iteration space become loop nests (`fusion.fuse`)
-    in-place reuse         results take the memory of inputs that die with them (`fusion.inplace`)
-
-After lowering, on a program's calls (`finish`):
-
-    products into updates  the gradient of a dense layer's weights is made where the optimizer uses it (`kernels.gemm_update`)
-    donation               kernels learn which of their inputs die with them
-    native regions         runs of calls become one call of compiled code (`regions`)
+products into updates  the gradient of a dense layer's weights is made where the optimizer uses it (`kernels.gemm_update`)
+buffer donation        kernels learn which of their inputs die with them
+native regions         runs of calls become one call of compiled code (`regions`)
 """
 
 from __future__ import annotations
@@ -19,14 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ...graph.core.shape import element_count
-from ..fusion.fuse import Fusion, fuse
-from ..fusion.inplace import reuse_inputs_in_place
-from ..ir.partition import PartitionGraph
 from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Recv, Send, Wait
-from ..passes.attention_fusion import fuse_attention
-from ..passes.rewrite import Fired, Rewrites
-from ..target import OPERATIONS_PER_BYTE
-from .kernels.attention import TYPES
 from .kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from .kernels.gemm import ProductKernel
 from .kernels.gemm_update import SMALLEST, ProductUpdate
@@ -34,31 +19,6 @@ from .kernels.optimizer import UpdateKernel
 from .regions.formation import with_native_regions
 from .regions.region import NativeRun
 from .tiering import WarmingKernel
-
-
-def fuse_for_cpu(
-    unit: PartitionGraph, wanted: Rewrites, *, small: bool
-) -> tuple[PartitionGraph, Fusion, tuple[Fired, ...]]:
-    """The unit after its first pass, its steps with kernels among them, and what the first pass did.
-
-    Args:
-        unit: what a CPU runs, after rewriting.
-        wanted: what may be rewritten.
-        small: fuse what is too small to gain, too.
-    """
-    unit, fired = fuse_attention(unit, TYPES) if wanted.rules else (unit, ())
-    fusion = fuse(unit, small=small, again=OPERATIONS_PER_BYTE, numbers=True)
-    return unit, replace(fusion, steps=reuse_inputs_in_place(unit, fusion.steps)), fired
-
-
-def finish(program: Program, threads: int, *, compile_first: bool, regions: bool) -> Program:
-    """The passes after lowering; `regions`: whether there may be native regions."""
-    program = fuse_products_into_updates(program, threads, compile_first)
-    _note_dying_inputs(program.instructions)
-    if regions:
-        program = with_native_regions(program, compile_first)
-        _drop_unused(program.instructions)
-    return program
 
 
 def fuse_products_into_updates(program: Program, threads: int, compile_first: bool = False) -> Program:
@@ -148,18 +108,21 @@ def _calls(instructions: Iterable[Instruction]) -> Iterable[Call]:
                 yield call
 
 
-def _note_dying_inputs(instructions: Iterable[Instruction]) -> None:
+def donate_inputs(program: Program) -> Program:
     """Tell fused kernels which inputs the program frees with their call: they may overwrite those."""
-    for call in _calls(instructions):
+    for call in _calls(program.instructions):
         if isinstance(call.kernel, CpuFusedKernel):
             call.kernel.dying = frozenset(i for i, slot in enumerate(call.inputs) if slot in call.frees)
+    return program
 
 
-def _drop_unused(instructions: Sequence[Instruction]) -> None:
-    """Put the references back for nodes whose kernel would pay in a region only, and that are part of none."""
-    for call in _calls(instructions):
+def form_native_regions(program: Program, compile_first: bool = False) -> Program:
+    """Join calls to native regions. A kernel that pays in a region only, and is part of none, becomes the reference again."""
+    program = with_native_regions(program, compile_first)
+    for call in _calls(program.instructions):
         if isinstance(call.kernel, RegionOnlyKernel) and call.kernel.kernel is None:
             call.kernel = call.kernel.reference
+    return program
 
 
 def own_kernels(instructions: Iterable[Instruction]) -> Iterator[WarmingKernel]:

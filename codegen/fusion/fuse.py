@@ -17,7 +17,6 @@ from ..ir.fused_kernel import FusedKernel
 from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS
 from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.partition import PartitionGraph, PartitionStep, node_of
-from ..passes.rng import functionalize_random
 from .grouping import BATCH, SMALL, Walk
 from .merge import FusionGroup
 from .rematerialize import Rematerialized, rematerialize
@@ -45,6 +44,11 @@ class Fusion:
     def kernels(self) -> list[FusedKernel]:
         """The kernels, in the order in which they run."""
         return [s for s in self.steps if isinstance(s, FusedKernel)]
+
+    def with_steps(self, steps: tuple[PartitionStep | FusedKernel, ...]) -> Fusion:
+        """With these steps instead, and reasons only of nodes that are in no kernel of them."""
+        inside = {n.name for s in steps if isinstance(s, FusedKernel) for n in s.nodes}
+        return Fusion(steps, {name: why for name, why in self.reasons.items() if name not in inside})
 
     def __str__(self) -> str:
         lines = []
@@ -215,6 +219,6 @@ def fuse(
     Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
     their order; a fused node's value exists outside its kernel only if somebody there takes it.
     """
-    walk = Walk(functionalize_random(unit), small=small, types=types, numbers=numbers, longest=longest)
+    walk = Walk(unit, small=small, types=types, numbers=numbers, longest=longest)
     walk.walk()
     return _Result(walk, lone, rematerialize(walk, again) if again else Rematerialized()).result()

@@ -12,35 +12,27 @@ What runs where. Which values live in the GPU's memory, `residency` says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ...graph.core.errors import OpError
 from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ...graph.core.settings import setting
 from ...graph.core.shape import element_count
-from ...graph.resources.resource_manager import Context, Resources, SessionState
+from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
 from ..fusion.epilogue import EpilogueKernel
 from ..ir.fused_kernel import FusedKernel
-from ..ir.partition import PartitionGraph, PartitionStep
-from ..ir.program import Kernel, Program
-from ..lower.lower import lower
+from ..ir.program import Kernel
 from ..reference import NumpyBackend
 from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
-from .fusion_passes import fuse_for_gpu
 from .gemm_epilogue import EpilogueTemplateKernel, UnfusedParts
-from .graph_regions import with_graph_regions
-from .horizontal_fusion import fuse_updates, fused_update_nodes
 from .ir import SM90
 from .kernels import FusedGpuKernel, TemplateKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, ViewKernel, lives_on_device
 from .select import state_kernel, template_of
-from .transfers import insert_transfers
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
 _OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
@@ -81,10 +73,6 @@ class CudaBackend:
         self.lends = lends
         self._host = NumpyBackend()
 
-    def fuse(self, unit: PartitionGraph) -> Sequence[PartitionStep | FusedKernel]:
-        """Steps with fused nodes among them, single ones included."""
-        return fuse_for_gpu(unit, self.rewrites, float8=self.gpu.device.target.has_float8)[1].steps
-
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or from a template with those at its edges."""
         if isinstance(group, EpilogueKernel):
@@ -117,32 +105,8 @@ class CudaBackend:
         template = template_of(node, self.gpu.device.target, tf32=self.gpu.tf32)
         return HostKernel(plain) if template is None else TemplateKernel(self.gpu, node, template, HostKernel(plain))
 
-    def finish(self, program: Program) -> Program:
-        """The program with copies where tensors arrive and leave, and long stretches of launches as graphs."""
-        program = insert_transfers(program, self.gpu.device, self.peers, self.lends)
-        if not self.gpu.check:
-            program = fuse_updates(program, self.gpu)
-        return (
-            with_graph_regions(program, self.gpu.device)
-            if setting("DOVETAIL_CUDA_GRAPHS") and not self.gpu.check
-            else program
-        )
 
-
-def planned_updates(unit: PartitionGraph) -> tuple[tuple[str, ...], ...]:
-    """The updates of a unit that one launch each does for several variables: names of their nodes.
-
-    Nothing is compiled, and no GPU is needed. A unit that cannot be made a program as it is (a placeholder is not fed) has none.
-    """
+def absent_gpu_backend() -> CudaBackend:
+    """The backend of an H100 that is not there: what it makes can be looked at, and not run."""
     nowhere: Any = SimpleNamespace(target=SM90)
-    backend = CudaBackend(nowhere)
-    resources, session = Resources(), SessionState(None)
-
-    def context_of(node: Node) -> Context:
-        return Context(node.name, node.container, resources, session, tuple(t.dims for t in node.outputs))
-
-    try:
-        program = fuse_updates(lower(unit, backend, context_of), backend.gpu)
-    except OpError:
-        return ()
-    return tuple(fused_update_nodes(program.instructions))
+    return CudaBackend(nowhere)

@@ -9,7 +9,7 @@ loop becomes one `Loop` instruction, and a node that may be dead a `Predicated` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from ..ir.partition import (
     EndLoop,
     LeaveUnless,
     PartitionGraph,
+    PartitionStep,
     RecvTensor,
     RunPredicated,
     SendTensor,
@@ -39,9 +40,6 @@ from ..ir.partition import (
 from ..ir.predicates import asked_for
 from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait
 from ..memory.plan import plan_memory
-from ..passes.rewrite import rewrite
-from .coalesce_accumulates import coalesce_accumulates
-from .liveness import free_dead_slots
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
@@ -53,42 +51,78 @@ ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
 """Makes what reads posted variables, for receives that all have one."""
 
 
+@dataclass(slots=True)
+class Lowered:
+    """The instructions of a partition before passes change them.
+
+    Attributes:
+        graph: the partition, for its feeds and fetches.
+        steps: its steps after fusion.
+        instructions: in order. No slot is freed yet.
+        slots: what the slots hold before the first instruction: constants, or None.
+        feeds, fetches: (name, slot).
+        accumulates: by `id`, the calls that add to another task's accumulator, with their node and that task.
+        lookups: the calls that look up accumulators of other tasks.
+        tensors: by slot, the tensor or variable that it is for.
+    """
+
+    graph: PartitionGraph
+    steps: Sequence[PartitionStep | FusedKernel]
+    instructions: list[Instruction]
+    slots: list[Any]
+    feeds: tuple[tuple[str, int], ...]
+    fetches: tuple[tuple[str, int], ...]
+    accumulates: Mapping[int, tuple[Call, Node, str]]
+    lookups: Sequence[Call]
+    tensors: Mapping[int, Tensor]
+
+    def program(self) -> Program:
+        """The program of these instructions."""
+        graph, steps, keeps_nodes = self.graph, self.steps, len(self.steps) <= PLANNED
+        fed, taken = [t for _, t in graph.feeds], [t for _, t in graph.fetches]
+        return Program(
+            graph.device, tuple(self.instructions), tuple(self.slots), self.feeds, self.fetches,
+            (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if keeps_nodes else None,
+            frozenset(_sent(self.instructions, graph.device)),
+            self.tensors if keeps_nodes else None,
+        )  # fmt: skip
+
+
 def lower(
-    unit: PartitionGraph, backend: Backend, context_of: Callable[[Node], Context], reader_of: ReaderOf | None = None
-) -> Program:
-    """Make the program for a unit.
+    graph: PartitionGraph,
+    steps: Sequence[PartitionStep | FusedKernel],
+    backend: Backend,
+    context_of: Callable[[Node], Context],
+    reader_of: ReaderOf | None = None,
+) -> Lowered:
+    """Lower a partition to instructions.
 
     Args:
-        unit: nodes in order, with sends, receives, feeds and fetches.
-        backend: says what is rewritten and fused, and gives a kernel per node and per fused group.
-        context_of: the `Context` for a stateful node.
-        reader_of: makes what reads posted variables; None: there are none.
+        graph: the partition after the graph passes.
+        steps: its steps, with fused kernels among them.
+        backend: gives a kernel per node and per fused kernel.
+        context_of: the `Context` of a stateful node.
+        reader_of: makes what reads published variables; None: there are none.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
         UnimplementedError: a node has no kernel on this backend.
     """
-    unit = rewrite(unit, backend.rewrites).unit
-    lowering = _Lowering(backend, context_of, asked_for(unit))
-    lowering.begun = {s.node: None for s in unit.steps if type(s) is AwaitNode}
-    feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in unit.feeds)
-    steps = backend.fuse(unit)
+    lowering = _Lowering(backend, context_of, asked_for(graph))
+    lowering.begun = {s.node: None for s in graph.steps if type(s) is AwaitNode}
+    feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in graph.feeds)
     for step in steps:
         _LOWERED[type(step)](lowering, step)
-    fetches = lowering.fetch(unit.fetches)
+    fetches = lowering.fetch(graph.fetches)
     if lowering.read and reader_of is not None:
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
-    if lowering.added:
-        lowering.instructions = coalesce_accumulates(lowering.instructions, lowering.added, lowering.looked_up)
-    free_dead_slots(lowering.instructions, lowering.slots, [slot for _, slot in fetches])
-    fed, taken = [t for _, t in unit.feeds], [t for _, t in unit.fetches]
-    return Program(
-        unit.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
-        (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if len(steps) <= PLANNED else None,
-        frozenset(_sent(lowering.instructions, unit.device)),
-        {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
-    )  # fmt: skip
+    tensors = {}
+    if len(steps) <= PLANNED:
+        tensors = {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of
+    return Lowered(
+        graph, steps, lowering.instructions, lowering.slots, feeds, fetches, lowering.added, lowering.looked_up, tensors
+    )
 
 
 def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:

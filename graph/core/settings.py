@@ -66,6 +66,11 @@ SETTINGS = {
             "1: consecutive kernel launches on a GPU become one CUDA graph; 0: they do not",
         ),
         Setting(
+            "DOVETAIL_LOG_PASSES",
+            0,
+            "1: log each compiler pass as it runs over a device's partition; 2: also what it made",
+        ),
+        Setting(
             "DOVETAIL_LOG_REWRITES",
             0,
             "1: log which rewrite rules fired, and how often, when a program is compiled; 2: each match, with the user's line",

@@ -71,8 +71,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ...codegen.ir.partition import (
@@ -96,8 +94,6 @@ from ..config import ConfigProto, check_config
 
 if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
-    from ...codegen.ir.program import Program
-    from ...codegen.options import KernelOptions
 
 __all__ = [
     "LEAST_BYTES", "LEAST_WORK", "RemoteUpdates", "coalesce_receives", "coalesced_sends", "data_triggered", "kernels_of",
@@ -352,9 +348,6 @@ def _without_merges(steps: list[PartitionStep]) -> list[PartitionStep]:
     return [s for s in steps if (s.node if isinstance(s, RunPredicated) else s) not in merges]
 
 
-_FEW_STEPS = 1000  # as in the Numba backend: in larger programs, what is small is not fused
-
-
 def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> DeviceKernels:
     """The kernels of one device's partition.
 
@@ -371,26 +364,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     options = check_config(config).kernel_options()
     info = next((d for d in plan.cluster.devices if str(d.name) == device), None)
     on_gpu = ":GPU:" in device and info is not None and not info.emulated
-    backend = options.make_backend()
-    small = options.backend == "numba" or len(unit.steps) <= _FEW_STEPS
-    program = None if on_gpu or backend.name != "numba" else partial(_program, options)
-    return explain(unit, backend.rewrites, small=small, on_gpu=on_gpu, program=program)
-
-
-def _program(options: KernelOptions, unit: PartitionGraph) -> Program:
-    """The program of a partition graph, without compiling anything."""
-    from ...codegen.lower.lower import lower
-
-    backend = options.make_backend(cold=True)
-    given = [n.outputs[0] for n in unit.steps if isinstance(n, Node) and n.type == "Placeholder"]
-    steps = tuple(s for s in unit.steps if not (isinstance(s, Node) and s.type == "Placeholder"))
-    fed = replace(unit, steps=steps, feeds=(*unit.feeds, *((t.name, t) for t in given)))
-    return backend.finish(lower(fed, backend, _no_context))
-
-
-def _no_context(node: Node) -> Any:
-    """The context of a node that is not run."""
-    return None
+    return explain(unit, options, on_gpu=on_gpu)
 
 
 tools["kernels"] = kernels_of

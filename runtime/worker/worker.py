@@ -16,10 +16,7 @@ from typing import Any
 
 from ...codegen.cpu import backend as _numba  # noqa: F401  (the compiler is loaded with the worker, not in a first step)
 from ...codegen.ir.partition import RecvTensor, SendTensor
-from ...codegen.lower.hoist_handles import hoist_handles
-from ...codegen.lower.lower import lower
-from ...codegen.lower.send_buffers import use_send_buffers
-from ...codegen.pipeline import gpu_backend
+from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Node
 from ...graph.resources.collective_context import CollectiveContext
@@ -107,7 +104,9 @@ class Worker:
         self.devices = tuple(devices)
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
         self._has_own_state = resources is None
-        self.resources = Resources(collectives or CollectiveLauncher(), default_container) if resources is None else resources
+        self.resources = (
+            Resources(collectives or CollectiveLauncher(), default_container) if resources is None else resources
+        )
         if resources is None:
             self.resources.data_folders = data_folders
         self.default_container = default_container
@@ -159,14 +158,13 @@ class Worker:
                 tuple(t.dims for t in node.outputs),
             )
 
-        on_cpu = new.kernels.make_backend()  # emulated GPUs run the CPU's kernels, too
+        on_cpu = cpu_backend(new.kernels)  # emulated GPUs run the CPU's kernels, too
         programs = []
         held = frozenset(s.channel for unit in new.units for s in unit.steps if isinstance(s, SendTensor) and s.held)
         for unit in new.units:
             gpu = gpu_backend(new.kernels, on_cpu, unit.device, self._gpus, self._lends)
             backend = on_cpu if gpu is None else gpu
-            made = backend.finish(lower(unit, backend, context_of, self.direct.reader))
-            programs.append(hoist_handles(use_send_buffers(made)))
+            programs.append(compile_partition(unit, backend, context_of, self.direct.reader))
         registered = RegisteredProgram(
             new.session, tuple(map(throttled, programs)), held, new.program, frozenset(new.triggers), new.reports, new.client,
         )  # fmt: skip

@@ -13,15 +13,14 @@ import dovetail as dt
 from dovetail.codegen.backend import ContextOf
 from dovetail.codegen.gpu.backend import CudaBackend
 from dovetail.codegen.gpu.driver.device import device
-from dovetail.codegen.gpu.fusion_passes import gpu_rewrites
 from dovetail.codegen.gpu.horizontal_fusion import MultiTensorUpdate, fuse_updates
 from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.kernels import GpuKernel
 from dovetail.codegen.gpu.templates.multi_tensor import multi_tensor_update, sizes_of
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.program import Call, Instruction, Kernel, Loop
-from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
+from dovetail.codegen.pipeline import compile_partition, cpu_backend, gpu_rewrites
 from dovetail.graph.core.graph import Node, Tensor
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 
@@ -47,7 +46,7 @@ class _Noting(CudaBackend):
 
     def __init__(self) -> None:
         super().__init__(device(0))
-        self.rewrites = gpu_rewrites(KernelOptions().make_backend(cold=True).rewrites)
+        self.rewrites = gpu_rewrites(cpu_backend(KernelOptions(), cold=True).rewrites)
         self.given: dict[int, tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = {}
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
@@ -76,7 +75,7 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
-        program = fuse_updates(lower(unit, backend, context_of), backend.gpu)
+        program = fuse_updates(compile_partition(unit, backend, context_of, until="liveness"), backend.gpu)
         return [made for call in _calls(program.instructions) if (made := _chosen(call, backend, unknown)) is not None]
 
 

@@ -17,6 +17,7 @@ from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, launch_of
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.pipeline import run_graph_passes
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.graph import Node
 from dovetail.graph.interpreter import Interpreter, execution_order
@@ -36,6 +37,11 @@ def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     )
 
 
+def no_context(node: Node) -> Any:
+    """For nodes without state."""
+    pytest.fail(f"{node.name} has state")
+
+
 class Fused:
     """Graph outputs by way of fused kernels, like a program but without one."""
 
@@ -44,7 +50,7 @@ class Fused:
         backend = NumbaBackend(fuse_small=True, compile_first=True, threads=2)
         self.steps: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
         self.kernels: list[CpuFusedKernel] = []
-        for step in backend.fuse(unit_of(fetches, feeds)):
+        for step in run_graph_passes(unit_of(fetches, feeds), backend, no_context).steps:
             if isinstance(step, FusedKernel):
                 kernel = backend.fused(step)
                 self.kernels.append(kernel)

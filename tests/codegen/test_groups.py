@@ -13,6 +13,7 @@ from dovetail.codegen.fusion.grouping import has_only_small
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, RecvTensor
 from dovetail.codegen.passes.rewrite import Rewrites, rewrite
+from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.graph import Node
 from dovetail.graph.interpreter import execution_order
@@ -105,21 +106,17 @@ def test_a_broadcast_to_a_computed_shape_is_compared_with_what_is_there() -> Non
 
 
 def kernels_in(build: Callable[[], tuple[Any, list[Any]]]) -> str:
-    """The program of a step, as text."""
-    from dovetail.codegen.lower import lower as lowering
-
+    """The program of a step as lowering makes it, as text."""
     seen: list[str] = []
-    original = lowering.lower
 
     def spy(*args: Any) -> Any:
-        program = original(*args)
-        seen.append(str(program))
-        return program
+        seen.append(str(compile_partition(*args, until="liveness")))
+        return compile_partition(*args)
 
     with pytest.MonkeyPatch.context() as patch, dt.Graph().as_default() as graph:
         import dovetail.runtime.worker.worker as worker
 
-        patch.setattr(worker, "lower", spy)
+        patch.setattr(worker, "compile_partition", spy)
         fetch, feeds = build()
         with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend="numba")) as session:
             session.run(fetch, {t: np.ones([2 if d is None else d for d in t.dims], t.dtype.np) for t in feeds})

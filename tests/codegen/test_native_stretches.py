@@ -22,13 +22,14 @@ from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, NativeRun, NativeStr
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import Call, Loop, Program, Send
-from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.lower.region import region_of
+from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.build import make
 from dovetail.graph.core.source_location import caller
 from dovetail.graph.interpreter import execution_order
 from dovetail.graph.resources.resource_manager import VariableState
+from dovetail.runtime.worker import worker
 
 Array = np.ndarray[Any, Any]
 
@@ -588,13 +589,12 @@ def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> Non
 def test_a_step_of_a_recurrent_network_is_one_call_and_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Biases, slices and joined tensors between products are part of it, in the loop and in that of its gradient."""
     programs: list[Program] = []
-    original = NumbaBackend.finish
 
-    def finish(self: NumbaBackend, program: Program) -> Program:
-        programs.append(original(self, program))
+    def compiled_partition(*given: Any) -> Program:
+        programs.append(compile_partition(*given))
         return programs[-1]
 
-    monkeypatch.setattr(NumbaBackend, "finish", finish)
+    monkeypatch.setattr(worker, "compile_partition", compiled_partition)
     rng = np.random.default_rng(0)
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 3, 8])
@@ -646,7 +646,7 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
             y = build(x_, w_)
             backend = NumbaBackend(compile_first=True)
             unit = PartitionGraph("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
-            program = backend.finish(lower(unit, backend, lambda node: None))  # type: ignore[arg-type, return-value]
+            program = compile_partition(unit, backend, lambda node: None)  # type: ignore[arg-type, return-value]
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
         assert not any(isinstance(getattr(i, "kernel", None), RegionOnlyKernel) for i in program.instructions)
     assert ops == [["Stretch of 2 kernels"], ["BiasAdd"]]

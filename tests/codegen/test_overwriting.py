@@ -15,9 +15,9 @@ from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.inplace import reuse_inputs_in_place
 from dovetail.codegen.fusion.optimizer_loops import writes_in_place
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.memory import donation
 from dovetail.codegen.memory.plan import plan_memory
+from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.interpreter import execution_order
 from dovetail.graph.resources.buffer_pool import LARGE, buffers
 
@@ -178,7 +178,9 @@ def test_the_predicted_peak_counts_one_piece_of_memory_for_both() -> None:
         steps = fuse(unit, small=True).steps
         fresh = plan_memory(steps, [x, w], [y], writes_in_place=writes_in_place)
         reused = plan_memory(reuse_inputs_in_place(unit, steps), [x, w], [y], writes_in_place=writes_in_place)
-        program = lower(unit, NumbaBackend(), lambda node: pytest.fail("no node has state"))
+        program = compile_partition(
+            unit, NumbaBackend(), lambda node: pytest.fail("no node has state"), until="liveness"
+        )
     hidden, ends, weights = 4 * 1024 * 256, 4 * 1024 * 8, 4 * 8 * 256
     assert fresh.peak_bytes == 2 * hidden + weights  # x has gone, and y is not there yet
     assert reused.peak_bytes == hidden + ends + weights

@@ -12,8 +12,8 @@ import pytest
 import dovetail as tf
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.ir.program import Call, Program, Send
-from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.lower.send_buffers import SendBufferKernel, use_send_buffers
+from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.buffer_pool import buffers
 from dovetail.placer.partition.partition import partition
@@ -50,7 +50,7 @@ def program_of(destination: str) -> Program:
     cut = partition(needed(graph, [y, kept], feeds=[x]), lambda n: n.device, fetches=[y, kept], feeds=[x])
     unit = next(u for u in lower_partitions(cut, graph) if u.device == A)
     backend = NumbaBackend(compile_first=True, threads=1)
-    return lower(unit, backend, lambda node: pytest.fail("no op here has state"))
+    return compile_partition(unit, backend, lambda node: pytest.fail("no op here has state"), until="liveness")
 
 
 def test_a_program_tells_which_of_its_slots_go_to_other_tasks() -> None:

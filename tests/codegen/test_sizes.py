@@ -10,10 +10,11 @@ import pytest
 from test_rewrite_rules import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
-from dovetail.codegen.cpu.passes import fuse_for_cpu
+from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.symbolic_shape import Product, SymbolicShapes, product, quotient
 from dovetail.codegen.passes.rewrite import rewrite
+from dovetail.codegen.pipeline import run_graph_passes
 from dovetail.graph.core.graph import Tensor
 from dovetail.graph.core.opdef import opdef
 from dovetail.graph.interpreter import execution_order
@@ -184,7 +185,9 @@ def test_a_step_moves_no_more_bytes_than_one_of_known_size(name: str) -> None:
     rows, moved = 256, []
     for given in (rows, None):
         unit = rewrite(unit_of(*program(name, given)), EVERYTHING).unit
-        steps = fuse_for_cpu(unit, EVERYTHING, small=True)[1].steps
+        backend = NumbaBackend(fuse_small=True)
+        backend.rewrites = EVERYTHING
+        steps = run_graph_passes(unit, backend, lambda node: pytest.fail("no node has state")).steps
         kernels = [s for s in steps if isinstance(s, FusedKernel)]
         moved.append(sum(bytes_of((*k.inputs, *k.outputs), rows) for k in kernels))
     known, unknown = moved

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from shells import Notebook
 
 import dovetail as tf
-from dovetail.codegen.lower.lower import lower
 from dovetail.codegen.options import KernelOptions
+from dovetail.codegen.pipeline import compile_partition, cpu_backend
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.errors import InvalidArgumentError, OpError
 from dovetail.graph.interpreter import Interpreter
@@ -93,11 +93,11 @@ class Joined:
             outcomes[next(task for task, one in steps.items() if one is step)] = outcome
 
         shell.push, shell.finish = push, finish  # type: ignore[method-assign]
-        backend = KernelOptions().make_backend() if seed % 2 else NumpyBackend()
+        backend = cpu_backend(KernelOptions()) if seed % 2 else NumpyBackend()
         for task in TASKS:
             programs = [
                 # Every other run is of rewritten graphs.
-                lower(u, backend, lambda node, task=task: self._context(node, task))
+                compile_partition(u, backend, lambda node, task=task: self._context(node, task))
                 for u in units
                 if task_of(u.device) == task
             ]

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.cpu.kernels.gemm_update import ProductUpdate
 from dovetail.codegen.cpu.tiering import WarmingKernel
 from dovetail.codegen.ir.program import Call, one_by_one
+from dovetail.codegen.pipeline import compile_partition
+from dovetail.runtime.worker import worker
 
 GPU = {"worker": ["cpu:0", "gpu:0"]}
 
@@ -102,13 +103,12 @@ def test_a_session_s_plan_has_them_too(graph: dt.Graph) -> None:
 
 def test_compiled_kernels_of_their_own_are_those_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     programs: list[Any] = []
-    original = NumbaBackend.finish
 
-    def finish(self: NumbaBackend, program: Any) -> Any:
-        programs.append(original(self, program))
+    def compiled_partition(*given: Any) -> Any:
+        programs.append(compile_partition(*given))
         return programs[-1]
 
-    monkeypatch.setattr(NumbaBackend, "finish", finish)
+    monkeypatch.setattr(worker, "compile_partition", compiled_partition)
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 512], name="x")
         w = dt.get_variable("w", [512, 512])

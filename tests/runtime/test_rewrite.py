@@ -13,6 +13,7 @@ from test_random_graphs import Program, programs
 import dovetail as dt
 from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.passes.rewrite import Rewrites
+from dovetail.codegen.pipeline import cpu_backend
 
 
 def session(**options: Any) -> dt.Session:
@@ -223,7 +224,7 @@ def test_levels_are_tensorflow_s(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_backend_is_told_what_to_rewrite() -> None:
-    backend = KernelOptions("numpy", fold=False, fast_math=True).make_backend()
+    backend = cpu_backend(KernelOptions("numpy", fold=False, fast_math=True))
     assert backend.rewrites == Rewrites(False, True, True, True, type(backend).recognises)
 
 
