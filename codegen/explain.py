@@ -401,10 +401,10 @@ class DeviceKernels:
         compiled = {name for k in self.own for name in k.nodes}
         rest = [n for n in self.calls if n.name not in compiled]
         if rest:
-            lines.append("by themselves:")
+            lines.append("not fused:")
             lines += [f"  {n.name} ({n.type})" + _because(self.reasons.get(n.name, "")) for n in rest]
-        about = "" if self.memory.exact else " and more, as sizes turn out"
-        lines.append(f"memory at the peak: {_bytes(self.peak_bytes)}{about}")
+        at_least, about = ("", "") if self.memory.exact else ("at least ", " (some sizes are dynamic)")
+        lines.append(f"peak memory: {at_least}{_bytes(self.peak_bytes)}{about}")
         lines.append("compiler passes: " + ", ".join(self.passes))
         return "\n".join(lines)
 
