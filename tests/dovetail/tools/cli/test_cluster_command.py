@@ -22,7 +22,7 @@ from dovetail.runtime.server.local_cluster import (
     up_path,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 WAIT_S = 30.0
 
 

@@ -1,6 +1,6 @@
 """Records what Keras computes, for the tests to compare with: run with a Python that has TensorFlow and Keras 3.
 
-python tests/dovetail/keras/record.py      writes data/layers.npz, data/optimizers.npz, data/fits.npz
+python tests/dovetail/compat/tf1/keras/record.py      writes data/layers.npz, data/optimizers.npz, data/fits.npz
 
 Each array is called `<case>/<what>`; the cases themselves stand in keras_cases.py, which both sides read.
 """

@@ -10,7 +10,7 @@ import dovetail as tf
 
 pytest.importorskip("google.protobuf")
 
-RECORDED = Path(__file__).parent.parent / "graph" / "tensorflow_graphs" / "adam"
+RECORDED = Path(__file__).parents[3] / "graph" / "tensorflow_graphs" / "adam"
 ONES = np.ones((2, 4), np.float32)
 
 

@@ -20,7 +20,7 @@ from dovetail.tools.demo.data import load_digits
 from dovetail.tools.demo.display import LiveDisplay, PlainDisplay, Training, draw, sparkline
 from dovetail.tools.demo.reports import Evaluated, Failed, Finished, Progress, Report, Said, from_line, to_line
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 MARK = "DOVETAIL_TEST_MARK"
 STEPS = 500  # enough for the promised accuracy
 

@@ -19,7 +19,7 @@ from dovetail import tf1
 from dovetail.compat.tf1.names import inner_modules as names
 from dovetail.tf1 import finder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[5]
 
 
 @pytest.fixture

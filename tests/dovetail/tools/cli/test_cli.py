@@ -18,7 +18,7 @@ from dovetail.runtime.server.monitor import TaskStatus
 from dovetail.tools.cli import app
 from dovetail.tools.cli.watch import picture
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

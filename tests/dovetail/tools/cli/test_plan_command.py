@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 import dovetail as tf
 from dovetail.tools.cli import app
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
 import dovetail as tf
 
