@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 # pytest's importlib mode leaves the path alone
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "codegen"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
 
 from fake_driver import FakeDriver, Result, fake_gpus
 
@@ -26,7 +26,7 @@ from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES, Incoming, closed, handl
 from dovetail.runtime.shared_memory import cuda_ipc
 from dovetail.runtime.shared_memory.cuda_ipc import CudaIpc, ExportTable
 
-CODEGEN = str(Path(__file__).resolve().parents[1] / "codegen")
+CODEGEN = str(Path(__file__).resolve().parents[2] / "codegen")
 WAIT_S = 60.0
 COUNT = LEAST_BYTES // 4 + 3
 HERE, THERE = "/job:w/replica:0/task:0", "/job:w/replica:0/task:1"
@@ -295,7 +295,7 @@ SERVER = """
 def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: int) -> None:
     spec = {"w": [f"localhost:{p}" for p in ports()]}
     text = textwrap.dedent(SERVER.format(codegen=CODEGEN, spec=spec))
-    other = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    other = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     try:
         assert other.stdout is not None and other.stdout.readline() == b"ready\n"
         with dt.train.Server(spec, "w", 0) as server, dt.Graph().as_default():

@@ -1,21 +1,14 @@
-"""Any graph gives the same numbers however it is placed: random graphs, random placements, real processes.
-
-The reference evaluator, which knows nothing of devices, says what is right. Graphs hold variables that are read and updated at
-random points, random numbers, control edges, several outputs, feeds of placeholders and of intermediate tensors.
-"""
+"""Random graphs with steps to run in them, for tests that compare placements or rewrites."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import strategies as st
 
 import dovetail as tf
-from dovetail.graph.interpreter import Interpreter
 
 DEVICES = [
     "/job:a/task:0/device:CPU:0",
@@ -25,12 +18,6 @@ DEVICES = [
     "/job:a/task:0/device:CPU:1",
 ]
 FLOAT = np.float32
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[str]:
-    with tf.LocalCluster({"a": 1, "b": 1, "c": 1}, device_count={"CPU": 2}, emulate_gpus={"b": 1}) as cluster:
-        yield cluster.target("a")
 
 
 @dataclass
@@ -106,30 +93,3 @@ def programs(draw: st.DrawFn) -> Program:
 
 def _alike(a: Any, b: Any) -> bool:
     return bool(a.shape.is_fully_defined() and a.shape == b.shape)
-
-
-def check(program: Program, target: str) -> None:
-    reference = Interpreter(program.graph, check=True)
-    reference.run(program.init)
-    config = tf.ConfigProto(isolate_session_state=True)
-    with tf.Session(target, graph=program.graph, config=config) as session:
-        session.run(program.init)
-        for fetches, feeds in program.steps:
-            expected = reference.run(fetches, feeds)
-            for name, ours, right in zip(fetches, session.run(fetches, feeds), expected, strict=True):
-                np.testing.assert_array_equal(ours, right, err_msg=str(name))
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(programs())
-def test_any_placement_over_three_processes_gives_the_reference_s_numbers(target: str, program: Program) -> None:
-    check(program, target)
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(programs())
-def test_one_process_gives_the_reference_s_numbers(program: Program) -> None:
-    for node in program.graph.nodes:
-        if node.device:
-            node._set_device("/device:CPU:0")
-    check(program, "")

@@ -57,7 +57,7 @@ def servers() -> Iterator[tuple[dt.train.Server, subprocess.Popen[bytes]]]:
         server.join()
     """
     command = [sys.executable, "-c", textwrap.dedent(text)]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     try:
         assert other.stdout is not None and other.stdout.readline() == b"ready\n"
         with dt.train.Server(spec, "w", 0) as server:

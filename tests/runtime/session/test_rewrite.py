@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from test_random_graphs import Program, programs
+from random_programs import Program, programs
 
 import dovetail as dt
 from dovetail.codegen.options import KernelOptions

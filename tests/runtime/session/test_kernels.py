@@ -17,7 +17,7 @@ from dovetail.runtime.session.local_backend import LocalBackend
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def fused_kernels(session: dt.Session) -> list[CpuFusedKernel]:

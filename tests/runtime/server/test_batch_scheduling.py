@@ -25,7 +25,7 @@ def policies(before: str = "SCHED_OTHER", **environment: str) -> list[int]:
     """The policies of the threads of a process with a server, where the first was `before`."""
     program = PROGRAM.format(before=before)
     command = [sys.executable, "-c", program]
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     out = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, cwd=root, check=True
     )

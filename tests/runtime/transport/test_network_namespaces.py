@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("namespaces.py")
+SCRIPT = Path(__file__).parents[1] / "namespaces.py"
 ENTER = ("unshare", "--map-root-user", "--net")
 TOOLS = ("unshare", "nsenter", "ip", "tc")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 # pytest's importlib mode leaves the path alone
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "codegen"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
 
 from fake_driver import FakeDriver, fake_gpus
 from fake_nccl import FakeNccl
