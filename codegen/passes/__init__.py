@@ -1,1 +1,8 @@
-"""TODO: what this package is for."""
+"""Graph passes: from a partition's nodes to better nodes. They know `ir` only.
+
+    rewrite.py            applies the rule tables, folds constants, merges equal nodes (CSE), drops dead stores
+    rules/                the rule tables and their pattern language
+    constant_folding.py   computes what depends on constants only
+    attention_fusion.py   finds attention and its gradient, and makes two nodes of them
+    rng.py                replaces random nodes by counter-based random numbers, which fusion can compute in place
+"""
