@@ -157,7 +157,7 @@ def _take(path: Path) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # who held it has removed it: take the next one
+        os.close(handle)  # its holder has removed it: take the next one
 
 
 def remove(path: Path) -> None:

@@ -238,8 +238,7 @@ class Builder:
         return self._ops[number]
 
     def _device(self, number: Any) -> str:
-        # A device function's answer is kept as it was spelled, so the placer is who judges it, here as at its
-        # origin.
+        # A device function's answer is kept as it was spelled: the placer checks it, here as in the process that made it.
         device = self._devices.get(number)
         if device is None:
             device = self._text(number)

@@ -80,7 +80,7 @@ def write_meta_graph(
     Args:
         collections: names of those that are written; None: all. Values that are no nodes, tensors, variables, numbers or texts are
             left out, and the log says so. Of a variable with copies the first one is written.
-        saver: plain values to keep for whoever imports. saved: variables that are to be kept although no collection has them.
+        saver: plain values for the importing program. saved: variables to write although no collection has them.
     """
     variables: dict[Variable, int] = {}
     kept: dict[str, list[Any]] = {}
@@ -92,7 +92,7 @@ def write_meta_graph(
         left_out = sorted({type(v).__name__ for v, w in zip(values, found, strict=True) if w is None})
         if (
             left_out and not name.startswith("__") and name != GraphKeys.SAVERS
-        ):  # the graph's own books, and who is saving
+        ):  # internal collections, and savers
             _LOG.info("collection '%s': not written: values of type %s", name, ", ".join(left_out))
         if isinstance(name, str):
             kept[name] = [w for w in found if w is not None]

@@ -39,7 +39,7 @@ _DTYPE, _ARRAY, _CHUNKED = 1, 2, 3  # msgpack extension types
 
 
 class MalformedError(Exception):
-    """What is wrong with a record. Who reads the stream adds which one it is."""
+    """What is wrong with a record. The reader of the stream adds its number."""
 
 
 def extension(value: Any, out: list[bytes]) -> Any:

@@ -1,10 +1,10 @@
-"""The rules of barriers: elements that are put together from parts, by key, and taken once they are whole.
+"""Barriers: elements that are assembled from components, by key, and taken when they are complete.
 
-Each `insert_many` brings one component of some keys. A key that has all its components is ready; ready elements are taken in the
-order in which their keys came first. A take waits for as many as it wants; takes are served in the order of arrival.
+Each `insert_many` brings one component of some keys. A key that has all its components is ready. Ready elements are taken in the order in
+which their keys came first. A take waits for as many as it wants; takes are served in the order of arrival.
 
-After a close only keys that are begun can be completed, and takes that can never be filled fail; with
-`cancel_pending_enqueues` nothing more comes in at all, and what is incomplete is dropped.
+After a close only keys that have a component can be completed, and takes that can never be filled fail. With
+`cancel_pending_enqueues` nothing more is inserted at all, and incomplete elements are dropped.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Memory of large results, used again.
+"""A pool of the memory of large results.
 
-A fresh array of many megabytes costs more than the arithmetic that fills it: the operating system hands out each page when it is
-first touched, and clears it before. So the memory of large results is kept and given to the next one that has room in it, as
-soon as nobody holds the old result any more: nobody refers to the array under it but this module, which Python's reference counts
-tell. Whoever keeps a result, a user or a message that is being sent, keeps its memory, too.
+A fresh array of many megabytes costs more than the arithmetic that fills it: the operating system provides and clears each page when it is
+first touched. So the memory of large results is kept and given to the next result that fits, as soon as nothing outside this module refers
+to the array under it, which its reference count tells. A result that is kept, by a user or a message that is being sent, keeps its
+memory.
 
-What is sent to another task is best written where that can read it: a kernel that runs with `sending` on gets such memory, where
-there is some.
+A result that is sent to another task is best written where that task can read it: a kernel that runs with `sending` on gets such
+memory, if there is any.
 
-A result begins where a line of the cache does: a vector of 64 bytes that lies across two lines takes two accesses, and two threads that
-write to both sides of a line take it from each other. That makes matrix products 5 to 12 % faster.
+A result begins at a cache line: a vector of 64 bytes across two lines takes two accesses, and two threads that write to both sides of a
+line take it from each other. That makes matrix products 5 to 12 % faster.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import numpy as np
 
 from . import shared_storage
 
-LARGE = 1 << 16  # bytes; the C library gives larger pieces back to the system, below it reuses memory itself
-KEPT = 1 << 29  # bytes that are kept at most for results to come
+LARGE = 1 << 16  # bytes; below this the C library reuses memory itself, above it returns memory to the system
+KEPT = 1 << 29  # bytes that are kept at most
 
-_SIZES = 1024  # that are remembered
-_LINE = 64  # bytes of a line of the cache
-_FREE = 2  # references to an array that only the list below, and the call that asks, hold
+_SIZES = 1024  # sizes that are remembered
+_LINE = 64  # bytes of a cache line
+_FREE = 2  # references to a free array: the list below, and the call that counts
 
 
 class _Sending(threading.local):

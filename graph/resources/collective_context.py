@@ -1,4 +1,4 @@
-"""Collectives as a kernel sees them: what it brings (`CollectiveCall`), and who runs it (`CollectiveContext`).
+"""Collectives as a kernel sees them: what it brings (`CollectiveCall`), and what runs it (`CollectiveContext`).
 
 A collective op has one node for each member of a group. Its kernel describes the member's share of one run and hands it to the task's
 `CollectiveContext`, which knows the other members. The runtime has one for tasks that exchange messages and memory

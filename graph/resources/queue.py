@@ -1,14 +1,14 @@
-"""The rules of queues: who gets which element when.
+"""Queues: which step gets which element, and when.
 
-Two lines wait at a queue: those that give (enqueues and closes) and those that take. Each is served in the order of arrival,
-one element at a time, as far as room and elements allow; so an `enqueue_many` of more than fits goes in as room appears, and a
-`dequeue_many` holds what it has until it has all. Elements are numbered when they go in. What a take gives back, because its
-step ended, goes to where its numbers belong, so the order is as if the take had never been.
+Two lists of requests wait at a queue: enqueues and closes, and dequeues. Each is served in the order of arrival, one element at a time, as
+far as room and elements allow. So an `enqueue_many` of more than fits goes in as room appears, and a `dequeue_many` holds what it has
+until it has all. Elements are numbered when they go in. Elements that a dequeue gives back, because its step ended, go back to where their
+numbers belong, so the order is as if the dequeue had never been.
 
-A close stands in the line of givers: enqueues before it still finish, those behind it fail. Once it is through, takes get what
-is left, and fail when too few are left.
+A close waits among the enqueues: those before it still finish, those behind it fail. After the close, dequeues get what is left, and
+fail when too few are left.
 
-The kinds differ in which element comes next: `_Fifo`, `_RandomShuffle`, `_PriorityHeap`.
+The kinds of queue differ in which element comes next: `_Fifo`, `_RandomShuffle`, `_PriorityHeap`.
 """
 
 from __future__ import annotations

@@ -101,11 +101,11 @@ class Resources:
         """The resource of that name, or None."""
         return self._containers.get(container, {}).get(name)
 
-    def keep_together(self, whom: object, found: Any, version: int) -> None:
-        """Cache what `whom` has looked up since a version, if no container was cleared meanwhile."""
+    def keep_together(self, key: object, found: Any, version: int) -> None:
+        """Cache what the object `key` has looked up since a version, if no container was cleared meanwhile."""
         with self._lock:
             if version == self.version:
-                self.together[whom] = found
+                self.together[key] = found
 
     def clear(self, container: str) -> bool:
         """Delete a container with all its resources. Whether it existed."""

@@ -36,7 +36,7 @@ class ValueMemory(Protocol):
         """Whether a contiguous array lies in this memory."""
 
     def may_change(self, base: Any) -> bool:
-        """Whether `base` is that of an array which this has made, and nobody else reads it now."""
+        """Whether `base` belongs to an array of this memory, and no other process reads it now."""
 
 
 class PublishedValue(Protocol):

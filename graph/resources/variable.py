@@ -132,7 +132,7 @@ class VariableState(Publishable):
             if self._opened is None and isinstance(value, np.ndarray):
                 self._opened = opened(value)
                 if self._opened is not None:
-                    self._value = None  # nobody changes what others hold
+                    self._value = None  # an array that others refer to is never changed
             return self._opened is not None
 
     def reach(self, opened: SharedValue) -> None:

@@ -152,7 +152,7 @@ class _Importer:
             raise UnimplementedError(None, None, f"This GraphDef has ops that Dovetail does not have: {listed}.{more}")
 
     def _order(self) -> list[str]:
-        """Names, inputs before those who take them, but for what closes a loop; else as in the message."""
+        """Names in topological order without the back edges of loops; otherwise in the order of the message."""
         place = {name: i for i, name in enumerate(self.protos)}
         waits: dict[str, int] = {}
         takers: dict[str, list[str]] = {}

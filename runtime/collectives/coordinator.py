@@ -34,7 +34,7 @@ from .shared_memory_executor import WAKE, SharedMemoryExecutor
 
 logger = logging.getLogger(__name__)
 
-WARN_S = 5.0  # between two warnings that say who is missing
+WARN_S = 5.0  # between two warnings that name missing tasks
 
 
 class Coordinator(AsyncResource[AnyRequest]):

@@ -5,7 +5,7 @@ group, a session says "I take part" (`join`) to the group's other tasks, with a 
 when each task has said so. That is also how workers wait for the last one to start. Each part names its sender's token, so a part of a
 session that has ended, or of a process that was restarted, is never taken for one of now.
 
-A membership fails as a whole, here and in the other tasks, and stays failed: the members cannot know who has applied what. A new
+A membership fails as a whole, here and in the other tasks, and stays failed: no member can know which of them has applied what. A new
 session starts a new membership.
 """
 

@@ -25,7 +25,7 @@ needs from all staging areas into its own memory. A byte is written to shared me
 Large values are scattered by messages, and broadcasts always are: a message may lend a large value where it lies, each of these bytes has
 one reader, and the root of a broadcast does not have to wait for the others.
 
-A round may begin when nobody needs what its staging area held before. So a member knows from the others' counters what it can do
+A round may begin when no member needs what its staging area held before. So a member knows from the others' counters what it can do
 (`advance`). The ranks fix the order of additions, so all members get the same bits, each time.
 
 A result in a result area is in use as long as an array over it lives in some member. With each run, all members tell which areas they have
@@ -340,7 +340,7 @@ class SharedMemoryAllReduce:
     def _finish(self, buffer: SharedBuffer) -> None:
         buffer.rounds = self._end
         buffer.runs += 1
-        buffer.words[buffer.rows[buffer.rank] + REDUCED] = self._reduced  # where nobody waited for that
+        buffer.words[buffer.rows[buffer.rank] + REDUCED] = self._reduced  # where no member waited for it
         self.is_done = True
         buffer.advance(TAKEN, self._taken)
 

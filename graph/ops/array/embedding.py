@@ -65,7 +65,7 @@ def embedding_lookup(
         if len(shards) == 1:
             with graph.colocate_with(_of_graph(shards[0])):
                 rows = _clipped(_rows(shards[0], wanted, scope), wanted, max_norm)
-            # An Identity of its own, so that who uses the rows is not bound to the table's device.
+            # An Identity of its own, so that users of the rows are not bound to the table's device.
             free: Tensor = identity(rows)
             return free
         return _sharded_lookup(graph, shards, wanted, partition_strategy, scope, max_norm)

@@ -337,7 +337,7 @@ def strided_slice(
     shrink_axis_mask: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """The op behind `t[...]`, for who has the encoding at hand.
+    """The op behind `t[...]`, for programs that have its encoding.
 
     Args:
         begin, end, strides: vectors of int32 or int64, one number for each spec; strides default to 1.

@@ -12,9 +12,8 @@ dead tensors itself, up to a `Merge`, which gives out whichever of its inputs is
     Exit(data)             -> data, outside the loop, once it has ended
     ControlTrigger()       waits for its control inputs, and is alive even where they are dead
 
-The second input of a loop's Merge is a NextIteration: the one edge that goes against the order of creation.
-What these ops do to the order of things is not in their references, which only pass values on: it is in
-`graph/core/frames.py`, and in those who run graphs.
+The second input of a loop's Merge is a NextIteration: the one edge that goes against the order of creation. References only pass values on.
+Deadness and iterations are in `graph/core/frames.py` and in the executors.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class TensorArray:
 
     @property
     def flow(self) -> Tensor:
-        """What orders those who touch the list."""
+        """The flow: it orders the accesses to the list."""
         return self._flow
 
     @property

@@ -194,7 +194,7 @@ def _einsum(*inputs: Array, equation: str) -> Array:
 
 
 def _reduced(x: Array, labels: list[str], others: list[list[str]], output: list[str]) -> tuple[Array, list[str]]:
-    """An operand with repeated labels taken from the diagonal, and labels that nobody else needs summed."""
+    """An operand with repeated labels taken from the diagonal, and labels that nothing else needs summed."""
     distinct = list(dict.fromkeys(labels))
     while len(labels) > len(distinct):
         twice = next(x for x in labels if labels.count(x) > 1)

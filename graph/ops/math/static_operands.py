@@ -26,7 +26,7 @@ INDEX_TYPES = (int32, int64)
 
 
 def invalid(message: str) -> InvalidArgumentError:
-    """The error for what only the running graph could notice; whoever runs the node adds which one it was."""
+    """An error of a running kernel; the executor adds the node."""
     return InvalidArgumentError(None, None, message)
 
 

@@ -165,10 +165,10 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 def dequeue_counted(queue: FIFOQueue, counter: ConditionalAccumulator, local_step: Tensor) -> Tensor:
-    """The next element of a queue of scalars, for a taker that is counted.
+    """The next element of a queue of scalars; the accumulator counts the dequeue.
 
-    It stands in the queue's line first, and gives the accumulator a 1 then. So who has waited for n of them knows that n stand in
-    line, or have been served.
+    The dequeue enters the queue first and then gives the accumulator a 1. So a step that has waited for n of them knows that n dequeues
+    wait, or have been served.
     """
     inputs = queue.queue_ref, counter.accumulator_ref, cast(local_step, int64)
     return apply("QueueDequeueCounted", inputs, {"component_types": tuple(queue.dtypes)}, None)

@@ -123,7 +123,7 @@ def _infer_number(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def number_of(text: str, dtype: np.dtype[Any]) -> Any:
     """A text's number. ValueError, OverflowError: it has none of this type."""
     if "_" in text or not text.isascii():
-        raise ValueError  # what Python takes for a number, and nobody else
+        raise ValueError  # a number for Python alone
     if dtype.kind != "f":
         return dtype.type(int(text))
     return dtype.type(float.fromhex(text) if "0x" in text.lower() else float(text))
