@@ -1,8 +1,8 @@
-"""What this process has to meet others of its machine in memory: `runtime/collectives/shared_buffer.py` says what for.
+"""Shared memory for collectives (`runtime/collectives/shared_buffer.py`), and how threads wait at a word of it.
 
-A board's memory is a segment as the pool's are (`segment.py`): a sealed file without a name, which others of the same
-user open through /proc, and which ends with the last process that maps it. Threads sleep at a word of it by the kernel's futex, which
-Python does not offer; where its number is not known, they look again every 50 µs.
+A buffer is a segment as the pool's are (`segment.py`): a sealed file without a name, which other processes of the same user open through
+/proc, and which ends with the last process that maps it. Threads sleep at a word by the kernel's futex, which Python does not offer. On
+machines whose number of this system call is not known, they look again every 50 µs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system c
 _WAIT, _WAKE = 0, 1
 _AGAIN_S = 50e-6
 
-_made = 0  # bytes of the boards that this process has made and that still are
+_made = 0  # bytes of the buffers that this process has made and that still exist
 _lock = threading.RLock()  # a mapping may end at any time, also while bytes are counted
 
 
 class CollectiveMemory:
-    """As `Machine` of `runtime/collectives/shared_buffer.py`.
+    """As `SharedMemory` of `runtime/collectives/shared_buffer.py`.
 
     Args:
         may_sleep: whether the calling thread may wait for a moment.
@@ -41,7 +41,7 @@ class CollectiveMemory:
         self.may_sleep = may_sleep
 
     def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
-        """As `Machine.make`. There is as much as DOVETAIL_SHARED_MEMORY_MB says, beside what the pool lends."""
+        """As `SharedMemory.make`. There is as much as DOVETAIL_SHARED_MEMORY_MB says, beside what the pool lends."""
         if not is_available() or not _take(size):
             return None
         try:
@@ -57,7 +57,7 @@ class CollectiveMemory:
         return reference.to_fields(), whole[_PAGE : _PAGE + size]
 
     def open(self, place: Sequence[int], size: int) -> memoryview | None:
-        """As `Machine.open`."""
+        """As `SharedMemory.open`."""
         if setting("DOVETAIL_SHARED_MEMORY_MB") <= 0:
             return None
         try:
@@ -67,7 +67,7 @@ class CollectiveMemory:
         return memoryview(memory)[_PAGE : _PAGE + size] if len(memory) >= _PAGE + size else None
 
     def sleep(self, word: memoryview, value: int, seconds: float) -> None:
-        """As `Machine.sleep`."""
+        """As `SharedMemory.sleep`."""
         futex = _futex()
         if futex is None:
             time.sleep(min(_AGAIN_S, seconds))
@@ -75,14 +75,14 @@ class CollectiveMemory:
             futex(word, _WAIT, value, seconds)
 
     def wake(self, word: memoryview) -> None:
-        """As `Machine.wake`."""
+        """As `SharedMemory.wake`."""
         futex = _futex()
         if futex is not None:
             futex(word, _WAKE, 1, None)
 
 
 def _take(size: int) -> bool:
-    """Count bytes of boards; False if there are too many."""
+    """Count bytes of buffers. False: there are too many."""
     global _made
     with _lock:
         if size > 0 and _made + size > int(setting("DOVETAIL_SHARED_MEMORY_MB")) << 20:

@@ -15,6 +15,7 @@ from dovetail.graph.interpreter import Interpreter, execution_order
 from dovetail.graph.ops.array.concat_stack import unstack
 from dovetail.graph.ops.array.identity_and_placeholders import identity
 from dovetail.graph.ops.math import arithmetic as a
+from dovetail.graph.ops.state import collectives
 from dovetail.graph.variables.variable import Variable
 
 
@@ -164,3 +165,16 @@ def test_checking_finds_kernels_that_break_their_rule(graph, rule, result, compl
             Interpreter(graph, check=True).run(broken.outputs[0])
     finally:
         del opdef._REGISTRY["Broken"]
+
+
+def test_collectives_of_one_member_give_what_it_brings(graph):
+    one, run = ["/cpu:0"], Interpreter(graph).run
+    x, y = constant([1.0, 2.0]), constant(3.0)
+    first, second = run(collectives.all_reduce([x, y], one, 0, "mean"))
+    assert first.tolist() == [1.0, 2.0] and second == 3.0
+    for made in (collectives.all_gather, collectives.reduce_scatter, collectives.broadcast):
+        assert run(made(x, one, 0)).tolist() == [1.0, 2.0]
+    assert run(collectives.all_reduce(x, ["/gpu:0"], 0)).tolist() == [1.0, 2.0]
+    assert run(collectives.barrier(one, 0)) is None
+    with pytest.raises(InvalidArgumentError, match="has 2 members: run it in a session"):
+        run(collectives.all_reduce(x, ["/cpu:0", "/cpu:1"], 0))
