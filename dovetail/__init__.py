@@ -59,10 +59,11 @@ from .graph.io.deserialize import load as load_graph
 from .graph.io.serialize import save as save_graph
 from .graph.ops import all as _all_ops  # noqa: F401  (a graph that is loaded may hold any op)
 from .graph.ops.array.concat_stack import concat, split, stack, unstack
-from .graph.ops.array.creation import fill, ones, ones_like, range, zeros, zeros_like
+from .graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
 from .graph.ops.array.gather import gather, gather_nd, one_hot, reverse
 from .graph.ops.array.identity_and_placeholders import group, identity, no_op, placeholder_with_default, stop_gradient
 from .graph.ops.array.padding import pad, tile
+from .graph.ops.array.ranges import range
 from .graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
 from .graph.ops.array.slicing import slice
 from .graph.ops.control.tensor_array import TensorArray

@@ -78,12 +78,11 @@ from dovetail.graph.ops.array.concat_stack import (
     concat as concat, parallel_stack as parallel_stack, split as split, stack as stack, unstack as unstack,
 )
 from dovetail.graph.ops.array.creation import (
-    eye as eye, fill as fill, linspace as lin_space, linspace as linspace, ones as ones, ones_like as ones_like, range as range, zeros
-    as zeros, zeros_like as zeros_like,
+    fill as fill, ones as ones, ones_like as ones_like, zeros as zeros, zeros_like as zeros_like,
 )
 from dovetail.graph.ops.array.diagonal import (
-    diag as diag, diag_part as diag_part, matrix_band_part as matrix_band_part, matrix_diag as matrix_diag, matrix_diag_part as
-    matrix_diag_part, matrix_set_diag as matrix_set_diag, trace as trace,
+    diag as diag, diag_part as diag_part, eye as eye, matrix_band_part as matrix_band_part, matrix_diag as matrix_diag, matrix_diag_part
+    as matrix_diag_part, matrix_set_diag as matrix_set_diag, trace as trace,
 )
 from dovetail.graph.ops.array.dynamic_partition import (
     boolean_mask as boolean_mask, dynamic_partition as dynamic_partition, dynamic_stitch as dynamic_stitch, parallel_dynamic_stitch as
@@ -98,6 +97,7 @@ from dovetail.graph.ops.array.identity_and_placeholders import (
     identity_n, no_op as no_op, placeholder_with_default as placeholder_with_default, stop_gradient as stop_gradient, tuple as tuple,
 )
 from dovetail.graph.ops.array.padding import pad as pad, tile as tile
+from dovetail.graph.ops.array.ranges import linspace as lin_space, linspace as linspace, range as range
 from dovetail.graph.ops.array.roll_repeat_meshgrid import (
     meshgrid as meshgrid, repeat as repeat, reverse_sequence as reverse_sequence, roll as roll, sequence_mask as sequence_mask,
 )
@@ -154,12 +154,11 @@ from dovetail.graph.ops.math.arithmetic import (
 )
 from dovetail.graph.ops.math.broadcasting import broadcast_dynamic_shape as broadcast_dynamic_shape
 from dovetail.graph.ops.math.cast import (
-    cast as cast, saturate_cast as saturate_cast, to_bfloat16 as to_bfloat16, to_double as to_double, to_float as to_float, to_int32 as
-    to_int32, to_int64 as to_int64,
+    cast as cast, to_bfloat16 as to_bfloat16, to_double as to_double, to_float as to_float, to_int32 as to_int32, to_int64 as to_int64,
 )
 from dovetail.graph.ops.math.clip import (
     clip_by_average_norm as clip_by_average_norm, clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm,
-    clip_by_value as clip_by_value, global_norm as global_norm,
+    clip_by_value as clip_by_value, global_norm as global_norm, saturate_cast as saturate_cast,
 )
 from dovetail.graph.ops.math.compare import (
     equal as equal, greater as greater, greater_equal as greater_equal, less as less, less_equal as less_equal, not_equal as not_equal,
@@ -195,9 +194,9 @@ from dovetail.graph.ops.random.random import (
 from dovetail.graph.ops.random.random_common import get_seed as get_seed
 from dovetail.graph.ops.sparse.arrange import (
     sparse_concat as sparse_concat, sparse_fill_empty_rows as sparse_fill_empty_rows, sparse_mask as sparse_mask, sparse_merge as
-    sparse_merge, sparse_reorder as sparse_reorder, sparse_reset_shape as sparse_reset_shape, sparse_reshape as sparse_reshape,
-    sparse_retain as sparse_retain, sparse_slice as sparse_slice, sparse_split as sparse_split, sparse_tensor_to_dense as
-    sparse_tensor_to_dense, sparse_to_indicator as sparse_to_indicator, sparse_transpose as sparse_transpose,
+    sparse_merge, sparse_placeholder as sparse_placeholder, sparse_reorder as sparse_reorder, sparse_reset_shape as sparse_reset_shape,
+    sparse_reshape as sparse_reshape, sparse_retain as sparse_retain, sparse_slice as sparse_slice, sparse_split as sparse_split,
+    sparse_tensor_to_dense as sparse_tensor_to_dense, sparse_to_indicator as sparse_to_indicator, sparse_transpose as sparse_transpose,
 )
 from dovetail.graph.ops.sparse.math import (
     sparse_add as sparse_add, sparse_maximum as sparse_maximum, sparse_minimum as sparse_minimum, sparse_reduce_max as
@@ -223,7 +222,7 @@ from dovetail.graph.ops.state.scatter_state import (
 )
 from dovetail.graph.ops.state.variables import (
     assign as assign, assign_add as assign_add, assign_sub as assign_sub, count_up_to as count_up_to, is_variable_initialized as
-    is_variable_initialized, report_uninitialized_variables as report_uninitialized_variables,
+    is_variable_initialized,
 )
 from dovetail.graph.ops.strings.csv import decode_csv as decode_csv
 from dovetail.graph.ops.strings.printing import print_v2 as print
@@ -241,15 +240,15 @@ from dovetail.graph.tensorflow.values import make_ndarray as make_ndarray, make_
 from dovetail.graph.tensors.indexed_slices import IndexedSlices as IndexedSlices, IndexedSlicesValue as IndexedSlicesValue
 from dovetail.graph.tensors.sparse_tensor import (
     SparseTensor as SparseTensor, SparseTensorValue as SparseTensorValue, convert_to_tensor_or_sparse_tensor as
-    convert_to_tensor_or_sparse_tensor, sparse_placeholder as sparse_placeholder,
+    convert_to_tensor_or_sparse_tensor,
 )
 from dovetail.graph.variables.collections import (
     all_variables as all_variables, assert_variables_initialized as assert_variables_initialized, global_variables as global_variables,
     global_variables_initializer as global_variables_initializer, initialize_all_variables as initialize_all_variables,
     initialize_local_variables as initialize_local_variables, initialize_variables as initialize_variables, local_variables as
     local_variables, local_variables_initializer as local_variables_initializer, model_variables as model_variables,
-    moving_average_variables as moving_average_variables, trainable_variables as trainable_variables, variables_initializer as
-    variables_initializer,
+    moving_average_variables as moving_average_variables, report_uninitialized_variables as report_uninitialized_variables,
+    trainable_variables as trainable_variables, variables_initializer as variables_initializer,
 )
 from dovetail.graph.variables.initializers import (
     constant_initializer as constant_initializer, glorot_normal_initializer as glorot_normal_initializer, glorot_uniform_initializer as

@@ -28,13 +28,18 @@ from typing import Any, TypeVar
 
 from ..core.build import apply, constant, convert, make
 from ..core.default_graph import GraphKeys, get_default_graph
+from ..core.dtypes import int32
 from ..core.graph import Graph, Node, Tensor
+from ..core.hooks import hooks
 from ..core.nest import children, describe, flatten, map_structure, pack, same_structure
 from ..core.shape import Dims, TensorShape, compatible, text
-from ..ops.array.identity_and_placeholders import identity
+from ..ops.array.concat_stack import stack
+from ..ops.array.identity_and_placeholders import Assert, identity
 from ..ops.control import switch_merge as _control  # noqa: F401  (defines the steering ops)
+from ..ops.math.cast import cast
 from ..ops.math.compare import less, where_v2
 from ..ops.math.logic import logical_and
+from ..ops.math.reduce import reduce_any, reduce_sum
 from .contexts import BranchContext, LoopContext, as_is, is_constant_enter
 
 Branch = TypeVar("Branch", bound=BranchContext)
@@ -256,12 +261,7 @@ def _choice(pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any]
 
 
 def _asserting(preds: Sequence[Any], function: Callable[[], Any]) -> Callable[[], Any]:
-    from ..ops.array.identity_and_placeholders import Assert
-    from ..ops.math.reduce import reduce_any
-
     def build() -> Any:
-        from ..ops.array.concat_stack import stack
-
         seen = stack([convert(p) for p in preds], name="preds_c")
         message = "None of the conditions of case is true, and it has no default. Conditions:"
         check = Assert(reduce_any(seen), [message, seen], summarize=len(preds))
@@ -273,12 +273,6 @@ def _asserting(preds: Sequence[Any], function: Callable[[], Any]) -> Callable[[]
 
 
 def _at_most_one(preds: Sequence[Any]) -> Node:
-    from ..core.dtypes import int32
-    from ..ops.array.concat_stack import stack
-    from ..ops.array.identity_and_placeholders import Assert
-    from ..ops.math.cast import cast
-    from ..ops.math.reduce import reduce_sum
-
     seen = stack([convert(p) for p in preds], name="preds_c")
     count = reduce_sum(cast(seen, int32, name="cast"), name="num_true_conds")
     message = "More than one condition of an exclusive case is true. Conditions:"
@@ -547,3 +541,6 @@ def _graph_of(values: Sequence[Any]) -> Graph:
 
 
 __all__ = ["PARALLEL_ITERATIONS", "case", "cond", "switch_case", "while_loop"]
+
+
+hooks.cond, hooks.case = cond, case

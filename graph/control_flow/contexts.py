@@ -14,14 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
 
-from ..core.graph import Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.scopes import control_inputs_for
 from ..core.shape import Dims
-
-if TYPE_CHECKING:
-    from ..core.graph import Graph
 
 
 class FlowContext:

@@ -14,6 +14,13 @@ class Hooks:
 
     pack_list: Callable[..., Any]
     """`ops.array.concat_stack`: `(list with tensors, dtype or None, name)` -> one tensor of them all."""
+    sum_rows: Callable[..., Any]
+    """`ops.array.segments`: `(rows, index of each, number of rows)` -> the dense tensor."""
+    cond: Callable[..., Any]
+    case: Callable[..., Any]
+    """`control_flow.cond_while`."""
+    gradients: Callable[..., Any]
+    """`gradients.reverse`."""
     format_graph: Callable[[Any], str]
     """`core.printing`: the text of a graph."""
     to_networkx: Callable[[Any], Any]
@@ -22,6 +29,10 @@ class Hooks:
     """`tensorflow.export_graph_def`: `(graph, first node, add_shapes)` -> a `GraphDef`."""
     node_from_tensorflow: Callable[..., tuple[str, dict[str, Any]]]
     """`tensorflow.node_mapping`: `(TensorFlow's op, inputs, attrs)` -> our op and its attrs."""
+    variable_def_of: Callable[[Any], Any]
+    """`tensorflow.variable_def`: a variable -> its `VariableDef`."""
+    variable_from_def: Callable[..., Any]
+    """`tensorflow.variable_def`: `(VariableDef, nodes by name, prefix of their names)` -> the variable."""
     message: Callable[[str], Any]
     """`tensorflow.protos`: the class of one of TensorFlow's messages, by name."""
 

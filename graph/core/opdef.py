@@ -75,7 +75,8 @@ class OpDef:
         reference: what the op means, in NumPy: `reference(*inputs, **attrs)` -> array, or tuple of arrays when the op
             has not exactly one output. A stateful op gets the running step's `Context` before the inputs.
         scalar: the body for one element, `scalar(m, x, y, ..., **attrs)` over the math namespace `m`; elementwise ops only.
-        gradient: the rule, or None where no gradient flows (comparisons, integer ops, state).
+        gradient: the rule, or None where no gradient flows (comparisons, integer ops, state). A rule that needs ops of modules above
+            stands there, and is added by `set_gradient`.
         cost: node -> Cost; by default one flop per output element, each input and output moved once.
         traits: facts for the passes.
         device_types: types of devices that have a kernel, best first.
@@ -178,6 +179,14 @@ def define(name: str, **parts: Any) -> OpDef:
 def define_on_host(name: str, **parts: Any) -> OpDef:
     """`define` for an op that has state or an effect and runs on CPUs: queues, tables, files, Python functions."""
     return define(name, traits=Trait.STATEFUL, device_types=("CPU",), **parts)
+
+
+def set_gradient(name: str, rule: GradientRule) -> None:
+    """Give an op its gradient rule, from a module that the op's own must not import. ValueError: it has one."""
+    found = opdef(name)
+    if found.gradient is not None:
+        raise ValueError(f"The gradient of {name} is defined twice")
+    object.__setattr__(found, "gradient", rule)
 
 
 def opdef(name: str) -> OpDef:

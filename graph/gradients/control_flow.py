@@ -18,8 +18,8 @@ loop, for a branch in a loop the replayed branch, for everything else it is the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 from ..control_flow.cond_while import LoopBuilder, make_branches
 from ..control_flow.contexts import BranchContext, FlowContext, LoopContext, as_is, inside, is_constant_enter
@@ -29,12 +29,29 @@ from ..core.dtypes import resource
 from ..core.errors import InternalError
 from ..core.graph import Graph, Node, Tensor
 from ..core.shape import TensorShape, is_static, merge
+from ..ops.array.creation import zeros, zeros_like
 from ..ops.control.stacks import stack_pop, stack_push, stack_v2
 from ..ops.math.compare import greater
+from ..ops.state.variables import place_of, read_variable
 from ..tensors.indexed_slices import IndexedSlices
 
-if TYPE_CHECKING:
-    from .reverse import ReversePass
+
+class ReversePass(Protocol):
+    """What the gradient of a loop asks of the pass that it is part of (`reverse.py`)."""
+
+    colocate: bool
+
+    def visit(self, nodes: Sequence[Node], level: LoopContext | None, on_path: frozenset[Node]) -> None:
+        """Visit the nodes of a loop and the loops directly inside it, last first."""
+
+    def total(self, tensor: Tensor) -> Any:
+        """The sum of the gradients that a tensor has received so far, or None."""
+
+    def receive(self, node: Node, tensor: Tensor, grad: Any, on_path: frozenset[Node]) -> None:
+        """Note the gradient that a node gives for an input."""
+
+    def beside(self, node: Node) -> AbstractContextManager[None]:
+        """A block whose nodes share the device of a node."""
 
 
 class _Replay(FlowContext):
@@ -376,9 +393,6 @@ class _Counter:
 
 def zeros_for(tensor: Tensor, name: str = "zeros") -> Tensor:
     """Zeros in the shape of a tensor's value; of a variable's value, for its handle."""
-    from ..ops.array.creation import zeros, zeros_like
-    from ..ops.state.variables import place_of, read_variable
-
     if tensor.dtype is resource:
         dtype, dims = place_of(tensor)
         if is_static(dims):

@@ -21,11 +21,16 @@ import numpy as np
 from ..control_flow.contexts import LoopContext
 from ..core.build import apply, constant, convert
 from ..core.default_graph import get_default_graph
-from ..core.dtypes import DType, resource
+from ..core.dtypes import DType, int64, resource
 from ..core.graph import Graph, Node, Tensor
+from ..core.hooks import hooks
 from ..core.shape import compatible, is_static, merge, text
+from ..ops.array.concat_stack import concat
+from ..ops.array.shapes import shape
 from ..ops.control.stacks import saved_values
-from ..tensors.indexed_slices import IndexedSlices, sum_slices
+from ..ops.math.arithmetic import add_n
+from ..ops.math.cast import cast
+from ..tensors.indexed_slices import IndexedSlices
 from ..variables.partitioned import PartitionedVariable
 from .control_flow import FlowGradients, zeros_for
 
@@ -340,8 +345,6 @@ def _index(node: Node) -> int:
 
 def _ones_for(y: Tensor, name: str) -> Tensor:
     """Ones of y's shape: `gradients/Shape` and the Fill `gradients/grad_ys_0`, as TensorFlow names them."""
-    from ..ops.array.shapes import shape
-
     if is_static(y.dims):
         dims: Tensor = constant(np.array(y.dims, np.int32), name="Shape")
     else:
@@ -385,8 +388,6 @@ def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
 def _sum(parts: list[Any]) -> Any:
     if all(isinstance(p, IndexedSlices) for p in parts):
         return sum_slices(parts)
-    from ..ops.math.arithmetic import add_n
-
     # As TensorFlow does: first on each device what is there, beside the first of it, so that one sum per
     # device travels.
     by_device: dict[str, list[Tensor]] = {}
@@ -398,3 +399,19 @@ def _sum(parts: list[Any]) -> Any:
         with tensors[0].graph.colocate_with(tensors[0].op, ignore_existing=True):
             sums.append(add_n(tensors, name="AddN") if len(tensors) > 1 else tensors[0])
     return add_n(sums, name="AddN") if len(sums) > 1 else sums[0]
+
+
+def sum_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
+    """The sum of several: all their rows, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    dense_shape = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
+    index_type = parts[0].indices.dtype.base
+    if any(p.indices.dtype.base is not index_type for p in parts):
+        indices = [cast(p.indices, int64) for p in parts]
+    else:
+        indices = [p.indices for p in parts]
+    return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), dense_shape)
+
+
+hooks.gradients = gradients

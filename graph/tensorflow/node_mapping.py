@@ -13,11 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from ..core.build import make
 from ..core.constant_value import static_value
 from ..core.graph import Tensor
 from ..core.hooks import hooks
 from ..core.opdef import OpDef, registered
 from ..io.record_format import unpacked
+from ..ops.array import diagonal as ops, space_depth
+from ..ops.array.gather import gather
+from ..ops.array.shapes import shape
+from ..ops.image import geometry
+from ..ops.math import arithmetic
+from ..ops.nn.normalization import local_response_normalization
 from .export_graph_def import EXTRA, OTHERWISE, OWN
 from .protos import message
 from .signatures import REQUIRED, MisfitError, signatures
@@ -179,27 +186,22 @@ def _texts(tensor: Tensor, what: str) -> tuple[str, ...]:
 
 
 def _div(a: dict[str, Any], x: Tensor, y: Tensor) -> Any:
-    from ..ops.math import arithmetic
 
     return arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.real_divide(x, y)
 
 
 def _gather(a: dict[str, Any], params: Tensor, indices: Tensor) -> Any:
-    from ..ops.array.gather import gather
 
     return gather(params, indices)
 
 
 def _shape_n(a: dict[str, Any], *tensors: Tensor) -> Any:
-    from ..ops.array.shapes import shape
 
     return [shape(t, out_type=a["out_type"]) for t in tensors]
 
 
 def _resize(function: str) -> Callable[..., Any]:
     def resize(a: dict[str, Any], image: Tensor, size: Tensor) -> Any:
-        from ..ops.image import geometry
-
         if a["half_pixel_centers"]:
             raise MisfitError("half_pixel_centers=True is not supported")
         return getattr(geometry, function)(image, size, a["align_corners"])
@@ -209,8 +211,6 @@ def _resize(function: str) -> Callable[..., Any]:
 
 def _blocks(function: str) -> Callable[..., Any]:
     def rearrange(a: dict[str, Any], image: Tensor) -> Any:
-        from ..ops.array import space_depth
-
         return getattr(space_depth, function)(image, a["block_size"], data_format=a["data_format"])
 
     return rearrange
@@ -218,21 +218,16 @@ def _blocks(function: str) -> Callable[..., Any]:
 
 def _batch_blocks(function: str) -> Callable[..., Any]:
     def rearrange(a: dict[str, Any], x: Tensor, block: Tensor, edges: Tensor) -> Any:
-        from ..ops.array import space_depth
-
         return getattr(space_depth, function)(x, _static(block, "the block's shape"), _static(edges, "the edges"))
 
     return rearrange
 
 
 def _lrn(a: dict[str, Any], x: Tensor) -> Any:
-    from ..ops.nn.normalization import local_response_normalization
-
     return local_response_normalization(x, a["depth_radius"], a["bias"], a["alpha"], a["beta"])
 
 
 def _restore(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor) -> Any:
-    from ..core.build import make
 
     told = _texts(names, "names of tensors")
     attrs = {
@@ -245,8 +240,6 @@ def _restore(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor) -
 
 
 def _save(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor, *tensors: Tensor) -> Any:
-    from ..core.build import make
-
     attrs = {
         "tensor_names": _texts(names, "names of tensors"), "shape_and_slices": _texts(slices, "slices"), "shard": 0, "num_shards": 1,
     }  # fmt: skip
@@ -256,8 +249,6 @@ def _save(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor, *ten
 
 def _summary(op: str) -> Callable[..., Any]:
     def summary(a: dict[str, Any], tag: Tensor, value: Tensor) -> Any:
-        from ..core.build import make
-
         kept = {k: v for k, v in a.items() if k in (accepted(registered()[op]) or ())}
         return make(op, [value], kept | {"tag": _text(tag, "the tag")}).outputs[0]
 
@@ -268,8 +259,6 @@ def _diagonal(function: str, edges: int) -> Callable[..., Any]:
     """`MatrixDiagV3` and its kin, for one diagonal: the main one."""
 
     def diagonal(a: dict[str, Any], *tensors: Tensor) -> Any:
-        from ..ops.array import diagonal as ops
-
         k = np.asarray(_static(tensors[edges], "k"))
         others = [np.asarray(_static(t, "sizes and padding")).item() for t in tensors[edges + 1 :]]
         if k.any() or others not in ([], [0], [0.0], [-1, -1, 0], [-1, -1, 0.0]):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import InvalidArgumentError
-from ..core.graph import Tensor
+from ..core.graph import Node, Tensor
+from ..core.hooks import hooks
 from ..io.meta_graph import Names, variable_of
 from ..variables.ref_and_resource import RefVariable, ResourceVariable
 from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
@@ -66,5 +67,11 @@ def variable_def(v: RefVariable | ResourceVariable) -> Any:
             getattr(told, name).extend(getattr(part, name))
     return found
 
+
+def _variable_from_def(told: Any, nodes: dict[str, Node], prefix: str) -> Variable:
+    return variable_from_def(told, Names(nodes, prefix))
+
+
+hooks.variable_def_of, hooks.variable_from_def = variable_def, _variable_from_def
 
 __all__ = ["variable_def", "variable_from_def"]

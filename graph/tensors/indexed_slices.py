@@ -15,6 +15,7 @@ from ..core.build import convert
 from ..core.constant_value import static_dims
 from ..core.dtypes import DType
 from ..core.graph import Graph, Node, Tensor
+from ..core.hooks import hooks
 from ..core.operators import TensorOperators
 from ..core.shape import TensorShape, text
 
@@ -79,13 +80,12 @@ class IndexedSlices(TensorOperators[Tensor]):
         Raises:
             ValueError: `dense_shape` is None.
         """
-        from ..ops.array.segments import unsorted_segment_sum
-
         if self.dense_shape is None:
             raise ValueError(
                 f"{self!r} cannot become a tensor: it has no dense_shape, so the number of rows is not known"
             )
-        return unsorted_segment_sum(self.values, self.indices, self.dense_shape[0])
+        made: Tensor = hooks.sum_rows(self.values, self.indices, self.dense_shape[0])
+        return made
 
     # --- as a part of structures: see `graph.structure`, `runtime.fetches` ----------------------------------------------
 
@@ -138,21 +138,3 @@ def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:
     """`f` of a tensor, or of the values of `IndexedSlices` or a `SparseTensor`, which keep their places."""
     mapped = getattr(x, "_mapped", None)
     return f(convert(x)) if mapped is None else mapped(f)
-
-
-def sum_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
-    """The sum of several: all their rows, one after another."""
-    from ..ops.array.concat_stack import concat
-
-    if len(parts) == 1:
-        return parts[0]
-    dense_shape = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
-    index_type = parts[0].indices.dtype.base
-    if any(p.indices.dtype.base is not index_type for p in parts):
-        from ..core.dtypes import int64
-        from ..ops.math.cast import cast
-
-        indices = [cast(p.indices, int64) for p in parts]
-    else:
-        indices = [p.indices for p in parts]
-    return IndexedSlices(concat([p.values for p in parts], 0), concat(indices, 0), dense_shape)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.build import convert, placeholder
+from ..core.build import convert
 from ..core.constant_value import static_dims
-from ..core.dtypes import DType, int64
+from ..core.dtypes import DType, as_dtype, int64
 from ..core.graph import Graph, Node, Tensor
 from ..core.nest import flatten
-from ..core.shape import Dims, TensorShape, as_dims, is_static, merge
+from ..core.operators import operators
+from ..core.shape import Dims, TensorShape, merge
 
 
 class SparseTensorValue(NamedTuple):
@@ -127,18 +128,14 @@ class SparseTensor:
     # --- arithmetic with dense tensors ------------------------------------------------------------------------------
 
     def __mul__(self, other: Any) -> SparseTensor:
-        from ..ops.math.arithmetic import multiply
-        from ..ops.sparse.math import with_dense
-
-        return with_dense(self, other, multiply)
+        product: SparseTensor = operators["sparse_mul"](self, other)
+        return product
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> SparseTensor:
-        from ..ops.math.arithmetic import divide
-        from ..ops.sparse.math import with_dense
-
-        return with_dense(self, other, divide)
+        quotient: SparseTensor = operators["sparse_truediv"](self, other)
+        return quotient
 
     __div__ = __truediv__
 
@@ -202,35 +199,6 @@ def is_sparse(value: Any) -> bool:
     return isinstance(value, (SparseTensor, SparseTensorValue))
 
 
-def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
-    """A `SparseTensor` that must be fed in every step that needs it, with a `SparseTensorValue` or a tuple of its three parts.
-
-    Args:
-        dtype: element type. shape: of the whole, complete, and then not fed where only indices and values are; or None: fed.
-        name: the placeholders are called `name/indices`, `name/values`, `name/shape`.
-
-    >>> x = sparse_placeholder(dt.float32)
-    >>> session.run(sparse_reduce_sum(x), {x: SparseTensorValue([[3, 2, 0]], [1.5], [7, 9, 2])})
-    """
-    under = f"{name}/" if name else ""
-    dims = as_dims(shape)
-    rank = None if dims is None else len(dims)
-    if dims is not None and not is_static(dims):
-        from ..ops.array.identity_and_placeholders import placeholder_with_default
-
-        sizes = np.array([-1 if d is None else d for d in dims], np.int64)
-        whole = placeholder_with_default(sizes, [rank], name=f"{under}shape" if under else None)
-    elif dims is not None:
-        whole = convert(np.array(dims, np.int64), name=f"{under}shape" if under else None)
-    else:
-        whole = placeholder(int64, [None], name=f"{under}shape" if under else None)
-    return SparseTensor(
-        indices=placeholder(int64, [None, rank], name=f"{under}indices" if under else None),
-        values=placeholder(dtype, [None], name=f"{under}values" if under else None),
-        dense_shape=whole,
-    )
-
-
 def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor | SparseTensor:
     """A `SparseTensor` for one, or for a `SparseTensorValue`; a tensor for anything else.
 
@@ -240,8 +208,6 @@ def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str 
     if not is_sparse(value):
         return convert(value, dtype, name)
     sparse = SparseTensor.from_value(value)
-    from ..core.dtypes import as_dtype
-
     if dtype is not None and as_dtype(dtype).base is not sparse.dtype.base:
         raise RuntimeError(f"Sparse dtype: requested = {as_dtype(dtype).name}, actual = {sparse.dtype.name}")
     return sparse
@@ -252,5 +218,4 @@ __all__ = [
     "SparseTensorValue",
     "convert_to_tensor_or_sparse_tensor",
     "is_sparse",
-    "sparse_placeholder",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..core.build import apply, graph_of
 from ..core.default_graph import GraphKeys, get_default_graph
-from ..core.graph import Node
+from ..core.graph import Node, Tensor
 from ..ops.array.identity_and_placeholders import group
 from ..ops.state import variables
 
@@ -88,6 +89,23 @@ def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Node 
             reads.append(v.read_value().op)
     node: Node = group(*reads, name="assert_variables_initialized")
     return node
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """The names of the variables that have no value yet, as a string vector: empty means ready.
+
+    Args:
+        var_list: variables to ask; None: all global and local ones.
+    """
+    if var_list is None:
+        var_list = [*global_variables(), *local_variables()]
+    with graph_of(*[variables.as_place(v) for v in var_list]).name_scope(name):
+        flags = [variables.is_variable_initialized(v) for v in var_list]
+        # The names leave as text, which only CPUs hold.
+        with graph_of(*flags).device("/cpu:0"):
+            return apply("UninitializedNames", flags, {"names": tuple([v.op.name for v in var_list])})
 
 
 is_variable_initialized = variables.is_variable_initialized

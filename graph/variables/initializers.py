@@ -19,7 +19,7 @@ from ..core.dtypes import DType, as_dtype, float32
 from ..core.graph import Tensor
 from ..core.shape import as_dims, is_static, text
 from ..ops.array import creation
-from ..ops.array.diagonal import matrix_diag_part
+from ..ops.array.diagonal import eye, matrix_diag_part
 from ..ops.array.shapes import reshape
 from ..ops.array.slicing import slice as slice_of
 from ..ops.linalg.linalg import matrix_transpose
@@ -314,7 +314,7 @@ class Identity(Initializer):
         full = _full_shape(shape, partition_info)
         if len(full) != 2:
             raise ValueError("Identity matrix initializer can only be used for 2D matrices.")
-        matrix = creation.eye(full[0], full[1], dtype=wanted)
+        matrix = eye(full[0], full[1], dtype=wanted)
         if partition_info is not None:
             matrix = slice_of(matrix, list(partition_info.var_offset), _sizes(shape))
         return matrix if self.gain == 1.0 else multiply(self.gain, matrix)

@@ -26,6 +26,8 @@ from ..core.dtypes import DType, as_dtype, string
 from ..core.graph import Graph, Node, Tensor
 from ..core.operators import TensorOperators
 from ..core.shape import Dims, TensorShape, as_dims, is_static, text
+from ..ops.array.concat_stack import concat, split
+from ..ops.array.identity_and_placeholders import group, identity
 
 Partitioner = Callable[..., list[int]]
 
@@ -361,8 +363,6 @@ class PartitionedVariable(TensorOperators[Tensor]):
     @property
     def initializer(self) -> Node:
         """The node that gives all parts their initial values."""
-        from ..ops.array.identity_and_placeholders import group
-
         if self._initializer is None:
             graph = self.graph
             with graph.as_default(), graph.control_dependencies(None), graph.name_scope(None):
@@ -393,9 +393,6 @@ class PartitionedVariable(TensorOperators[Tensor]):
 
     def as_tensor(self) -> Tensor:
         """The whole value: a new node that joins all parts, and does not wait for control edges around it."""
-        from ..ops.array.concat_stack import concat
-        from ..ops.array.identity_and_placeholders import identity
-
         graph = self.graph
         with graph.as_default(), graph.control_dependencies(None):
             whole = self._parts[0]
@@ -448,8 +445,6 @@ class PartitionedVariable(TensorOperators[Tensor]):
             if len(values) != len(self._parts):
                 raise ValueError(f"{self!r} has {len(self._parts)} parts and needs as many values, not {len(values)}")
         else:
-            from ..ops.array.concat_stack import split
-
             axis = cut_axis(self._partitions)
             sizes = [v.save_slice_info.var_shape[axis] for v in self._parts]
             with self.graph.as_default():

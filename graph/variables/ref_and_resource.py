@@ -27,7 +27,7 @@ from ..core.build import TensorLike, apply, convert
 from ..core.dtypes import DType
 from ..core.graph import Graph, Node, Tensor
 from ..ops.state import scatter_state, variables
-from .variable import Variable
+from .variable import Variable, variable_kinds
 
 _REFERENCE_CHANGES: dict[str, Callable[..., Any]] = {
     "AssignAdd": variables.assign_add,
@@ -231,3 +231,6 @@ def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
             copy = graph.create(node.opdef, inputs, node.attrs, f"{node.name}_{variable}", origin=node._origin)
             safe.update(zip(node.outputs, copy.outputs, strict=True))
     return safe.get(value, value)
+
+
+variable_kinds["reference"], variable_kinds["resource"] = RefVariable, ResourceVariable

@@ -19,6 +19,8 @@ from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype, float32, string
 from ..core.graph import Graph, Tensor
 from ..core.shape import Dims, TensorShape, as_dims, compatible, is_static, merge, text
+from ..ops.array.slicing import slice as slice_
+from . import initializers
 from .partitioned import PartitionedVariable, PartitionInfo, SaveSliceInfo, checked_partitions, slices
 from .variable import Variable
 
@@ -263,14 +265,11 @@ def _slice_of(initializer: Any, offset: list[int], shape: list[int], part_name: 
     """What a part gets of a value for the whole; of an array only this much enters the graph."""
     if isinstance(initializer, np.ndarray):
         return initializer[tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))]
-    from ..ops.array.slicing import slice as slice_
-
     with get_default_graph().name_scope(part_name + "/PartitionedInitializer"):
         return slice_(initializer, offset, shape)
 
 
 def _default_initializer(name: str, dtype: DType) -> Any:
-    from . import initializers
 
     if dtype.is_floating:
         return initializers.glorot_uniform_initializer()

@@ -19,6 +19,7 @@ from ..core.build import TensorLike, apply
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype
 from ..core.graph import Graph, Node, Tensor
+from ..core.hooks import hooks
 from ..core.operators import TensorOperators
 from ..core.shape import TensorShape, as_dims, compatible, is_static, text
 from ..ops.array.gather import gather_nd
@@ -143,11 +144,15 @@ def without_creators(which: Callable[[Any], bool] = lambda creator: True) -> Ite
 
 def _defined(variable_def: Any, import_scope: str | None) -> Variable:
     """The variable of the default graph that a `VariableDef` tells of."""
-    from ..io.meta_graph import Names
-    from ..tensorflow.variable_def import variable_from_def
-
     nodes = {node.name: node for node in get_default_graph().nodes}
-    return variable_from_def(variable_def, Names(nodes, f"{import_scope.strip('/')}/" if import_scope else ""))
+    found: Variable = hooks.variable_from_def(
+        variable_def, nodes, f"{import_scope.strip('/')}/" if import_scope else ""
+    )
+    return found
+
+
+variable_kinds: dict[str, type[Variable]] = {}
+"""The classes of reference and resource variables, which `ref_and_resource` puts here."""
 
 
 class Variable(TensorOperators[Tensor], metaclass=Creation):
@@ -200,12 +205,10 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     def __new__(cls, *args: Any, use_resource: bool | None = None, variable_def: Any = None, **kwargs: Any) -> Variable:
         if cls is Variable:  # arguments have names here: `Creation` has seen to that
-            from .ref_and_resource import RefVariable, ResourceVariable
-
             is_resource = resource_variables_enabled() if use_resource is None else use_resource
             if variable_def is not None:
                 is_resource = variable_def.is_resource
-            cls = ResourceVariable if is_resource else RefVariable
+            cls = variable_kinds["resource" if is_resource else "reference"]
         return object.__new__(cls)
 
     def __init__(
@@ -359,10 +362,8 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     def to_proto(self, export_scope: str | None = None) -> Any:
         """Its nodes' names as TensorFlow's `VariableDef`. None: it is not in `export_scope`."""
-        from ..tensorflow.variable_def import variable_def
-
         one: Any = self._single()  # of a kind that has a definition
-        found = variable_def(one)
+        found = hooks.variable_def_of(one)
         scope = f"{export_scope.strip('/')}/" if export_scope else ""
         if not found.variable_name.startswith(scope):
             return None

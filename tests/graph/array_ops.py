@@ -1,7 +1,8 @@
 """The array ops of all modules in one namespace, for the cases."""
 
 from dovetail.graph.ops.array.concat_stack import concat, split, stack, unstack
-from dovetail.graph.ops.array.creation import eye, fill, linspace, ones, ones_like, range, zeros, zeros_like
+from dovetail.graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
+from dovetail.graph.ops.array.diagonal import eye
 from dovetail.graph.ops.array.dynamic_partition import (
     boolean_mask,
     dynamic_partition,
@@ -23,7 +24,9 @@ from dovetail.graph.ops.array.identity_and_placeholders import (
     tuple,
     with_dependencies,
 )
+from dovetail.graph.ops.array.indexing import newaxis
 from dovetail.graph.ops.array.padding import pad, tile
+from dovetail.graph.ops.array.ranges import linspace, range
 from dovetail.graph.ops.array.scatter import (
     scatter_nd,
     tensor_scatter_nd_add,
@@ -58,7 +61,7 @@ from dovetail.graph.ops.array.shapes import (
     squeeze,
     transpose,
 )
-from dovetail.graph.ops.array.slicing import newaxis, slice, strided_slice
+from dovetail.graph.ops.array.slicing import slice, strided_slice
 from dovetail.graph.ops.array.sorting import argsort, in_top_k, searchsorted, sort, top_k
 from dovetail.graph.ops.control.python_function import numpy_function, py_func, py_function
 

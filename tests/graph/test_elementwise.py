@@ -21,7 +21,8 @@ from dovetail.graph.ops.math import (
     scan,
     statistics,
 )
-from dovetail.graph.ops.math.cast import cast, saturate_cast, to_double, to_float, to_int32, to_int64
+from dovetail.graph.ops.math.cast import cast, to_double, to_float, to_int32, to_int64
+from dovetail.graph.ops.math.clip import saturate_cast
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 

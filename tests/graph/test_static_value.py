@@ -11,9 +11,10 @@ from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.constant_value import static_dims, static_value
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.ops.array.concat_stack import concat, stack
-from dovetail.graph.ops.array.creation import fill, ones_like, range as range_
+from dovetail.graph.ops.array.creation import fill, ones_like
 from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.array.identity_and_placeholders import identity, placeholder_with_default
+from dovetail.graph.ops.array.ranges import range as range_
 from dovetail.graph.ops.array.shapes import expand_dims, rank, reshape, shape, size
 from dovetail.graph.ops.math import arithmetic as a
 from dovetail.graph.ops.math.cast import cast

@@ -26,7 +26,8 @@ from ...graph.core.dtypes import (
     uint64,
     variant,
 )
-from ...graph.ops.math.cast import cast, saturate_cast
+from ...graph.ops.math.cast import cast
+from ...graph.ops.math.clip import saturate_cast
 from ...graph.ops.strings.strings import as_string
 
 __all__ = [

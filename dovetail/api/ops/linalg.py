@@ -1,9 +1,9 @@
 """`dt.linalg`: products, transposes and diagonals of matrices."""
 
-from ...graph.ops.array.creation import eye
 from ...graph.ops.array.diagonal import (
     diag as tensor_diag,
     diag_part as tensor_diag_part,
+    eye,
     matrix_band_part as band_part,
     matrix_diag as diag,
     matrix_diag_part as diag_part,

@@ -8,6 +8,7 @@ from ...graph.ops.sparse.arrange import (
     sparse_fill_empty_rows as fill_empty_rows,
     sparse_mask as mask,
     sparse_merge as merge,
+    sparse_placeholder as placeholder,
     sparse_reorder as reorder,
     sparse_reset_shape as reset_shape,
     sparse_reshape as reshape,
@@ -34,7 +35,7 @@ from ...graph.ops.sparse.math import (
     sparse_tensor_dense_matmul as sparse_dense_matmul,
 )
 from ...graph.ops.state.accumulator_api import SparseConditionalAccumulator
-from ...graph.tensors.sparse_tensor import SparseTensor, sparse_placeholder as placeholder
+from ...graph.tensors.sparse_tensor import SparseTensor
 
 __all__ = [
     "SparseConditionalAccumulator", "SparseTensor", "add", "concat", "expand_dims", "eye", "fill_empty_rows", "from_dense", "mask",

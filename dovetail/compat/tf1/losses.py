@@ -12,8 +12,8 @@ from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import float32, int64
 from ...graph.core.graph import Tensor
-from ...graph.ops.array.creation import range as range_
 from ...graph.ops.array.identity_and_placeholders import identity, stop_gradient
+from ...graph.ops.array.ranges import range as range_
 from ...graph.ops.array.shapes import rank, size, squeeze
 from ...graph.ops.math.arithmetic import (
     absolute,

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ...graph.core.build import constant, convert
 from ...graph.core.frames import is_steered
 from ...graph.core.graph import Node, Tensor
-from ...graph.gradients.reverse import gradients
+from ...graph.gradients.reverse import gradients, sum_slices
 from ...graph.ops.array.concat_stack import split
 from ...graph.ops.array.identity_and_placeholders import no_op
 from ...graph.ops.math.arithmetic import add, add_n, multiply
-from ...graph.tensors.indexed_slices import IndexedSlices, sum_slices
+from ...graph.tensors.indexed_slices import IndexedSlices
 from ...graph.variables.collections import trainable_variables
 from ...placer.schedule.pipeline_parallel import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
 from ..optimizers.optimizer import Optimizer, _without_wholes

@@ -7,8 +7,12 @@ from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.ops.array.identity_and_placeholders import group
-from ...graph.ops.state.variables import report_uninitialized_variables
-from ...graph.variables.collections import global_variables, global_variables_initializer, local_variables_initializer
+from ...graph.variables.collections import (
+    global_variables,
+    global_variables_initializer,
+    local_variables_initializer,
+    report_uninitialized_variables,
+)
 from ..saving.saver import Saver
 
 

@@ -30,6 +30,8 @@ from ..math.static_operands import (
     static_int,
     static_ints,
 )
+from .creation import zeros_like
+from .identity_and_placeholders import identity
 from .shapes import reshape, shape
 
 # --- concat -------------------------------------------------------------------------------------------------
@@ -115,8 +117,6 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
     with op_scope(name, "concat", values, axis) as scope:
         operands = convert_alike(values, "values")
         if len(operands) == 1:
-            from .identity_and_placeholders import identity
-
             same: Tensor = identity(operands[0], scope)
             return same
         return apply("ConcatV2", (*operands, index_operand(axis, "axis")), None, scope)
@@ -240,8 +240,6 @@ def _split_v(x: Array, sizes: Array, axis: Array, *, num_split: int) -> Any:
 
 def filled_grads(node: Node, grads: Sequence[Any]) -> list[Any]:
     """A gradient for every output: zeros for those from which nothing flows back."""
-    from .creation import zeros_like
-
     return [zeros_like(t) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS, bool_
+from ...core.build import TensorLike, apply, constant, convert
+from ...core.dtypes import NUMBERS, as_dtype, bool_, float32, int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
-from ...core.shape import Dims, compatible, merge, text
+from ...core.shape import Dims, as_dims, compatible, merge, text
+from ..math.cast import cast
 from ..math.common import allowed, same_type
+from ..math.reduce import reduce_sum
 from ..math.static_operands import (
     Array,
     index_operand,
@@ -24,6 +27,8 @@ from ..math.static_operands import (
     op_scope,
     pick_cost,
 )
+from .concat_stack import concat
+from .creation import SMALL, has_tensor, ones, zeros_like
 
 _TYPES = (*NUMBERS, bool_)
 
@@ -121,7 +126,6 @@ def _matrix_diag_part(x: Array) -> Array:
 
 
 def _matrix_diag_part_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from .creation import zeros_like
 
     return [matrix_set_diag(zeros_like(node.inputs[0]), grad)]
 
@@ -149,7 +153,6 @@ def _matrix_set_diag(x: Array, diagonal: Array) -> Array:
 
 
 def _matrix_set_diag_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from .creation import zeros_like
 
     return [matrix_set_diag(grad, zeros_like(node.inputs[1])), matrix_diag_part(grad)]
 
@@ -245,7 +248,34 @@ def matrix_band_part(
 
 def trace(x: TensorLike, name: str | None = None) -> Tensor:
     """The sum of each matrix's main diagonal: (..., m, n) gives (...)."""
-    from ..math.reduce import reduce_sum
-
     with op_scope(name, "Trace", x) as scope:
         return reduce_sum(matrix_diag_part(convert(x, name="x")), [-1], name=scope)
+
+
+# --- the identity matrix -----------------------------------------------------------------------------------------
+
+
+def eye(
+    num_rows: TensorLike,
+    num_columns: TensorLike = None,
+    batch_shape: Any = None,
+    dtype: Any = float32,
+    name: str | None = None,
+) -> Tensor:
+    """The identity matrix, or a batch of them; square unless `num_columns` is given.
+
+    Shape `batch_shape + [rows, columns]`; `batch_shape` may be a tensor.
+    """
+    with op_scope(name, "eye", num_rows, num_columns) as scope:
+        columns = num_rows if num_columns is None else num_columns
+        wanted = as_dtype(dtype).base
+        batch = [] if batch_shape is None else batch_shape
+        if not any(isinstance(v, Tensor) or has_tensor(v) for v in (num_rows, columns, batch)):
+            dims = (*(as_dims(batch) or ()), int(num_rows), int(columns))
+            if math.prod(d or 0 for d in dims) < SMALL:
+                return constant(np.broadcast_to(np.eye(*dims[-2:]), dims), wanted, name=scope)  # type: ignore[arg-type]
+            return matrix_band_part(ones(dims, wanted), 0, 0, scope)
+        sizes = index_operand([num_rows, columns], "sizes")
+        sizes.set_shape([2])
+        whole = concat([cast(index_operand(batch, "batch_shape"), int32), cast(sizes, int32)], 0)
+        return matrix_band_part(ones(whole, wanted), 0, 0, scope)

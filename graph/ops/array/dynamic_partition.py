@@ -14,6 +14,7 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import same_type
+from ..math.compare import where
 from ..math.static_operands import (
     Array,
     as_bytes,
@@ -27,8 +28,9 @@ from ..math.static_operands import (
 )
 from .concat_stack import concat, filled_grads
 from .gather import gather
+from .ranges import range as range_
 from .segments import check_prefix
-from .shapes import reshape, shape, squeeze
+from .shapes import reshape, shape, size, squeeze
 
 # --- dealing rows out and collecting them -------------------------------------------------------------------
 
@@ -61,9 +63,6 @@ def _dynamic_partition(data: Array, partitions: Array, *, num_partitions: int) -
 
 def _dynamic_partition_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     # Deal out the positions in the same way; they say where each row of the gradients belongs.
-    from .creation import range as range_
-    from .shapes import size
-
     data, partitions = node.inputs
     count = node.attrs["num_partitions"]
     positions = reshape(range_(size(partitions)), shape(partitions))
@@ -179,8 +178,6 @@ def boolean_mask(
     Returns:
         shape `tensor.shape[:axis] + [number of trues] + tensor.shape[axis + mask rank:]`.
     """
-    from ..math.compare import where
-
     with op_scope(name, "boolean_mask", tensor, mask):
         x, chosen = convert(tensor, name="tensor"), convert(mask, bool_, name="mask")
         if not chosen.dims:

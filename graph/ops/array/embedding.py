@@ -18,10 +18,10 @@ from ..math.clip import clip_by_norm
 from ..math.compare import less, where_v2
 from ..math.static_operands import index_operand, op_scope
 from .concat_stack import concat
-from .creation import range as range_
 from .dynamic_partition import dynamic_partition, parallel_dynamic_stitch
 from .gather import gather
 from .identity_and_placeholders import identity
+from .ranges import range as range_
 from .shapes import rank, reshape, shape, size
 
 STRATEGIES = ("mod", "div")

@@ -13,10 +13,9 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, to_array
 from ...core.dtypes import INTEGERS, DType, as_dtype, float32
-from ...core.graph import Node, Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
-from ...tensors.indexed_slices import IndexedSlices
 from ..math.common import allowed, same_type
 from ..math.static_operands import (
     Array,
@@ -35,8 +34,8 @@ from ..math.static_operands import (
     write_cost,
 )
 from .concat_stack import concat
-from .shapes import broadcast_to, reshape, shape, size, squeeze, transpose
-from .slicing import slice as slice_
+from .ranges import range as range_
+from .shapes import broadcast_to, reshape, shape
 
 # --- gather -------------------------------------------------------------------------------------------------
 
@@ -91,67 +90,7 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     return np.moveaxis(picked, range(batch, batch + count), range(at, at + count))
 
 
-def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    params, indices, axis_input = node.inputs
-    grad = convert(grad)
-    axis = static_int(axis_input)
-    batch = node.attrs["batch_dims"]
-    with node.graph.colocate_with(params):
-        whole = shape(params, out_type=indices.dtype.base)
-    if axis == 0 and not batch:
-        count = reshape(size(indices), [1])
-        tail = slice_(shape(params), [1], [-1])
-        rows = reshape(grad, concat([count, tail], 0))
-        return [IndexedSlices(rows, reshape(indices, count), whole), None, None]
-    if params.dims is None or indices.dims is None or axis is None:
-        raise ValueError(
-            f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the "
-            f"ranks of {params!r} "
-            f"and {indices!r}; use set_shape"
-        )
-    at = normal_axis(axis, len(params.dims))
-    if batch < 0:
-        batch += len(indices.dims)
-    return [_dense_gather_gradient(params, indices, whole, at, batch, grad), None, None]
-
-
-def _dense_gather_gradient(
-    params: Tensor, indices: Tensor, whole: Tensor, axis: int, batch: int, grad: Tensor
-) -> Tensor:
-    """The gradient along any axis: picked dimensions come to the front, are summed by index, go back."""
-    from ..math.reduce import reduce_prod
-    from .segments import unsorted_segment_sum
-
-    assert params.dims is not None and indices.dims is not None
-    rank, picked = len(params.dims), len(indices.dims) - batch
-    # grad is [batches, between, picked..., after]
-    batches = list(range(batch))
-    between = list(range(batch, axis))
-    at = list(range(axis, axis + picked))
-    after = list(range(axis + picked, rank + picked - 1))
-    front = transpose(grad, [*batches, *at, *between, *after])
-    length = whole[axis]
-    ids = indices
-    segments = length
-    if batch:
-        # Batch b's index i becomes segment b * length + i.
-        from .creation import range as range_
-
-        count = reduce_prod(whole[:batch])
-        offsets = range_(count) * length
-        sizes = shape(indices, out_type=indices.dtype.base)
-        ids = reshape(indices, concat([[-1], sizes[batch:]], 0)) + reshape(offsets, [-1, *[1] * picked])
-        segments = count * length
-        flat = concat([[-1], shape(front, out_type=indices.dtype.base)[batch:]], 0)
-        front = reshape(front, flat)
-    summed = unsorted_segment_sum(front, ids, segments)
-    order = [*batches, axis, *between, *range(axis + 1, rank)]
-    restored = reshape(summed, gather(whole, order))
-    back = [order.index(i) for i in range(rank)]
-    return transpose(restored, back)
-
-
-define("GatherV2", infer=_gather_rule, reference=_gather, gradient=_gather_gradient, cost=pick_cost)
+define("GatherV2", infer=_gather_rule, reference=_gather, cost=pick_cost)
 
 
 def gather(
@@ -252,17 +191,7 @@ def _gather_nd(params: Array, indices: Array) -> Array:
     return np.asarray(params[coordinate_index(params.shape, indices)], params.dtype)
 
 
-def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from .scatter import scatter_nd
-
-    params, indices = node.inputs
-    whole = shape(params, out_type=indices.dtype.base)
-    if indices.dims is not None and len(indices.dims) == 2 and indices.dims[-1] == 1:
-        return [IndexedSlices(grad, squeeze(indices, -1), whole), None]
-    return [scatter_nd(indices, grad, whole), None]
-
-
-define("GatherNd", infer=_gather_nd_rule, reference=_gather_nd, gradient=_gather_nd_gradient, cost=pick_cost)
+define("GatherNd", infer=_gather_nd_rule, reference=_gather_nd, cost=pick_cost)
 
 
 def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0) -> Tensor:
@@ -281,8 +210,6 @@ def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, 
 
 def _with_batchcoordinates_of(indices: Tensor, batch: int) -> Tensor:
     """Coordinates that name their batch too: their position in the leading dimensions comes in front."""
-    from .creation import range as range_
-
     if indices.dims is None:
         raise ValueError("batch_dims needs to know the rank of indices")
     rank = len(indices.dims)

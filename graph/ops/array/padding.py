@@ -13,6 +13,7 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import of_rank, text
 from ..math.common import same_type
+from ..math.reduce import reduce_sum
 from ..math.static_operands import (
     Array,
     dims_of,
@@ -63,8 +64,6 @@ def _tile(x: Array, multiples: Array) -> Array:
 
 def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
     # Seen as [m0, d0, m1, d1, ...], every second dimension counts the copies.
-    from ..math.reduce import reduce_sum
-
     x, multiples = node.inputs
     rank = known_rank((x,))
     if rank is None:
@@ -134,23 +133,8 @@ def _pad_v2(x: Array, paddings: Array, value: Array | None = None) -> Array:
     return out
 
 
-def _pad_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from .slicing import slice as slice_
-
-    x, paddings = node.inputs[:2]
-    before = reshape(slice_(paddings, [0, 0], [-1, 1]), [-1])
-    return [slice_(grad, before, shape(x, out_type=paddings.dtype.base)), *[None] * (len(node.inputs) - 1)]
-
-
-def _pad_v2_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from ..math.reduce import reduce_sum
-
-    inside, _, _ = _pad_gradient(node, grad)
-    return [inside, None, reduce_sum(grad) - reduce_sum(inside)]
-
-
-define("Pad", infer=_pad_rule, reference=_pad_v2, gradient=_pad_gradient, cost=move_cost)
-define("PadV2", infer=_pad_v2_rule, reference=_pad_v2, gradient=_pad_v2_gradient, cost=move_cost)
+define("Pad", infer=_pad_rule, reference=_pad_v2, cost=move_cost)
+define("PadV2", infer=_pad_v2_rule, reference=_pad_v2, cost=move_cost)
 
 # How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
 MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}

@@ -32,9 +32,9 @@ from ..math.static_operands import (
     static_ints,
 )
 from .concat_stack import concat, stack
-from .creation import range as range_
 from .gather import gather, gather_nd
 from .padding import tile
+from .ranges import range as range_
 from .shapes import broadcast_to, expand_dims, reshape, shape, size, transpose
 from .sorting import searchsorted
 

@@ -13,11 +13,16 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define, nbytes
+from ...core.opdef import Attrs, Cost, Output, define, nbytes, set_gradient
 from ...core.shape import Dims, compatible, text
+from ...tensors.indexed_slices import IndexedSlices
+from ..math.cast import cast
 from ..math.common import same_type
+from ..math.compare import equal
 from ..math.static_operands import Array, dims_of, index_operand, invalid, move_cost, need_rank, op_scope
+from .creation import zeros_like
 from .gather import coordinate_index, coordinates_of, gather_nd
+from .shapes import shape, squeeze
 
 
 def updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
@@ -131,7 +136,6 @@ def _tensor_scatter(ufunc: np.ufunc | None) -> Callable[..., Array]:
 
 
 def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from .creation import zeros_like
 
     _, indices, updates = node.inputs
     grad = convert(grad)
@@ -140,9 +144,6 @@ def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 def _scatter_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     # Every contender that reached the result gets a gradient; ties share it, as in TensorFlow.
-    from ..math.cast import cast
-    from ..math.compare import equal
-
     tensor, indices, updates = node.inputs
     grad = convert(grad)
     dtype = tensor.dtype.base
@@ -222,3 +223,14 @@ def tensor_scatter_nd_max(
 ) -> Tensor:
     """`tensor` with the larger of old and new at coordinates."""
     return _scatter_into("TensorScatterMax", tensor, indices, updates, name)
+
+
+def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    params, indices = node.inputs
+    whole = shape(params, out_type=indices.dtype.base)
+    if indices.dims is not None and len(indices.dims) == 2 and indices.dims[-1] == 1:
+        return [IndexedSlices(grad, squeeze(indices, -1), whole), None]
+    return [scatter_nd(indices, grad, whole), None]
+
+
+set_gradient("GatherNd", _gather_nd_gradient)

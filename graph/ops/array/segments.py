@@ -11,9 +11,16 @@ from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, as_dtype, int32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define, size as static_size
+from ...core.hooks import hooks
+from ...core.opdef import Attrs, Cost, Output, define, set_gradient, size as static_size
 from ...core.shape import compatible, text
+from ...tensors.indexed_slices import IndexedSlices
+from ..math.arithmetic import maximum, multiply, sqrt, subtract
+from ..math.cast import cast
 from ..math.common import allowed
+from ..math.compare import equal, greater_equal, where_v2
+from ..math.logic import logical_and
+from ..math.reduce import reduce_prod
 from ..math.static_operands import (
     Array,
     index_operand,
@@ -22,13 +29,16 @@ from ..math.static_operands import (
     need_index,
     need_rank,
     need_rank_at_least,
+    normal_axis,
     op_scope,
     static_int,
 )
 from .concat_stack import concat
 from .creation import ones, ones_like, zeros_like
 from .gather import gather
-from .shapes import rank, reshape, shape
+from .ranges import range as range_
+from .shapes import rank, reshape, shape, size, transpose
+from .slicing import slice as slice_
 
 # --- sums by segment ----------------------------------------------------------------------------------------
 
@@ -117,9 +127,6 @@ def _with_trailing_ones(tensor: Tensor, like: Tensor) -> Tensor:
 
 def _gather_kept(rows: Tensor, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """(`rows[ids]` with zeros where an id is negative; which ids are not, with the rank of `like`)."""
-    from ..math.arithmetic import maximum
-    from ..math.compare import greater_equal, where_v2
-
     picked = gather(rows, maximum(ids, 0))
     kept = _with_trailing_ones(greater_equal(ids, 0), like)
     return where_v2(kept, picked, zeros_like(picked)), kept
@@ -132,10 +139,6 @@ def _unsorted_sum_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 def _unsorted_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     # Rows that tie for a segment's extreme share its gradient.
-    from ..math.cast import cast
-    from ..math.compare import equal, where_v2
-    from ..math.logic import logical_and
-
     data, ids, count = node.inputs
     winners, kept = _gather_kept(node.outputs[0], ids, data)
     is_winner = logical_and(equal(data, winners), kept)
@@ -146,10 +149,6 @@ def _unsorted_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
     """For sorted and unsorted ids. An element's factor is the product of the others, which is zero where one of those is zero."""
-    from ..math.arithmetic import multiply, subtract
-    from ..math.cast import cast
-    from ..math.compare import equal, where_v2
-
     data, ids, *count = node.inputs
     is_zero = equal(data, 0)
     rest = where_v2(is_zero, 1, data)
@@ -251,8 +250,6 @@ def unsorted_segment_sqrt_n(
 
     See `unsorted_segment_sum`.
     """
-    from ..math.arithmetic import sqrt
-
     with op_scope(name, "UnsortedSegmentSqrtN", data, segment_ids, num_segments):
         total, counts = _sums_and_counts(data, segment_ids, num_segments)
         return total / sqrt(counts)
@@ -260,8 +257,6 @@ def unsorted_segment_sqrt_n(
 
 def _sums_and_counts(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> tuple[Tensor, Tensor]:
     """The sum of each segment, and how many rows it has, at least 1, with as many axes."""
-    from ..math.arithmetic import maximum
-
     rows, ids = convert(data, name="data"), index_operand(segment_ids, "segment_ids")
     total = unsorted_segment_sum(rows, ids, num_segments)
     counts = maximum(unsorted_segment_sum(ones_like(ids, rows.dtype.base), ids, num_segments), 1)
@@ -302,7 +297,6 @@ def _segment_reference(kind: str) -> Callable[..., Array]:
 
 
 def _segment_mean_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from ..math.arithmetic import maximum
 
     grad = convert(grad)
     ids = node.inputs[1]
@@ -311,9 +305,6 @@ def _segment_mean_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 def _segment_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from ..math.cast import cast
-    from ..math.compare import equal, where_v2
-
     grad = convert(grad)
     data, ids = node.inputs
     is_winner = equal(data, gather(node.outputs[0], ids))
@@ -370,3 +361,67 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
     """Products of neighbouring rows with one id. See `segment_sum`."""
     return _segment("SegmentProd", data, segment_ids, name)
+
+
+# --- the gradient of Gather sums segments ---------------------------------------------------------------------
+
+
+def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    params, indices, axis_input = node.inputs
+    grad = convert(grad)
+    axis = static_int(axis_input)
+    batch = node.attrs["batch_dims"]
+    with node.graph.colocate_with(params):
+        whole = shape(params, out_type=indices.dtype.base)
+    if axis == 0 and not batch:
+        count = reshape(size(indices), [1])
+        tail = slice_(shape(params), [1], [-1])
+        rows = reshape(grad, concat([count, tail], 0))
+        return [IndexedSlices(rows, reshape(indices, count), whole), None, None]
+    if params.dims is None or indices.dims is None or axis is None:
+        raise ValueError(
+            f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the "
+            f"ranks of {params!r} "
+            f"and {indices!r}; use set_shape"
+        )
+    at = normal_axis(axis, len(params.dims))
+    if batch < 0:
+        batch += len(indices.dims)
+    return [_dense_gather_gradient(params, indices, whole, at, batch, grad), None, None]
+
+
+def _dense_gather_gradient(
+    params: Tensor, indices: Tensor, whole: Tensor, axis: int, batch: int, grad: Tensor
+) -> Tensor:
+    """The gradient along any axis: picked dimensions come to the front, are summed by index, go back."""
+    assert params.dims is not None and indices.dims is not None
+    rank, picked = len(params.dims), len(indices.dims) - batch
+    # grad is [batches, between, picked..., after]
+    batches = list(range(batch))
+    between = list(range(batch, axis))
+    at = list(range(axis, axis + picked))
+    after = list(range(axis + picked, rank + picked - 1))
+    front = transpose(grad, [*batches, *at, *between, *after])
+    length = whole[axis]
+    ids = indices
+    segments = length
+    if batch:
+        # Batch b's index i becomes segment b * length + i.
+        count = reduce_prod(whole[:batch])
+        offsets = range_(count) * length
+        sizes = shape(indices, out_type=indices.dtype.base)
+        ids = reshape(indices, concat([[-1], sizes[batch:]], 0)) + reshape(offsets, [-1, *[1] * picked])
+        segments = count * length
+        flat = concat([[-1], shape(front, out_type=indices.dtype.base)[batch:]], 0)
+        front = reshape(front, flat)
+    summed = unsorted_segment_sum(front, ids, segments)
+    order = [*batches, axis, *between, *range(axis + 1, rank)]
+    restored = reshape(summed, gather(whole, order))
+    back = [order.index(i) for i in range(rank)]
+    return transpose(restored, back)
+
+
+set_gradient("GatherV2", _gather_gradient)
+
+
+hooks.sum_rows = unsorted_segment_sum

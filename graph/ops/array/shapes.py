@@ -27,7 +27,7 @@ from ...core.shape import (
     text,
 )
 from ...tensors.sparse_tensor import SparseTensor, is_sparse
-from ..math.broadcasting import unbroadcast
+from ..math.cast import cast
 from ..math.static_operands import (
     Array,
     dims_of,
@@ -44,6 +44,7 @@ from ..math.static_operands import (
     static_ints,
     write_cost,
 )
+from .ranges import range as range_
 
 # --- questions about a shape --------------------------------------------------------------------------------
 
@@ -102,8 +103,6 @@ def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> 
 
 
 def _of_sizes(sizes: Tensor, dtype: DType) -> Tensor:
-    from ..math.cast import cast
-
     found: Tensor = cast(sizes, dtype)
     return found
 
@@ -119,9 +118,9 @@ def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> T
     A Const when the static shape is complete.
     """
     if is_sparse(input):
-        from ..math.reduce import reduce_prod
-
-        return _of_sizes(reduce_prod(SparseTensor.from_value(input).dense_shape), as_dtype(out_type))
+        sizes = SparseTensor.from_value(input).dense_shape
+        product = apply("Prod", (sizes, constant(np.zeros(1, np.int32))), {"keep_dims": False})
+        return _of_sizes(product, as_dtype(out_type))
     with op_scope(name, "Size", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
@@ -311,16 +310,10 @@ def _broadcast_to(x: Array, wanted: Array) -> Array:
         raise invalid(f"Shape {text(x.shape)} cannot be broadcast to {sizes}") from None
 
 
-def _broadcast_to_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    grad = convert(grad)
-    return [unbroadcast(node.inputs[0], grad, grad, None)[0], None]
-
-
 define(
     "BroadcastTo",
     infer=_broadcast_to_rule,
     reference=_broadcast_to,
-    gradient=_broadcast_to_gradient,
     cost=move_cost,
 )
 
@@ -402,8 +395,6 @@ def transpose(
         elif x.dims is not None:
             order = constant(np.arange(len(x.dims) - 1, -1, -1, dtype=np.int32), name="perm")
         else:
-            from .creation import range as range_
-
             last = rank(x) - 1
             order = range_(last, -1, -1)
         if conjugate and x.dtype.is_complex:

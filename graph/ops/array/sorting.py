@@ -13,6 +13,7 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
 from ...core.shape import compatible, merge, text
 from ..math.common import allowed, same_type
+from ..math.reduce import reduce_prod
 from ..math.static_operands import (
     Array,
     index_operand,
@@ -27,6 +28,8 @@ from ..math.static_operands import (
     static_int,
 )
 from .concat_stack import stack
+from .ranges import range as range_
+from .segments import unsorted_segment_sum
 from .shapes import reshape, shape, transpose
 
 _LOG_SIZE = 10.0  # comparisons per element that sorting is taken to cost, log2 of a thousand
@@ -82,10 +85,6 @@ def _top_k(x: Array, k: Array, *, sorted: bool) -> tuple[Array, Array]:
 
 def _top_k_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     # With rows counted through, entry i of row r came from place r * length + indices[r, i].
-    from ..math.reduce import reduce_prod
-    from .creation import range as range_
-    from .segments import unsorted_segment_sum
-
     x, _ = node.inputs
     grad, indices = grads[0], node.outputs[1]
     if grad is None:

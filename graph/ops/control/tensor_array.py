@@ -13,7 +13,12 @@ from ...core.constant_value import static_value
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import DType, as_dtype, int32
 from ...core.graph import Graph, Node, Tensor
+from ...core.opdef import GradientRule, set_gradient
 from ...core.shape import Dims, TensorShape, as_dims, merge, text
+from ..array.identity_and_placeholders import identity
+from ..array.ranges import range as range_
+from ..array.shapes import shape
+from ..math.cast import cast
 from . import tensor_array_ops as _ops  # noqa: F401  (defines the ops)
 
 
@@ -154,8 +159,6 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """The same list, after all that has been done to it so far; for control dependencies."""
-        from ..array.identity_and_placeholders import identity
-
         return self._with(identity(self._flow))
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
@@ -175,8 +178,6 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements along a new first axis."""
-        from ..array.creation import range as range_
-
         graph = self._handle.graph
         with graph.colocate_with(self._handle), graph.op_scope(name or "TensorArrayStack"):
             return self.gather(range_(0, self.size()))
@@ -195,9 +196,6 @@ class TensorArray:
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The list with all elements set, from a tensor cut along its first axis."""
-        from ..array.creation import range as range_
-        from ..array.shapes import shape
-
         with self._handle.graph.op_scope(name or "TensorArrayUnstack"):
             tensor = self._element(value)
             return self.scatter(range_(0, shape(tensor)[0]), tensor)
@@ -215,8 +213,6 @@ class TensorArray:
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """The list with all elements set, from a tensor cut along its first axis into pieces of these lengths."""
-        from ..math.cast import cast
-
         with self._handle.graph.op_scope(name or "TensorArraySplit"):
             tensor = self._element(value)
             with self._beside(tensor), self._handle.graph.op_scope("TensorArraySplitV3") as scope:
@@ -237,8 +233,6 @@ class TensorArray:
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> TensorArray:
         """The list of gradients of this list's elements, for the `gradients` call `source`."""
-        from ..array.identity_and_placeholders import identity
-
         flow = self._flow if flow is None else flow
         graph = self._handle.graph
         with graph.op_scope(name or "TensorArrayGrad"), graph.colocate_with(self._handle):
@@ -267,3 +261,65 @@ class TensorArray:
 
 def _graph_of(size: Any) -> Graph:
     return size.graph if isinstance(size, Tensor) else get_default_graph()
+
+
+# --- gradients ------------------------------------------------------------------------------------------------
+
+
+def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
+    """The list of gradients of the list that `node` touches; its state is told by `flow`."""
+    array = TensorArray(
+        node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
+        element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
+    )  # fmt: skip
+    return array.grad(node.graph.scopes.gradient_call)
+
+
+def _read_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
+    _, index, flow = node.inputs
+    return [None, None, _gradient_array(node, flow, grad).write(index, grad).flow]
+
+
+def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
+    _, indices, flow = node.inputs
+    return [None, None, _gradient_array(node, flow, grad).scatter(indices, grad).flow]
+
+
+def _write_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
+    _, index, value, _ = node.inputs
+    return [None, None, _gradient_of_value(node, value, flow).read(index), flow]
+
+
+def _scatter_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
+    _, indices, value, _ = node.inputs
+    return [None, None, _gradient_of_value(node, value, flow).gather(indices), flow]
+
+
+def _gradient_of_value(node: Node, value: Tensor, flow: Tensor) -> Any:
+    array = TensorArray(
+        value.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False, colocate_with_first_write_call=False
+    )
+    return array.grad(node.graph.scopes.gradient_call)
+
+
+def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
+    flow = node.inputs[1]
+    return [None, _gradient_array(node, flow, grad).split(grad, node.outputs[1]).flow]
+
+
+def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
+    value = node.inputs[1]
+    rows = _gradient_of_value(node, value, flow).concat()
+    return [None, rows[: shape(value)[0]], None, flow]  # behind them is what was written to further elements
+
+
+_RULES: dict[str, GradientRule] = {
+    "Write": _write_gradient,
+    "Scatter": _scatter_gradient,
+    "Split": _split_gradient,
+    "Read": _read_gradient,
+    "Gather": _gather_gradient,
+    "Concat": _concat_gradient,
+}
+for _op, _rule in _RULES.items():
+    set_gradient(f"TensorArray{_op}V3", _rule)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.dtypes import DType, float32, int32, resource
 from ...core.errors import InvalidArgumentError
-from ...core.graph import Node, Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ...resources.resource_manager import Context
@@ -250,62 +250,6 @@ def _split(context: Context, array: ArrayState, value: Array, lengths: Array, fl
     raise array._error(f"{len(lengths)} lengths for {len(array.values)} elements")
 
 
-# --- gradients ------------------------------------------------------------------------------------------------
-
-
-def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
-    """The list of gradients of the list that `node` touches; its state is told by `flow`."""
-    from .tensor_array import TensorArray
-
-    array = TensorArray(
-        node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
-        element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
-    )  # fmt: skip
-    return array.grad(node.graph.scopes.gradient_call)
-
-
-def _read_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
-    _, index, flow = node.inputs
-    return [None, None, _gradient_array(node, flow, grad).write(index, grad).flow]
-
-
-def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
-    _, indices, flow = node.inputs
-    return [None, None, _gradient_array(node, flow, grad).scatter(indices, grad).flow]
-
-
-def _write_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
-    _, index, value, _ = node.inputs
-    return [None, None, _gradient_of_value(node, value, flow).read(index), flow]
-
-
-def _scatter_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
-    _, indices, value, _ = node.inputs
-    return [None, None, _gradient_of_value(node, value, flow).gather(indices), flow]
-
-
-def _gradient_of_value(node: Node, value: Tensor, flow: Tensor) -> Any:
-    from .tensor_array import TensorArray
-
-    array = TensorArray(
-        value.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False, colocate_with_first_write_call=False
-    )
-    return array.grad(node.graph.scopes.gradient_call)
-
-
-def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
-    flow = node.inputs[1]
-    return [None, _gradient_array(node, flow, grad).split(grad, node.outputs[1]).flow]
-
-
-def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
-    from ..array.shapes import shape
-
-    value = node.inputs[1]
-    rows = _gradient_of_value(node, value, flow).concat()
-    return [None, rows[: shape(value)[0]], None, flow]  # behind them is what was written to further elements
-
-
 _STATE: dict[str, Any] = {"cost": no_cost, "traits": Trait.STATEFUL}
 _TYPED = {**_STATE, "internal_attrs": ("dtype", "element_shape")}
 
@@ -316,18 +260,17 @@ define(
     reference=lambda context, array, flow, *, source: (array.gradient(source), _FLOW),
     **_STATE,
 )
-define("TensorArrayWriteV3", infer=_write_rule, reference=_write, gradient=_write_gradient, **_STATE)
-define("TensorArrayScatterV3", infer=_scatter_rule, reference=_scatter, gradient=_scatter_gradient, **_STATE)
-define("TensorArraySplitV3", infer=_split_rule, reference=_split, gradient=_split_gradient, **_STATE)
+define("TensorArrayWriteV3", infer=_write_rule, reference=_write, **_STATE)
+define("TensorArrayScatterV3", infer=_scatter_rule, reference=_scatter, **_STATE)
+define("TensorArraySplitV3", infer=_split_rule, reference=_split, **_STATE)
 define(
     "TensorArrayReadV3",
     infer=_read_rule,
     reference=lambda context, array, index, flow: array.read(int(index)),
-    gradient=_read_gradient,
     **_TYPED,
 )
-define("TensorArrayGatherV3", infer=_gather_rule, reference=_gather, gradient=_gather_gradient, **_STATE)
-define("TensorArrayConcatV3", infer=_concat_rule, reference=_concat, gradient=_concat_gradient, **_STATE)
+define("TensorArrayGatherV3", infer=_gather_rule, reference=_gather, **_STATE)
+define("TensorArrayConcatV3", infer=_concat_rule, reference=_concat, **_STATE)
 define(
     "TensorArraySizeV3",
     infer=_size_rule,

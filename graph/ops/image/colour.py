@@ -28,7 +28,8 @@ from ..math.arithmetic import (
     square,
     subtract,
 )
-from ..math.cast import cast, saturate_cast
+from ..math.cast import cast
+from ..math.clip import saturate_cast
 from ..math.compare import equal, greater, where_v2
 from ..math.reduce import reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
 from ..math.static_operands import op_scope

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...control_flow.cond_while import case, cond
 from ...core.build import TensorLike, convert
 from ...core.constant_value import static_value
 from ...core.default_graph import control_dependencies
 from ...core.dtypes import float32, float64, int32
 from ...core.graph import Node, Tensor
+from ...core.hooks import hooks
 from ..array.concat_stack import stack, unstack
-from ..array.creation import range as range_
 from ..array.gather import gather, reverse
 from ..array.identity_and_placeholders import Assert, identity
 from ..array.padding import pad
+from ..array.ranges import range as range_
 from ..array.shapes import ensure_shape, expand_dims, reshape, shape, transpose
 from ..array.slicing import slice as slice_
 from ..linalg.einsum import einsum
@@ -143,7 +143,7 @@ def rot90(image: TensorLike, k: TensorLike = 1, name: str | None = None) -> Tens
         if known is not None:
             return turns[int(known) % 4](x)
         left = floormod(cast(k, int32), 4)
-        found: Tensor = case(
+        found: Tensor = hooks.case(
             [(equal(left, n), partial(turn, x)) for n, turn in turns.items() if n], partial(turns[0], x)
         )
         found.set_shape([*(x.dims or ())[:-3], None, None, (x.dims or ())[-1]])
@@ -155,7 +155,7 @@ def _by_chance(image: TensorLike, seed: int | None, flip: Callable[[TensorLike],
     with op_scope(None, name, image):
         x = picture(image)
         if len(x.shape) == 3:
-            one: Tensor = cond(less(random_uniform([], seed=seed), 0.5), lambda: flip(x), lambda: x)
+            one: Tensor = hooks.cond(less(random_uniform([], seed=seed), 0.5), lambda: flip(x), lambda: x)
             return one
         chosen = less(random_uniform(shape(x)[:1], seed=seed), 0.5)
         return where(chosen, flip(x), x)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
-from ...core.dtypes import int64, string
+from ...core.dtypes import int64, resource, string
 from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
@@ -96,7 +96,6 @@ def _check_own(process: str, context: Context) -> None:
 
 
 def _infer_reader(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    from ...core.dtypes import resource
 
     for name in ("token", "process", "shared_name"):
         typed_attr(attrs, name, str)

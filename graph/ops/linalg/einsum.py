@@ -32,9 +32,10 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define
 from ...core.shape import Dims, broadcast, text
 from ..array.concat_stack import concat, convert_alike
-from ..array.creation import range as range_
+from ..array.creation import ones_like
 from ..array.dynamic_partition import setdiff1d
 from ..array.gather import gather
+from ..array.ranges import range as range_
 from ..array.shapes import rank, reshape, shape, transpose
 from ..math.broadcasting import unbroadcast
 from ..math.common import allowed, same_type
@@ -261,7 +262,6 @@ def _einsum_cost(node: Node) -> Cost:
 
 
 def _einsum_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    from ..array.creation import ones_like
 
     operands, output = parse(node.attrs["equation"], len(node.inputs))
     grad = convert(grad)

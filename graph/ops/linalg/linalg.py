@@ -13,6 +13,8 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size
 from ...core.operators import operators
 from ...core.shape import broadcast, text
+from ..array.concat_stack import concat
+from ..array.ranges import range as range_
 from ..array.shapes import expand_dims, rank, squeeze, transpose
 from ..math.broadcasting import unbroadcast
 from ..math.common import allowed, same_type
@@ -200,8 +202,5 @@ def matrix_transpose(a: TensorLike, name: str | None = "matrix_transpose", conju
         count = known_rank((x,))
         if count is not None:
             return transpose(x, [*range(count - 2), count - 1, count - 2], conjugate=conjugate)
-        from ..array.concat_stack import concat
-        from ..array.creation import range as range_
-
         last = rank(x) - 1
         return transpose(x, concat([range_(last - 1), [last, last - 1]], 0), conjugate=conjugate)

@@ -12,8 +12,8 @@ from ...core.dtypes import float32, float64, int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ..array.concat_stack import stack
-from ..array.creation import eye, zeros_like
-from ..array.diagonal import matrix_diag, matrix_diag_part
+from ..array.creation import zeros_like
+from ..array.diagonal import eye, matrix_diag, matrix_diag_part
 from ..array.shapes import expand_dims, shape
 from ..math.arithmetic import add, divide, maximum, multiply, subtract
 from ..math.cast import cast

@@ -20,9 +20,14 @@ from ...core.opdef import Attrs, Output, Trait, default_cost, define as define_o
 from ...core.operators import operators
 from ...core.scalar_math import reference_of
 from ...core.shape import merge
+from ...tensors.indexed_slices import IndexedSlices
 from ...tensors.sparse_tensor import SparseTensor
+from ..array.creation import zeros_like
+from ..strings.split_join import string_join
 from .broadcasting import unbroadcast
+from .cast import cast
 from .common import allowed, binary, define_elementwise, same_type, unary
+from .compare import equal, greater, greater_equal, less_equal, where_v2
 
 Pair = tuple[Tensor | None, Tensor | None]
 
@@ -54,8 +59,6 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x + y; texts are joined."""
     a, b, scope = convert_pair(x, y, name or "Add")
     if a.dtype.base is string:
-        from ..strings.split_join import string_join
-
         return string_join([a, b], name=scope)
     return apply("AddV2", (a, b), None, scope)
 
@@ -76,8 +79,6 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> An
     Raises:
         ValueError: `scalar` has a rank other than 0.
     """
-    from ...tensors.indexed_slices import IndexedSlices
-
     values = x.values if isinstance(x, IndexedSlices) else convert(x)
     factor = convert(scalar, dtype=values.dtype.base, name="scalar")
     if factor.dims not in (None, ()):
@@ -238,7 +239,6 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _cast_quotient(a: Tensor, b: Tensor, dtype: DType, name: str) -> Tensor:
-    from .cast import cast
 
     with a.graph.op_scope(name) as scope:
         return apply("RealDiv", (cast(a, dtype), cast(b, dtype)), None, scope)
@@ -298,15 +298,12 @@ _pow = reference_of(lambda m, x, y: m.pow(x, y))
 
 
 def _pow_gradient(node: Node, grad: Tensor) -> Pair:
-    from .compare import equal, greater, where_v2
-    from .elementwise import log
-
     x, y = node.inputs
     z = node.outputs[0]
     # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes
     # out.
     positive = greater(x, 0)
-    log_x = where_v2(positive, log(where_v2(positive, x, 1)), 0)
+    log_x = where_v2(positive, unary("Log", where_v2(positive, x, 1), None), 0)
     less = subtract(y, 1)
     exponent = static_value(y)
     if exponent is None or not np.all(exponent):
@@ -404,26 +401,22 @@ def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _extreme_gradient(node: Node, grad: Tensor, x_wins: Tensor) -> Pair:
-    from .compare import where_v2
 
     x, y = node.inputs
     return unbroadcast(x, y, where_v2(x_wins, grad, 0), where_v2(x_wins, 0, grad))
 
 
 def _zero_gradient(node: Node) -> Tensor:
-    from ..array.creation import zeros_like
 
     return zeros_like(node.inputs[0])
 
 
 def _minimum_gradient(node: Node, grad: Tensor) -> Pair:
-    from .compare import less_equal
 
     return _extreme_gradient(node, grad, less_equal(node.inputs[0], node.inputs[1]))
 
 
 def _maximum_gradient(node: Node, grad: Tensor) -> Pair:
-    from .compare import greater_equal
 
     return _extreme_gradient(node, grad, greater_equal(node.inputs[0], node.inputs[1]))
 

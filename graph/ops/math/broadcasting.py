@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, make
+from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_dims
 from ...core.dtypes import int32, int64
-from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.graph import Node, Tensor
+from ...core.opdef import Attrs, Output, define, set_gradient
 from ...core.shape import Dims, broadcast, text
+from ..array.shapes import reshape, shape
 from .common import allowed, same_type
+from .reduce import reduce_sum
 from .static_operands import index_operand, invalid, op_scope
 
 
@@ -109,8 +111,6 @@ def unbroadcast(
     x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients in the broadcast shape of x and y, summed down to the shapes of x and y."""
-    from .reduce import reduce_sum
-
     if x is y:
         return grad_x, grad_y
     if x.dims is None and y.dims == ():
@@ -123,8 +123,6 @@ def unbroadcast(
         assert y.dims is not None
         rank = max(len(x.dims), len(y.dims))
         return _sum_over(grad_x, axes[0], rank - len(x.dims)), _sum_over(grad_y, axes[1], rank - len(y.dims))
-    from ..array.shapes import reshape, shape
-
     shape_x, shape_y = shape(x), shape(y)
     axes_x, axes_y = make("BroadcastGradientArgs", (shape_x, shape_y)).outputs
     return (
@@ -135,8 +133,6 @@ def unbroadcast(
 
 def _sum_over(grad: Tensor | None, axes: list[int], missing: int) -> Tensor | None:
     """The sum over `axes`; the first `missing` ones go, the others stay with size 1."""
-    from .reduce import reduce_sum
-
     if grad is None or not axes:
         return grad
     kept = [a for a in axes if a >= missing]
@@ -145,3 +141,11 @@ def _sum_over(grad: Tensor | None, axes: list[int], missing: int) -> Tensor | No
     if missing:
         grad = reduce_sum(grad, list(range(missing)))
     return grad
+
+
+def _broadcast_to_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    grad = convert(grad)
+    return [unbroadcast(node.inputs[0], grad, grad, None)[0], None]
+
+
+set_gradient("BroadcastTo", _broadcast_to_gradient)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.build import TensorLike, convert
+import numpy as np
+
+from ...core.build import TensorLike, apply, convert
+from ...core.dtypes import DType, as_dtype
 from ...core.graph import Tensor
 from ...core.shape import merge
 from ...tensors.indexed_slices import IndexedSlices, map_values
@@ -118,3 +121,36 @@ def clip_by_global_norm(
             with norm.graph.colocate_with(t.values if isinstance(t, IndexedSlices) else t):
                 out.append(map_values(lambda values: multiply(values, scale), t))
     return out, norm
+
+
+def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
+    """`cast`, with values beyond the new type's limits set to the limits first."""
+    target = as_dtype(dtype).base
+    x = convert(value, name="value")
+    old = x.dtype.base
+    if old is target or target.is_bool or old.is_bool:
+        return cast(x, target, name)  # type: ignore[no-any-return]
+    with x.graph.op_scope(name or "saturate_cast") as scope:
+        low, high = (_representable(old, limit) for limit in (target.min, target.max))
+        own_low, own_high = (_representable(old, limit) for limit in (old.min, old.max))
+        if low > own_low or high < own_high:
+            wide = np.float64 if old.is_floating else old.np
+            smallest, largest = np.array([max(low, own_low), min(high, own_high)], wide).astype(old.np)
+            x = clip_by_value(x, smallest, largest)
+        return apply("Cast", (x,), {"DstT": target}, scope)
+
+
+def _representable(dtype: DType, limit: Any) -> Any:
+    """The value of `dtype` next to `limit`, towards zero: float32 has no 2**31 - 1, only 2**31."""
+    if not dtype.is_floating:
+        return int(limit)
+    # Whole numbers of Python compare exactly; int() of a bfloat16 scalar goes wrong beyond 64 bits, so by way
+    # of float.
+    exact = int(limit) if isinstance(limit, int | np.integer) else int(float(limit))
+    largest = float(dtype.max)
+    if abs(exact) >= int(largest):
+        return largest if exact > 0 else -largest
+    value = np.full((), float(exact), np.float64).astype(dtype.np)
+    if abs(int(float(value))) > abs(exact):
+        value = (value.view(f"u{dtype.size}") - 1).view(dtype.np)  # the bits of a float count up with its size
+    return float(value)

@@ -14,6 +14,7 @@ from ...core.opdef import Attrs, Output, Trait, define
 from ...core.operators import operators
 from ...core.scalar_math import reference_of
 from ...core.shape import Dims, broadcast, compatible, merge, text
+from ..array.creation import zeros_like
 from .broadcasting import unbroadcast
 from .common import binary, define_elementwise, same_type
 
@@ -128,7 +129,6 @@ def _select_reference(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _select_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    from ..array.creation import zeros_like
 
     condition = node.inputs[0]
     zeros = zeros_like(node.inputs[1])

@@ -16,11 +16,11 @@ from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
 from ...core.errors import InvalidArgumentError
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, GradientRule, Output, define, typed_attr
-from ...core.shape import Dims, is_static, text
-from .arithmetic import floordiv, maximum, multiply, real_divide
-from .cast import cast
+from ...core.graph import Tensor
+from ...core.opdef import Attrs, Output, define, typed_attr
+from ...core.shape import Dims, text
+from ..array.ranges import range as range_
+from ..array.shapes import rank
 from .common import allowed, scan_cost
 
 _HALF = frozenset({float16.np, bfloat16.np})
@@ -123,119 +123,18 @@ def _highest(dtype: DType) -> Any:
     return np.inf if dtype.is_floating else dtype.max
 
 
-# --- gradients ----------------------------------------------------------------------------------------------
-
-
-def _axis_mask(node: Node) -> Any:
-    """An int vector, 1 at the reduced axes of the node's input and 0 elsewhere; an array if it is known."""
-    from ..array.gather import one_hot
-    from ..array.shapes import rank
-
-    x, axes = node.inputs
-    known = static_value(axes)
-    if known is not None and x.dims is not None:
-        mask = np.zeros(len(x.dims), np.int32)
-        mask[list(normal_axes(known, len(x.dims)))] = 1
-        return mask
-    ndims = rank(x)
-    axes = cast(axes, int32)
-    if axes.dims is None or len(axes.dims) != 1:
-        from ..array.shapes import reshape
-
-        axes = reshape(axes, [-1])
-    return reduce_sum(one_hot((axes + ndims) % ndims, ndims, dtype=int32), 0)
-
-
-def _kept_shape(node: Node) -> Any:
-    """The input's shape with size 1 at the reduced axes, as an int vector."""
-    from ..array.shapes import shape
-
-    x = node.inputs[0]
-    mask = _axis_mask(node)
-    if isinstance(mask, np.ndarray) and is_static(x.dims):
-        return np.where(mask == 1, 1, np.array(x.dims, np.int32)).astype(np.int32)
-    return shape(x) * (1 - mask) + mask
-
-
-def _spread(node: Node, t: Tensor) -> Tensor:
-    """Something of the output's shape, reshaped so that it broadcasts against the input."""
-    from ..array.shapes import reshape
-
-    return t if node.attrs["keep_dims"] else reshape(t, _kept_shape(node))
-
-
-def _full(node: Node, t: Tensor) -> Tensor:
-    """Something of the output's shape, repeated to the input's shape."""
-    from ..array.shapes import broadcast_to, shape
-
-    x = node.inputs[0]
-    target = constant(np.array(x.dims, np.int32), name="Shape") if is_static(x.dims) else shape(x)
-    # A scalar needs no reshape before it is repeated.
-    return broadcast_to(t if t.dims == () else _spread(node, t), target)
-
-
-def _sum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    return [_full(node, grad), None]
-
-
-def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    from ..array.shapes import size
-
-    x, y = node.inputs[0], node.outputs[0]
-    if is_static(x.dims) and is_static(y.dims):
-        count = int(np.prod(x.dims)) // max(int(np.prod(y.dims)), 1)  # type: ignore[arg-type]
-        return [real_divide(_full(node, grad), max(count, 1)), None]
-    factor = floordiv(size(x), maximum(size(y), 1))
-    return [real_divide(_full(node, grad), cast(factor, grad.dtype.base)), None]
-
-
-def _extreme_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    """To the elements that equal the extreme; several share it."""
-    from .compare import equal
-
-    x, axes = node.inputs
-    hits = cast(equal(_spread(node, node.outputs[0]), x), grad.dtype.base)
-    count = reduce_sum(hits, axes, keepdims=True)
-    return [multiply(real_divide(hits, count), _spread(node, grad)), None]
-
-
-def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    """The product of all others, which exists where an element is 0, too: running products from both ends."""
-    from ..array.shapes import reshape, shape, transpose
-    from .scan import cumprod
-
-    x, axes = node.inputs
-    known = static_value(axes)
-    if known is None or x.dims is None:
-        raise ValueError(
-            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when "
-            f"the graph is built; they are {text(x.dims)} and {axes!r}"
-        )
-    rank = len(x.dims)
-    over = normal_axes(known, rank)
-    rest = tuple(i for i in range(rank) if i not in over)
-    order = (*over, *rest)
-    moved = transpose(x, order)
-    moved_shape = shape(moved)
-    count = reduce_prod(moved_shape[: len(over)])
-    flat = reshape(moved, [count, reduce_prod(moved_shape[len(over) :])])  # a -1 would not do for an empty tensor
-    others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
-    back = transpose(reshape(others, moved_shape), np.argsort(order).astype(np.int32))
-    return [multiply(_spread(node, grad), back), None]
-
-
 # --- the ops ------------------------------------------------------------------------------------------------
 
 
-def _define(name: str, types: tuple[DType, ...], reference: Any, gradient: GradientRule | None = None) -> None:
-    define(name, infer=_reduction_rule(types), reference=reference, gradient=gradient, cost=scan_cost)
+def _define(name: str, types: tuple[DType, ...], reference: Any) -> None:
+    define(name, infer=_reduction_rule(types), reference=reference, cost=scan_cost)
 
 
-_define("Sum", NUMBERS, _reduction(_sum, True), _sum_gradient)
-_define("Mean", NUMBERS, _reduction(_mean, True), _mean_gradient)
-_define("Prod", NUMBERS, _reduction(_prod, True), _prod_gradient)
-_define("Max", NUMBERS, _reduction(_extreme(np.max, _lowest)), _extreme_gradient)
-_define("Min", NUMBERS, _reduction(_extreme(np.min, _highest)), _extreme_gradient)
+_define("Sum", NUMBERS, _reduction(_sum, True))
+_define("Mean", NUMBERS, _reduction(_mean, True))
+_define("Prod", NUMBERS, _reduction(_prod, True))
+_define("Max", NUMBERS, _reduction(_extreme(np.max, _lowest)))
+_define("Min", NUMBERS, _reduction(_extreme(np.min, _highest)))
 _define("Any", (bool_,), _reduction(np.any))
 _define("All", (bool_,), _reduction(np.all))
 
@@ -284,9 +183,6 @@ def _all_axes(x: Tensor) -> Tensor:
     if x.dims is not None:
         with x.graph.as_default():
             return constant(np.arange(len(x.dims), dtype=np.int32))
-    from ..array.creation import range as range_
-    from ..array.shapes import rank
-
     return range_(0, rank(x))
 
 

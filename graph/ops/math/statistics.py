@@ -14,6 +14,7 @@ from ...core.graph import Tensor
 from ...core.shape import compatible
 from ..array.creation import ones_like, zeros_like
 from ..array.gather import gather
+from ..array.identity_and_placeholders import stop_gradient
 from ..array.segments import unsorted_segment_sum
 from ..array.shapes import reshape, shape, squeeze
 from .arithmetic import absolute, add, divide, multiply, power, sqrt, square, subtract, truediv
@@ -34,9 +35,6 @@ def reduce_logsumexp(
     keep_dims: bool | None = None,
 ) -> Tensor:
     """log(sum(exp(x))) over axes (see `reduce_sum`), computed without overflow."""
-    from ..array.identity_and_placeholders import stop_gradient
-    from ..array.shapes import reshape, shape
-
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     with graph_of(input_tensor).op_scope(name or "ReduceLogSumExp") as scope:
@@ -162,8 +160,6 @@ def _matrix_norm(x: Tensor, ord: Any, axes: Sequence[int], keep: bool) -> Tensor
     largest = reduce_max(sums, kept, keepdims=True)
     if keep:
         return largest
-    from ..array.shapes import squeeze
-
     return squeeze(largest, list(axes))
 
 

@@ -17,6 +17,7 @@ from ...core.opdef import Attrs, Output, default_cost, define, typed_attr
 from ...core.scalar_math import reference_of
 from ..array.concat_stack import concat
 from ..math.arithmetic import absolute, add, multiply, negative, reciprocal, sign
+from ..math.cast import to_float
 from ..math.common import broadcast_rule, define_elementwise, unary, unary_rule
 from ..math.compare import less, where_v2
 from ..math.elementwise import erf, sigmoid, tanh
@@ -112,8 +113,6 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
     with op_scope(name, "LeakyRelu", features) as scope:
         x = convert(features, name="features")
         if x.dtype.is_integer:
-            from ..math.cast import to_float
-
             x = to_float(x)
         return apply("LeakyRelu", (x,), {"alpha": float(alpha)}, scope)
 

@@ -22,9 +22,10 @@ from ...core.opdef import Attrs, Cost, Output, define_on_host, size, typed_attr
 from ...core.philox import Stream
 from ...resources.resource_manager import Context
 from ..array.concat_stack import concat
-from ..array.creation import ones_like, range as range_, zeros_like
+from ..array.creation import ones_like, zeros_like
 from ..array.embedding import embedding_lookup
 from ..array.identity_and_placeholders import stop_gradient
+from ..array.ranges import range as range_
 from ..array.shapes import expand_dims, reshape, shape
 from ..array.slicing import slice as slice_
 from ..linalg.linalg import matmul

@@ -14,6 +14,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, DType, bfloat16, float16, float32
 from ...core.graph import Node, Tensor
+from ...core.hooks import hooks
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.shape import Dims, element_count, merge
 from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze
@@ -383,8 +384,6 @@ def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
     """The second derivative: the gradient written with simple ops, and that differentiated."""
-    from ...gradients.reverse import gradients
-
     y_grad, x, scale, mean, inverse, _ = node.inputs
     data_format, wide = node.attrs["data_format"], scale.dtype.base
     axes = list(_other_axes(data_format))
@@ -403,7 +402,7 @@ def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
     for_x = cast(multiply(g, _along_channels(multiply(scale, inverse), data_format)), x.dtype)
     used = [(y, w) for y, w in zip((for_x, for_scale, for_offset), grads, strict=False) if w is not None]
     # Partial derivatives: y_grad and scale may themselves have been computed from x.
-    found = gradients([y for y, _ in used], sources, grad_ys=[w for _, w in used], stop_gradients=sources)
+    found = hooks.gradients([y for y, _ in used], sources, grad_ys=[w for _, w in used], stop_gradients=sources)
     return [*found, *[None] * (len(node.inputs) - len(found))]
 
 

@@ -28,6 +28,7 @@ from ..math.compare import greater_equal, where_v2
 from ..math.elementwise import exp, log1p
 from ..math.reduce import reduce_sum
 from ..math.static_operands import need_index, need_rank_at_least, normal_axis, op_scope
+from .activations import relu
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Grads: TypeAlias = list[Tensor | None]
@@ -386,8 +387,6 @@ def weighted_cross_entropy_with_logits(
         pos_weight: weight of the positive labels, broadcast against them.
         targets: old name of `labels`.
     """
-    from .activations import relu
-
     if labels is not None and targets is not None:
         raise ValueError("Cannot specify both 'labels' and 'targets': they mean the same")
     labels = targets if labels is None else labels

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert
 from ...core.graph import Tensor
-from ...gradients.reverse import gradients
+from ...core.hooks import hooks
 from ..array.concat_stack import concat, stack
 from ..array.creation import zeros
 from ..array.gather import reverse
@@ -207,7 +207,7 @@ def conv3d_transpose(
     with op_scope(name, "conv3d_transpose", given, kernel, output_shape):
         y = convert(given, name="value")
         x = zeros(output_shape, y.dtype.base)
-        (found,) = gradients(conv3d(x, kernel, strides, padding, data_format, dilations), x, grad_ys=y)
+        (found,) = hooks.gradients(conv3d(x, kernel, strides, padding, data_format, dilations), x, grad_ys=y)
         result: Tensor = found
         return result
 

@@ -20,6 +20,8 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, default_cost, define
 from ...core.philox import Stream
 from ...resources.resource_manager import Context
+from ..array.shapes import shape as shape_of
+from ..array.slicing import slice as slice_of
 from ..math.arithmetic import add, floormod, subtract
 from ..math.common import allowed, unary
 from ..math.static_operands import index_operand, need_rank, op_scope, static_int
@@ -236,9 +238,6 @@ def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, na
         value: any tensor.
         size: sizes along each axis, none above value's.
     """
-    from ..array.shapes import shape as shape_of
-    from ..array.slicing import slice as slice_of
-
     with op_scope(name, "random_crop", value, size) as scope:
         tensor = convert(value, name="value")
         wanted = index_operand(size, "size")

@@ -12,17 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, convert
+from ...core.build import TensorLike, convert, placeholder
 from ...core.constant_value import static_dims
 from ...core.dtypes import bool_, int64
 from ...core.graph import Tensor
-from ...core.shape import Dims, element_count, is_static, merge, text
+from ...core.shape import Dims, as_dims, element_count, is_static, merge, text
+from ...tensors.indexed_slices import IndexedSlices
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat, stack
-from ..array.creation import fill, ones_like, range as range_, zeros, zeros_like
+from ..array.creation import fill, ones_like, zeros, zeros_like
 from ..array.dynamic_partition import boolean_mask
 from ..array.gather import gather
-from ..array.identity_and_placeholders import Assert
+from ..array.identity_and_placeholders import Assert, placeholder_with_default
+from ..array.ranges import range as range_
 from ..array.segments import unsorted_segment_sum
 from ..array.shapes import expand_dims, reshape, shape, size
 from ..array.sorting import argsort
@@ -365,13 +367,38 @@ def sparse_fill_empty_rows(sp_input: SparseTensor, default_value: TensorLike, na
 
 def sparse_mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
     """`IndexedSlices` without the rows of these indices."""
-    from ...tensors.indexed_slices import IndexedSlices
-
     with op_scope(name, "sparse_mask", a.values):
         unwanted = cast(convert(mask_indices), a.indices.dtype.base)
         hit = reduce_sum(cast(equal(expand_dims(a.indices, 1), expand_dims(unwanted, 0)), int64), axis=1)
         kept = logical_not(greater(hit, 0))
         return IndexedSlices(boolean_mask(a.values, kept), boolean_mask(a.indices, kept), a.dense_shape)
+
+
+def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+    """A `SparseTensor` that must be fed in every step that needs it, with a `SparseTensorValue` or a tuple of its three parts.
+
+    Args:
+        dtype: element type. shape: of the whole, complete, and then not fed where only indices and values are; or None: fed.
+        name: the placeholders are called `name/indices`, `name/values`, `name/shape`.
+
+    >>> x = sparse_placeholder(dt.float32)
+    >>> session.run(sparse_reduce_sum(x), {x: SparseTensorValue([[3, 2, 0]], [1.5], [7, 9, 2])})
+    """
+    under = f"{name}/" if name else ""
+    dims = as_dims(shape)
+    rank = None if dims is None else len(dims)
+    if dims is not None and not is_static(dims):
+        sizes = np.array([-1 if d is None else d for d in dims], np.int64)
+        whole = placeholder_with_default(sizes, [rank], name=f"{under}shape" if under else None)
+    elif dims is not None:
+        whole = convert(np.array(dims, np.int64), name=f"{under}shape" if under else None)
+    else:
+        whole = placeholder(int64, [None], name=f"{under}shape" if under else None)
+    return SparseTensor(
+        indices=placeholder(int64, [None, rank], name=f"{under}indices" if under else None),
+        values=placeholder(dtype, [None], name=f"{under}values" if under else None),
+        dense_shape=whole,
+    )
 
 
 __all__ = [
@@ -381,6 +408,7 @@ __all__ = [
     "sparse_eye",
     "sparse_fill_empty_rows",
     "sparse_mask",
+    "sparse_placeholder",
     "sparse_merge",
     "sparse_reorder",
     "sparse_reset_shape",

@@ -8,6 +8,7 @@ from typing import Any
 from ...core.build import TensorLike, convert
 from ...core.dtypes import int32, int64
 from ...core.graph import Tensor
+from ...core.operators import operators
 from ...core.shape import is_static
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat
@@ -407,6 +408,9 @@ def safe_embedding_lookup_sparse(
             found = where(was_empty, zeros_like(found), found)
         return reshape(found, concat([outer, shape(found, out_type=int64)[1:]], 0))
 
+
+operators["sparse_mul"] = lambda sp, dense: with_dense(sp, dense, multiply)
+operators["sparse_truediv"] = lambda sp, dense: with_dense(sp, dense, divide)
 
 __all__ = [
     "embedding_lookup_sparse",

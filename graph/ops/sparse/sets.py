@@ -17,7 +17,7 @@ from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
 from ...tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
-from ..array.creation import range as range_
+from ..array.ranges import range as range_
 from ..array.shapes import reshape, shape, size
 from ..math.common import allowed, same_type
 from ..math.static_operands import Array, dims_of, invalid, op_scope, write_cost

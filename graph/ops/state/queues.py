@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.constant_value import static_value
 from ...core.dtypes import DType, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
@@ -189,7 +190,6 @@ def _infer_dequeue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _infer_dequeue_many(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    from ...core.constant_value import static_value
 
     need_scalar(inputs[1], (int32,), "the number of elements")
     count = static_value(inputs[1])

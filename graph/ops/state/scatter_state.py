@@ -22,7 +22,9 @@ from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ...core.operators import assignments
 from ...core.shape import Dims, compatible, text
 from ...resources.resource_manager import Context, VariableState, changing
+from ...tensors.indexed_slices import IndexedSlices
 from ..array.scatter import check_updates, combine_at, updates_fit
+from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
 from ..math.static_operands import Array, index_operand, invalid
 from .variables import as_place, expect_index, expect_type, place_of, read_variable
@@ -218,9 +220,6 @@ def _gather(context: Context, state: VariableState, indices: Array) -> Array:
 
 
 def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
-    from ...tensors.indexed_slices import IndexedSlices
-    from ..array.shapes import reshape, shape
-
     handle, indices = node.inputs
     _, dims = place_of(handle)
     tail = (dims or ())[1:]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert, graph_of, make
+from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError, OutOfRangeError
 from ...core.graph import Node, Tensor
@@ -392,25 +392,6 @@ def _uninitialized(*flags: Array, names: Sequence[str]) -> Array:
 
 
 define("UninitializedNames", infer=_infer_uninitialized, reference=_uninitialized, device_types=("CPU",))
-
-
-def report_uninitialized_variables(
-    var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
-) -> Tensor:
-    """The names of the variables that have no value yet, as a string vector: empty means ready.
-
-    Args:
-        var_list: variables to ask; None: all global and local ones.
-    """
-    if var_list is None:
-        from ...variables.collections import global_variables, local_variables
-
-        var_list = [*global_variables(), *local_variables()]
-    with graph_of(*[as_place(v) for v in var_list]).name_scope(name):
-        flags = [is_variable_initialized(v) for v in var_list]
-        # The names leave as text, which only CPUs hold.
-        with graph_of(*flags).device("/cpu:0"):
-            return apply("UninitializedNames", flags, {"names": tuple([v.op.name for v in var_list])})
 
 
 def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -11,7 +11,8 @@ from ....graph.core.build import TensorLike, convert
 from ....graph.core.dtypes import float64, int64
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat
-from ....graph.ops.array.creation import ones_like, range
+from ....graph.ops.array.creation import ones_like
+from ....graph.ops.array.ranges import range
 from ....graph.ops.array.shapes import expand_dims, reshape, shape
 from ....graph.ops.array.sorting import top_k
 from ....graph.ops.math.arithmetic import minimum, multiply, truediv

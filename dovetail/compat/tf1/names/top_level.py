@@ -67,10 +67,10 @@ from ....graph.gradients.custom import (
 )
 from ....graph.gradients.reverse import UnconnectedGradients
 from ....graph.ops.array.concat_stack import parallel_stack
-from ....graph.ops.array.creation import eye, linspace, linspace as lin_space
 from ....graph.ops.array.diagonal import (
     diag,
     diag_part,
+    eye,
     matrix_band_part,
     matrix_diag,
     matrix_diag_part,
@@ -88,6 +88,7 @@ from ....graph.ops.array.dynamic_partition import (
 )
 from ....graph.ops.array.gather import batch_gather, reverse as reverse_v2
 from ....graph.ops.array.identity_and_placeholders import Assert, Print, guarantee_const, identity_n, tuple
+from ....graph.ops.array.ranges import linspace, linspace as lin_space
 from ....graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, reverse_sequence, roll, sequence_mask
 from ....graph.ops.array.scatter import (
     scatter_nd,
@@ -175,8 +176,8 @@ from ....graph.ops.math.arithmetic import (
     truncatemod,
 )
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
-from ....graph.ops.math.cast import saturate_cast, to_bfloat16, to_double, to_float, to_int32, to_int64
-from ....graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm
+from ....graph.ops.math.cast import to_bfloat16, to_double, to_float, to_int32, to_int64
+from ....graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm, saturate_cast
 from ....graph.ops.math.compare import greater_equal, less_equal, not_equal, where_v2
 from ....graph.ops.math.elementwise import (
     acos,
@@ -235,6 +236,7 @@ from ....graph.ops.sparse.arrange import (
     sparse_fill_empty_rows,
     sparse_mask,
     sparse_merge,
+    sparse_placeholder,
     sparse_reorder,
     sparse_reset_shape,
     sparse_reshape,
@@ -279,14 +281,7 @@ from ....graph.ops.state.scatter_state import (
     scatter_sub,
     scatter_update,
 )
-from ....graph.ops.state.variables import (
-    assign,
-    assign_add,
-    assign_sub,
-    count_up_to,
-    is_variable_initialized,
-    report_uninitialized_variables,
-)
+from ....graph.ops.state.variables import assign, assign_add, assign_sub, count_up_to, is_variable_initialized
 from ....graph.ops.strings.csv import decode_csv
 from ....graph.ops.strings.regular_expressions import regex_replace
 from ....graph.ops.strings.split_join import reduce_join, string_join, string_split, substr
@@ -304,7 +299,7 @@ from ....graph.tensorflow.import_graph_def import import_graph_def
 from ....graph.tensorflow.protos import message as _message
 from ....graph.tensorflow.values import make_ndarray, make_tensor_proto
 from ....graph.tensors.indexed_slices import IndexedSlicesValue
-from ....graph.tensors.sparse_tensor import SparseTensorValue, convert_to_tensor_or_sparse_tensor, sparse_placeholder
+from ....graph.tensors.sparse_tensor import SparseTensorValue, convert_to_tensor_or_sparse_tensor
 from ....graph.variables.collections import (
     all_variables,
     assert_variables_initialized,
@@ -315,6 +310,7 @@ from ....graph.variables.collections import (
     local_variables_initializer,
     model_variables,
     moving_average_variables,
+    report_uninitialized_variables,
     variables_initializer,
 )
 from ....graph.variables.initializers import (

@@ -15,10 +15,10 @@ from ....graph.core.default_graph import GraphKeys, control_dependencies, name_s
 from ....graph.core.dtypes import DType, bool_, int64, string
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import TensorShape
-from ....graph.ops.array.creation import range as range_
 from ....graph.ops.array.dynamic_partition import boolean_mask
 from ....graph.ops.array.gather import gather
 from ....graph.ops.array.identity_and_placeholders import Assert, group, identity, no_op
+from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.shapes import shape, size
 from ....graph.ops.math.compare import greater
 from ....graph.ops.random.random import random_shuffle

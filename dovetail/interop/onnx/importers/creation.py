@@ -7,7 +7,9 @@ import numpy as np
 from ....graph.core.build import constant
 from ....graph.core.dtypes import float32, int64
 from ....graph.core.graph import Tensor
-from ....graph.ops.array.creation import eye, fill, range as range_
+from ....graph.ops.array.creation import fill
+from ....graph.ops.array.diagonal import eye
+from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.shapes import reshape, shape, size
 from ....graph.ops.math.cast import cast
 from ....graph.ops.random.random import random_normal, random_uniform

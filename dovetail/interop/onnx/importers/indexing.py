@@ -12,8 +12,8 @@ from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import bool_, int32, int64
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat, stack
-from ....graph.ops.array.creation import range as range_
 from ....graph.ops.array.gather import gather, gather_nd, one_hot
+from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.scatter import (
     tensor_scatter_nd_add,
     tensor_scatter_nd_max,

@@ -13,10 +13,11 @@ from ....graph.core.dtypes import int32, int64
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static, merge
 from ....graph.ops.array.concat_stack import concat, split
-from ....graph.ops.array.creation import range as range_, zeros_like
+from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.array.gather import gather
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.padding import pad, tile
+from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.roll_repeat_meshgrid import reverse_sequence
 from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape

@@ -19,10 +19,11 @@ from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten, map_structure
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.concat_stack import concat, stack
-from .....graph.ops.array.creation import fill, range as numbers, zeros
+from .....graph.ops.array.creation import fill, zeros
 from .....graph.ops.array.embedding import embedding_lookup
 from .....graph.ops.array.gather import gather_nd, one_hot, reverse
 from .....graph.ops.array.padding import tile
+from .....graph.ops.array.ranges import range as numbers
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, size
 from .....graph.ops.array.sorting import top_k
 from .....graph.ops.control.tensor_array import TensorArray

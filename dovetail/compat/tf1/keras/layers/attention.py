@@ -10,7 +10,7 @@ import numpy as np
 from .....graph.core.build import convert
 from .....graph.core.dtypes import float32
 from .....graph.core.graph import Tensor
-from .....graph.ops.array.creation import range as range_
+from .....graph.ops.array.ranges import range as range_
 from .....graph.ops.array.shapes import expand_dims, shape, transpose
 from .....graph.ops.linalg.einsum import tensordot
 from .....graph.ops.linalg.linalg import matmul

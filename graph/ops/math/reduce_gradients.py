@@ -1,0 +1,130 @@
+"""Gradients of reductions, which repeat a value, and of `Fill` and `LinSpace`, which are reductions.
+
+They stand apart from their ops because they need ops of modules that import `reduce`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.build import constant
+from ...core.constant_value import static_value
+from ...core.dtypes import int32
+from ...core.graph import Node, Tensor
+from ...core.opdef import set_gradient
+from ...core.shape import is_static, text
+from ..array.gather import one_hot
+from ..array.ranges import linspace
+from ..array.shapes import broadcast_to, rank, reshape, shape, size, transpose
+from .arithmetic import floordiv, maximum, multiply, real_divide
+from .cast import cast
+from .compare import equal
+from .reduce import normal_axes, reduce_prod, reduce_sum
+from .scan import cumprod
+
+
+def _axis_mask(node: Node) -> Any:
+    """An int vector, 1 at the reduced axes of the node's input and 0 elsewhere; an array if it is known."""
+    x, axes = node.inputs
+    known = static_value(axes)
+    if known is not None and x.dims is not None:
+        mask = np.zeros(len(x.dims), np.int32)
+        mask[list(normal_axes(known, len(x.dims)))] = 1
+        return mask
+    ndims = rank(x)
+    axes = cast(axes, int32)
+    if axes.dims is None or len(axes.dims) != 1:
+        axes = reshape(axes, [-1])
+    return reduce_sum(one_hot((axes + ndims) % ndims, ndims, dtype=int32), 0)
+
+
+def _kept_shape(node: Node) -> Any:
+    """The input's shape with size 1 at the reduced axes, as an int vector."""
+    x = node.inputs[0]
+    mask = _axis_mask(node)
+    if isinstance(mask, np.ndarray) and is_static(x.dims):
+        return np.where(mask == 1, 1, np.array(x.dims, np.int32)).astype(np.int32)
+    return shape(x) * (1 - mask) + mask
+
+
+def _spread(node: Node, t: Tensor) -> Tensor:
+    """Something of the output's shape, reshaped so that it broadcasts against the input."""
+    return t if node.attrs["keep_dims"] else reshape(t, _kept_shape(node))
+
+
+def _full(node: Node, t: Tensor) -> Tensor:
+    """Something of the output's shape, repeated to the input's shape."""
+    x = node.inputs[0]
+    target = constant(np.array(x.dims, np.int32), name="Shape") if is_static(x.dims) else shape(x)
+    # A scalar needs no reshape before it is repeated.
+    return broadcast_to(t if t.dims == () else _spread(node, t), target)
+
+
+def _sum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    return [_full(node, grad), None]
+
+
+def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    x, y = node.inputs[0], node.outputs[0]
+    if is_static(x.dims) and is_static(y.dims):
+        count = int(np.prod(x.dims)) // max(int(np.prod(y.dims)), 1)  # type: ignore[arg-type]
+        return [real_divide(_full(node, grad), max(count, 1)), None]
+    factor = floordiv(size(x), maximum(size(y), 1))
+    return [real_divide(_full(node, grad), cast(factor, grad.dtype.base)), None]
+
+
+def _extreme_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    """To the elements that equal the extreme; several share it."""
+    x, axes = node.inputs
+    hits = cast(equal(_spread(node, node.outputs[0]), x), grad.dtype.base)
+    count = reduce_sum(hits, axes, keepdims=True)
+    return [multiply(real_divide(hits, count), _spread(node, grad)), None]
+
+
+def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
+    """The product of all others, which exists where an element is 0, too: running products from both ends."""
+    x, axes = node.inputs
+    known = static_value(axes)
+    if known is None or x.dims is None:
+        raise ValueError(
+            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when "
+            f"the graph is built; they are {text(x.dims)} and {axes!r}"
+        )
+    rank = len(x.dims)
+    over = normal_axes(known, rank)
+    rest = tuple(i for i in range(rank) if i not in over)
+    order = (*over, *rest)
+    moved = transpose(x, order)
+    moved_shape = shape(moved)
+    count = reduce_prod(moved_shape[: len(over)])
+    flat = reshape(moved, [count, reduce_prod(moved_shape[len(over) :])])  # a -1 would not do for an empty tensor
+    others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
+    back = transpose(reshape(others, moved_shape), np.argsort(order).astype(np.int32))
+    return [multiply(_spread(node, grad), back), None]
+
+
+def _fill_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    return [None, reduce_sum(grad)]
+
+
+def _linspace_gradient(node: Node, grad: Any) -> Sequence[Any]:
+    # Element i is start + (stop - start) * share[i], and share runs from 0 to 1.
+    dtype = node.outputs[0].dtype.base
+    share = linspace(constant(0, dtype), constant(1, dtype), node.inputs[2])
+    to_stop = reduce_sum(grad * share)
+    return [reduce_sum(grad) - to_stop, to_stop, None]
+
+
+for _op, _rule in {
+    "Sum": _sum_gradient,
+    "Mean": _mean_gradient,
+    "Prod": _prod_gradient,
+    "Max": _extreme_gradient,
+    "Min": _extreme_gradient,
+    "Fill": _fill_gradient,
+    "LinSpace": _linspace_gradient,
+}.items():
+    set_gradient(_op, _rule)
