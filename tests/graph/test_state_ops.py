@@ -12,7 +12,7 @@ from dovetail.graph.core.graph import Graph
 from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.state import scatter_state, variables as state
 from dovetail.graph.resources.resource_manager import Resources, VariableState, update_together
-from dovetail.graph.variables.collections import variables_initializer
+from dovetail.graph.variables.collections import report_uninitialized_variables, variables_initializer
 from dovetail.graph.variables.variable import Variable
 
 
@@ -133,16 +133,16 @@ def test_report_uninitialized_variables_names_them(graph):
     a = Variable(1.0, name="a")
     Variable(1.0, name="b", use_resource=True)
     Variable(1.0, name="c", collections=["local_variables"])
-    report = state.report_uninitialized_variables()
+    report = report_uninitialized_variables()
     run = Interpreter(graph)
     assert run.run(report).tolist() == [b"a", b"b", b"c"]
     run.run(a.initializer)
     assert run.run(report).tolist() == [b"b", b"c"]
-    assert run.run(state.report_uninitialized_variables([a])).tolist() == []
+    assert run.run(report_uninitialized_variables([a])).tolist() == []
 
 
 def test_report_of_no_variables_is_empty(graph):
-    assert Interpreter(graph).run(state.report_uninitialized_variables()).tolist() == []
+    assert Interpreter(graph).run(report_uninitialized_variables()).tolist() == []
 
 
 def test_count_up_to_stops_at_the_limit(graph):
