@@ -1,1 +1,23 @@
-"""TODO: what this package is for."""
+"""The GPU back end: partitions as Triton kernels, CUDA graphs and library calls on one NVIDIA GPU.
+
+    backend.py            `CudaBackend`: makes a kernel for each node or fused group
+    select.py             the tables: which template or stateful kernel runs a node
+    transfers.py          pass: inserts copies between host and device
+    horizontal_fusion.py  pass: one launch for many small optimizer updates (multi-tensor apply)
+    graph_regions.py      pass: runs of launches become regions; graph_replay.py captures and replays each as a CUDA graph
+    kernels.py            launchers: inputs to the device, candidates compiled and tuned, one launch per call
+    gemm_epilogue.py      launcher of a product or convolution with its prologues and epilogue; library_gemm.py adds cuBLASLt to it
+    variables.py          variables in GPU memory, assignments; optimizer.py and sparse.py: dense and sparse updates, gathers
+    random.py             random numbers and their streams; collectives.py: NCCL all-reduce, all-gather, broadcast
+    residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
+    context.py            `GpuContext`: the device and the options that all kernels of a program share
+    autotune.py           measures candidates and keeps the fastest on disk
+    ir.py                 kernels, launches, routines and targets as plain data
+
+    bind/       node and shapes -> routines of a template          emit/       loop nests -> Triton text
+    templates/  kernels that are written by hand                   toolchain/  Triton text -> binaries, ahead of time
+    driver/     the CUDA driver: memory, streams, copies, launches
+
+`codegen/pipeline.py` and `codegen/explain.py` import this package, and only when there is a GPU to ask about. The runtime imports
+`driver` alone. Nothing here imports Triton or CUDA before a kernel is compiled or a device is opened.
+"""

@@ -74,7 +74,7 @@ class CudaBackend:
         self._host = NumpyBackend()
 
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
-        """A kernel made from the group's loops, or from a template with those at its edges."""
+        """A kernel made from the group's loops, or a template with prologues and epilogue."""
         if isinstance(group, EpilogueKernel):
             template = template_of(group.anchor, self.gpu.device.target, group.edges, self.gpu.tf32)
             apart = UnfusedParts(self, group)
@@ -85,7 +85,7 @@ class CudaBackend:
         return FusedGpuKernel(self.gpu, group, context_of)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
-        """What runs a node that is not fused."""
+        """The kernel of a node that is not fused."""
         plain = self._host.kernel(node, context)
         if context is not None and Trait.STATE_HANDLE in node.opdef.traits:
             self.gpu.variables[node.name] = context.container, str(node.attrs.get("shared_name") or node.name)

@@ -1,6 +1,6 @@
 """Collectives between GPUs: values go from memory to memory by NCCL, where all members have it.
 
-Each kernel has a job for the member's link (`cuda/nccl.py`), and the collective over messages for members that find that they have
+Each kernel has a job for the member's link (`driver/nccl.py`), and the collective over messages for members that find that they have
 no link. A reduction of several tensors is one run of NCCL: its calls are grouped, and nothing is copied together.
 """
 
@@ -28,7 +28,7 @@ _Call = Callable[[Any, Any, int, Sequence[int]], Any]
 
 
 class _Job:
-    """A `Job` of `cuda/nccl.py`. It holds all memory that the run reads or writes."""
+    """A `Job` of `driver/nccl.py`. It holds all memory that the run reads or writes."""
 
     def __init__(self, ready: Event, arrays: Sequence[DeviceArray], call: _Call) -> None:
         self.ready, self.arrays, self.call = ready, arrays, call

@@ -1,8 +1,8 @@
-"""Products with elementwise work at their edges, as one kernel on a GPU (`codegen/fusion/epilogue.py` puts them together).
+"""Launcher of a matrix product or convolution with its prologues and epilogue as one kernel (`codegen/fusion/epilogue.py` fuses them).
 
-The parts say together what a run needs: a kernel before an operand, whether the sizes are as fusion assumed; the template, the
-shape of the result; the reshape, the shape that it goes on with; the kernel behind, the shapes of what is written. Where one of
-them says no, each part runs by itself, which is also how errors come to name the right node.
+The parts say together what a run needs. A kernel before an operand checks that the sizes are as fusion assumed. The template gives the
+shape of the result, the reshape the shape that it goes on with, and the kernel behind it the shapes of what is written. Where one of
+them refuses, each part runs by itself, which is also how errors come to name the right node.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _cut(values: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[Any]]:
 
 
 class EpilogueTemplateKernel(GpuKernel):
-    """The template with its edges."""
+    """A template with its prologues and epilogue."""
 
     def __init__(self, gpu: GpuContext, group: EpilogueKernel, template: Template, apart: UnfusedParts) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]

@@ -1,11 +1,11 @@
-"""Stretches: runs of a program's launches that become one CUDA graph, started by one call.
+"""Pass: runs of launches that become one CUDA graph each, started by one call.
 
-A launch costs the host microseconds: allocating its results, looking up what fits the shapes, telling the driver. A training step
-of a small model is mostly that. So steps that follow one another and run on the GPU alone are put together as a `GraphRegion`, which
-makes a graph of them when it repeats (`captured`).
+A launch costs the host microseconds: allocating results, looking up the launch for the shapes, calling the driver. A training step of a
+small model is mostly that. So calls that follow one another and run on the GPU alone become a `GraphRegion`, which captures them as a
+graph when they repeat (`graph_replay.py`).
 
-Taking a variable's place out of its container is no work for the GPU, and is done before a stretch, every time. What comes from the
-host and is taken by one stretch alone is brought by that, and what leaves for the host from one begins to do so there.
+Looking up a variable's handle is no work for the GPU. It stays before the region and happens in every step. A value from the host that
+only one region reads is copied to the device by that region. A value of the region that only the host reads starts its copy there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAKEN = _WITHOUT_WORK | _HANDLES | {TO_DEVICE}
 
 
 def with_graph_regions(program: Program, device: Device) -> Program:
-    """The program with stretches in the place of runs of launches, inside loops too."""
+    """The program with a region in the place of each run of launches, inside loops too."""
     gathering = _Gathering(device, constants_of(program.slots), Counter(_read(program.instructions)), set())
     gathering.readers.update(slot for _, slot in program.fetches)
     gathering.leaving.update(s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is to_host)
@@ -55,20 +55,20 @@ def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
 
 
 def _is_taken(call: Call) -> bool:
-    """Whether a call may be part of a stretch."""
+    """Whether a call may be part of a region."""
     kernel = call.kernel
     return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, AssignKernel) and kernel.is_small)
 
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:
-    """Whether what a run begins with may as well be done behind a call: it only finds variables, and brings what others take."""
+    """Whether a call may move before a run: so far the run only looks up variables and copies values that the call does not touch."""
     return all(c.op in _HANDLES or c.op == TO_DEVICE for c in run) and not any(
         set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
     )
 
 
 def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
-    """Whether what a slot holds may be in the GPU's memory, however small it is: nobody looks at its values."""
+    """Whether a slot's value may be in GPU memory however small it is: all calls read it on the device."""
     if slot in outputs:
         return False
     for call in calls:
@@ -89,10 +89,10 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
 
 @dataclass(slots=True)
 class _Gathering:
-    """What is known while a program's runs are gathered.
+    """Collects runs of calls, and replaces them by regions.
 
     Attributes:
-        readers: how often each slot is read. leaving: slots that leave for the host.
+        readers: how often each slot is read. leaving: slots that are copied to the host.
     """
 
     device: Device
@@ -101,7 +101,7 @@ class _Gathering:
     leaving: set[int]
 
     def gathered(self, instructions: Iterable[Instruction]) -> list[Instruction]:
-        """Instructions with stretches."""
+        """The instructions, with regions in them."""
         out: list[Instruction] = []
         run: list[Call] = []
         for step in instructions:
@@ -119,7 +119,7 @@ class _Gathering:
         return out + self.joined(run)
 
     def joined(self, run: list[Call]) -> list[Call]:
-        """What stands in the place of a run: a stretch, and before it what it needs; or the run."""
+        """What replaces a run: a region, preceded by the calls that stay outside; or the run itself where it is too short."""
         handles = [c for c in run if c.op in _HANDLES]
         count = sum(isinstance(c.kernel, GpuKernel) for c in run)
         if count < FEWEST or any(c.frees for c in handles):
@@ -141,8 +141,8 @@ class _Gathering:
             if slot in self.leaving and self.readers[slot] == sum(c.inputs.count(slot) for c in rest) + 1
         ]  # fmt: skip
         arrays = [i for i, slot in enumerate(joined.given) if _is_array(slot, rest, joined.outputs)]
-        stretch = GraphRegion(self.device, joined, fed, arrays, away)
-        return [*before, joined.as_call(stretch, f"CUDA graph of {count} kernels")]
+        region = GraphRegion(self.device, joined, fed, arrays, away)
+        return [*before, joined.as_call(region, f"CUDA graph of {count} kernels")]
 
 
 __all__ = ["FEWEST", "GraphRegion", "with_graph_regions"]

@@ -1,17 +1,17 @@
-"""A stretch of launches: one by one at first, then as a CUDA graph.
+"""Captures a region of launches as a CUDA graph, and replays it.
 
-When a stretch meets the same shapes for the third time it captures them: everything is launched once more, but only written down. From
-then on, a run
+A region runs launch by launch at first. When the same shapes come for the third time it is captured: everything is launched once more, but
+only recorded. From then on, a run
 
-    looks whether all is as it was,    copies what comes in to where the graph reads it,    starts the graph,
+    checks that all variables are where they were,    copies inputs to where the graph reads them,    starts the graph,
 
-and copies what is needed afterwards out of it. A step that only changes variables copies nothing. What is fed goes straight to where the
-graph reads it, and what is fetched is on its way to the host before the next call of the program is made.
+and copies the outputs that are needed afterwards out of it. A step that only changes variables copies nothing. A fed value is copied
+straight to where the graph reads it. A fetched value starts its copy to the host before the next call of the program.
 
-Addresses are fixed in a graph. Its own memory stays with it. Variables have to be where they were, and an update in place needs a
-variable that nobody else holds; each run looks whether that is so, and goes one by one where it is not. Variables that
-others move again and again, as an assignment of something large does, are copied in from then on. What cannot be
-captured (a value that the host must see) stays one by one for good. So do graphs whose memory others needed.
+Addresses are fixed in a graph, which keeps its own memory. Variables must stay where they were, and an update in place needs a value that
+only its variable refers to. Each run checks that, and runs launch by launch where it does not hold. Variables that other kernels move
+again and again, as an assignment of a large value does, are copied in from then on. A region that cannot be captured (a value must be
+seen by the host) runs launch by launch for good. So does one whose graphs were dropped because memory ran out.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ DUE = (3, 6, 12, 24)
 """Runs at which a graph is captured, until one succeeds: first kernels are chosen; later, another thread may hold a variable's value."""
 
 MOST_MISSED = 3  # runs in a row that a graph could not do, after which it is given up
-MOST_GRAPHS = 4  # of a stretch, for as many shapes; each keeps the memory of its results
+MOST_GRAPHS = 4  # of a region, for as many shapes; each keeps the memory of its results
 MOST_MET = 64  # shapes that are counted
 MOST_COPIED = 64 << 20  # bytes of variables that are copied in: some 30 microseconds
 
 
 @dataclass(slots=True)
 class _Captured:
-    """A graph, and what has to be so when it runs.
+    """A graph, and the conditions under which it may run.
 
     Attributes:
-        key: what it is for, as `Stretch._key` says.
+        key: what it is for, as `GraphRegion._key` says.
         places: inputs that are copied to where the graph reads them, and that place.
         copied: the same of variables that it does not change.
         variables: inputs that are variables, and the address and shape of their values.
@@ -72,13 +72,13 @@ class _Captured:
 
 
 class GraphRegion:
-    """Several calls as one.
+    """Several calls as one: launched one by one, or replayed as a CUDA graph.
 
     Args:
         device: where they run. run: the calls.
-        fed: inputs that come from the host, and that nobody else takes.
-        arrays: inputs whose values nobody looks at, so that small ones may be in the GPU's memory, too.
-        leaving: outputs that nothing but a copy to the host takes.
+        fed: inputs that come from the host, and that nothing else reads.
+        arrays: inputs that are only read on the device, so that small ones may be in GPU memory, too.
+        leaving: outputs that only a copy to the host reads.
 
     Attributes:
         calls: what it runs.
@@ -125,7 +125,7 @@ class GraphRegion:
         return one_or_all(self._one_by_one(inputs))
 
     def give_up(self) -> bool:
-        """Let go of all graphs, for good: somebody needs their memory. Whether there were any."""
+        """Drop all graphs for good, because memory ran out. Returns whether there were any."""
         given_up = [key for key, captured in list(self._captured.items()) if captured is not None]
         self._captured.update(dict.fromkeys(given_up))
         return bool(given_up)
@@ -202,7 +202,9 @@ class GraphRegion:
             if any(given[i] is x for i in copied for x in (*updated, *outputs)):
                 raise NotCapturableError("a variable that is copied in is changed, or given to others")
         except (NotCapturableError, CudaError, NodeError, ResourceExhaustedError) as e:
-            logger.info("a stretch up to %s stays one by one: %s", self.calls[-1].node, e.__cause__ or e)
+            logger.info(
+                "the launches up to %s are not captured as a CUDA graph: %s", self.calls[-1].node, e.__cause__ or e
+            )
             return None
         finally:
             device.updates = None

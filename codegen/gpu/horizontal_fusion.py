@@ -1,17 +1,17 @@
-"""Updates of many small variables as one launch.
+"""Pass: horizontal fusion (multi-tensor apply) of optimizer updates, so that many small variables are updated by one launch.
 
-A training step ends with an update for each variable. For a bias of 64 elements a launch takes longer than the work, so updates
-by one rule, of one type and with the same learning rate become one launch of the kernel in `triton_ops/several.py`. They run where
-the last of them stood. Moving an update is right as long as nobody looks at its variable in between, and a program says who
-does: a pass goes along the instructions, gathers updates, and puts them down as one
+A training step ends with an update for each variable. For a bias of 64 elements a launch takes longer than the work. So updates
+by one rule, of one type and with the same learning rate become one launch of the kernel in `templates/multi_tensor.py`. They run where
+the last of them stood. Moving an update is right as long as nothing reads its variable in between, and the program says what
+does. The pass goes along the instructions, collects updates, and emits them as one call
 
-    before anything but a kernel, a view, a read of another variable, or a place of a variable: a send, an assignment, a loop...
+    before anything but a kernel, a view, a read of another variable, or a variable's handle: a send, an assignment, a loop...
     before an update by another rule, or with another learning rate
     when there are MOST
 
-Two reads of a variable are the same number if it was not changed between them: each update of Adam reads the powers of beta
-anew. Variables are told apart by what their nodes name, since two nodes may stand for one. Large variables keep launches of their
-own: their gradients can be let go of at once.
+Two reads of a variable give the same number if it was not changed between them: each update of Adam reads the powers of beta
+anew. Variables are compared by container and name, since two nodes may stand for one. Large variables keep launches of their
+own, because their gradients can be freed at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"
 
 
 def fuse_updates(program: Program, gpu: GpuContext) -> Program:
-    """The program with one launch in the place of several updates, inside loops too."""
+    """The program with small updates fused into one launch, inside loops too."""
     return replace(program, instructions=tuple(_joined(program.instructions, gpu)))
 
 
@@ -61,20 +61,20 @@ def _joined(instructions: Iterable[Instruction], gpu: GpuContext) -> list[Instru
         if isinstance(step, Loop):
             step = replace(step, head=tuple(_joined(step.head, gpu)), body=tuple(_joined(step.body, gpu)))
         gathering.add(step)
-    gathering.put_down()
+    gathering.emit()
     return gathering.out
 
 
 @dataclass(slots=True)
 class _Gathering:
-    """Updates that were met and not put down yet.
+    """Updates that were collected and not emitted yet.
 
     Attributes:
         out: the instructions so far.
         pending: the updates. rule: what they have in common. needed: slots that they read.
         changed: the variables that they change. made: slots that they set.
-        frees: slots that others would have let go of, and they need.
-        variables: of each slot with a variable's place, which it is.
+        frees: slots that other calls would have freed, and that the pending updates read.
+        variables: for each slot with a variable's handle, which variable it is.
         reads: of each slot with a variable's value, which, and how often it had been changed.
         versions: how often each variable was changed. epoch: changes whose variables are not known.
     """
@@ -103,7 +103,7 @@ class _Gathering:
             self.out.append(step)
             self.note(step)
         else:
-            self.put_down()
+            self.emit()
             self.epoch += 1
             self.out.append(step)
             if isinstance(step, Call):
@@ -118,7 +118,7 @@ class _Gathering:
             self.reads[call.outputs[0]] = which, self.versions.get(which, 0), self.epoch
 
     def may_pass(self, call: Call) -> bool:
-        """Whether a call may run before the updates that were met before it."""
+        """Whether a call may run before the pending updates."""
         if self.made & {*call.inputs, *call.outputs} or self.needed & set(call.outputs):
             return False
         if call.op in _READS:
@@ -130,14 +130,14 @@ class _Gathering:
         return isinstance(call.kernel, _HARMLESS) or call.op in _WITHOUT_WORK
 
     def update(self, call: Call, kernel: OptimizerUpdate) -> None:
-        """An update: gathered, unless it is not like those that were, or large."""
+        """Collects an update; one that is large, or unlike the pending ones, makes those be emitted."""
         places = [self.variables.get(i) for i in call.inputs[: kernel.places]]
         known = None not in places and len(set(places)) == len(places)
         rule = kernel.loops, kernel.dtype, *(self.reads.get(i, i) for i in self.shared(call, kernel))
         is_large = kernel.count is not None and kernel.count >= LARGE
         clashes = not known or self.changed & set(places) or self.made & set(call.inputs)
         if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
-            self.put_down()
+            self.emit()
         for which in places:
             self.versions[which] = self.versions.get(which, 0) + 1
         if not known or is_large:
@@ -157,8 +157,8 @@ class _Gathering:
         """The slots of numbers that are the same for all elements."""
         return [call.inputs[i] for i in kernel.shared]
 
-    def put_down(self) -> None:
-        """The updates that were gathered, as one call."""
+    def emit(self) -> None:
+        """Appends the pending updates as one call."""
         pending, frees = self.pending, self.frees
         self.pending, self.frees, self.rule = [], {}, None
         self.needed, self.changed, self.made = set(), set(), set()
@@ -174,17 +174,17 @@ class _Gathering:
         for call, kernel in zip(pending, kernels, strict=True):
             inputs += [slot for i, slot in enumerate(call.inputs) if i not in kernel.shared]
         outputs = tuple(slot for c in pending for slot in c.outputs)
-        joint = MultiTensorUpdate(self.gpu, kernels)
+        fused = MultiTensorUpdate(self.gpu, kernels)
         names = tuple(name for c in pending for name in c.nodes or (c.node,))
         op = f"{len(pending)} x {last.op}"
-        self.out.append(Call(joint, tuple(inputs), outputs, tuple(frees), last.node, op, last.origin, names))
+        self.out.append(Call(fused, tuple(inputs), outputs, tuple(frees), last.node, op, last.origin, names))
 
 
 class MultiTensorUpdate(GpuKernel):
     """Several updates as one launch.
 
-    It takes the numbers that they share, then of each update its variables and its gradient. Where one of them is not as it must
-    be (not initialised, another shape), or two turn out to be of one variable, they run one after the other.
+    Inputs: the numbers that all updates share, then each update's variables and gradient. Where a variable is not initialised or has
+    another shape, or two updates turn out to change one variable, they run one after the other.
     """
 
     def __init__(self, gpu: GpuContext, updates: Sequence[OptimizerUpdate]) -> None:
@@ -207,7 +207,7 @@ class MultiTensorUpdate(GpuKernel):
         ):
             return self._one_by_one(shared, sets)
         device = self.device
-        # Whoever holds a variable's value keeps it from being updated in place, so nothing here holds one.
+        # A reference to a variable's value would keep it from being updated in place, so no local variable here holds one.
         numbers = [self._there(i, x) for i, x in enumerate(shared)]
         gradients = [self._there(-1, each[self.places]) for each in sets]
         with ExitStack() as held:
@@ -275,4 +275,4 @@ class MultiTensorUpdate(GpuKernel):
 
 
 def _no_fallback(*inputs: Any) -> Any:
-    raise AssertionError("joint updates run one by one instead")
+    raise AssertionError("fused updates run one by one instead")

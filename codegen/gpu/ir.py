@@ -1,6 +1,6 @@
 """What a GPU kernel is, before and after compiling. Plain data: nothing here needs Triton or a GPU.
 
-    TritonKernel  --triton_compile.compile_kernel(kernel, target)-->  Binary  --the device layer-->  a launch
+    TritonKernel  --toolchain.compile_kernel(kernel, target)-->  Binary  --the device layer-->  a launch
 
 A kernel is written for one set of *constants* and takes everything else as *parameters*. Parameters are known by name, and so
 are the things that a launch has at hand: whoever launches has one mapping from names to addresses and numbers, and gives each

@@ -1,9 +1,9 @@
-"""Products with elementwise work at their edges, by NVIDIA's library: kernels before it, the product, a kernel behind it.
+"""Matrix products of cuBLASLt with separate kernels for prologue and epilogue, as candidates beside the fused template.
 
-The template does all of it as one kernel and saves the way of the product through memory. The library's products are faster than the
-template's for many sizes, exact ones of float32 above all, and where a product takes long, that is worth more. So both are candidates,
-each measured as a whole. Numbers do not depend on which one wins, but for the order of sums: a product in half precision is kept in
-float32 until the work behind it is done.
+The template does all of it as one kernel, and the product never passes through memory. The library's products are faster than the
+template's for many sizes, exact ones of float32 above all, which is worth more where a product takes long. So both are candidates,
+each measured as a whole. Numbers do not depend on the winner, except for the order of sums: a product in half precision stays
+float32 until its epilogue is done.
 
 A bias alone is left to the library, which adds it before it rounds.
 """
@@ -32,14 +32,14 @@ _LABEL = "a product by cuBLASLt, with kernels around it"
 
 
 class EpilogueLaunch:
-    """A kernel at an edge, as a launch of its own.
+    """A prologue or epilogue as a launch of its own.
 
     Args:
         gpu: the device, and how its kernels run.
         kernel: the work.
         tile: the position of the operand, or of the product, among its inputs.
         shapes: of its inputs.
-        told: values of what its sizes are computed from.
+        told: the values that its sizes are computed from.
 
     Raises:
         ValueError: it is not as fusion assumed.
@@ -75,7 +75,7 @@ class EpilogueLaunch:
 
 
 class LibraryGemm:
-    """A candidate: kernels before the operands, a product of the library, a kernel behind it.
+    """A candidate: prologue kernels, a product of the library, an epilogue kernel.
 
     Called with the addresses of the operands, of what the kernels read beside them (before the first operand, before the second,
     behind), and of the outputs.
@@ -122,7 +122,7 @@ class LibraryGemm:
 
 @dataclass(frozen=True, slots=True)
 class GemmRequest:
-    """A joined step with sizes, as candidates are looked for.
+    """A fused product with the sizes of a run, for which candidates are wanted.
 
     Attributes:
         group: the step.
@@ -142,7 +142,7 @@ class GemmRequest:
 
 
 def library_gemms(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
-    """The library's candidates for a joined step; none where it is missing or has nothing for it."""
+    """The library's candidates for a fused product; none where the library is missing or has no kernel for it."""
     if not is_there(gpu.device):
         return []
     try:

@@ -110,7 +110,7 @@ def likely_source(group: EpilogueKernel) -> str:
     looked = [tuple(1024 if d is None else d for d in group.anchor.outputs[0].dims or ())] * len(
         operands_of(group.anchor)[1]
     )
-    nowhere: Any = None  # what takes edges does not ask the device
+    nowhere: Any = None  # products and convolutions do not ask the device
     choice = template.choose(nowhere, shapes, looked)
     if choice is None:
         return "sizes that are not known yet decide"

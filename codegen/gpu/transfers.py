@@ -1,11 +1,11 @@
-"""Where a GPU's tensors leave and others arrive: the copies, as steps of the program.
+"""Pass: inserts the copies between a GPU and everything else as steps of the program.
 
-Programs of GPUs keep tensors in GPU memory; clients, wires and CPUs do not. So what arrives (a feed, a receive) goes through
-`ToDevice`, and what leaves (a fetch, a send) through `ToHost`. Among the GPUs of one task tensors go from memory to memory, and
-only the receiving side has a step. To a GPU of another process that reads this one's memory, a large tensor is lent (`cuda/ipc.py`).
+Programs of GPUs keep tensors in GPU memory. Clients, messages and CPUs do not. So each feed and each received tensor passes a step
+`ToDevice`, and each fetch and each sent tensor a step `ToHost`. Among the GPUs of one task, tensors go from memory to memory, and
+only the receiving side has a step. To a GPU of another process that reads this one's memory, a large tensor is lent (`driver/ipc.py`).
 
-A send's copy begins where the tensor exists, and is waited for only after the kernels that follow have been launched: they run
-while it is on its way. No send passes a receive, another send, or anything that may have to wait.
+The copy of a sent tensor starts where the tensor is made, and is waited for after the kernels that follow have been launched: the two
+overlap. No send moves past a receive, another send, or anything that may have to wait.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from .residency import HostKernel, ShapeKernel, ViewKernel, received
 TO_DEVICE = "ToDevice"
 """The op of a step that brings a value to the GPU, and puts it where it was."""
 
-_LAUNCHING = (GpuKernel, ShapeKernel, ViewKernel)  # what does not wait for anything
+_LAUNCHING = (GpuKernel, ShapeKernel, ViewKernel)  # kernels that never wait
 _WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))
 
 
 def to_host(value: Any) -> Any:
-    """What leaves a GPU, in the host's memory. Of a variable's place, which can be fetched, it is the value."""
+    """A value in host memory; of a variable's handle, which can be fetched, the variable's value."""
     if type(value) is VariableState:
         value = value.read()
-    if type(value) is HostCopy:  # a stretch has begun with it
+    if type(value) is HostCopy:  # a graph region has started the copy
         return value.result()
     return value.device.to_host(value) if type(value) is DeviceArray else value
 
 
 def start_to_host(value: Any) -> Any:
-    """What leaves a GPU, on its way to the host's memory."""
+    """Starts the copy of a value to host memory."""
     if type(value) is VariableState:
         value = value.read()
     return value.device.coming_to_host(value) if type(value) is DeviceArray and value.nbytes else to_host(value)
 
 
 def start_or_lend(value: Any, destination: str, lends: Lends) -> Any:
-    """What leaves for a GPU of another process: where it lies, if that process reads it there; else on its way to the host."""
+    """Lends a large array to the process of another GPU, if that process reads this one's memory; else starts its copy to the host."""
     if type(value) is DeviceArray and value.nbytes >= LEAST_BYTES and lends(destination):
         lent = outgoing(value, destination)
         if lent is not None:
@@ -57,14 +57,14 @@ def start_or_lend(value: Any, destination: str, lends: Lends) -> Any:
 
 
 def wait_for_host(value: Any) -> Any:
-    """What has come to the host's memory, or is there to be lent."""
+    """Waits for a copy to host memory, or until a lent array is complete."""
     if type(value) is Outgoing:
         return value.wait()
     return value.result() if type(value) is HostCopy else value
 
 
 def insert_transfers(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
-    """The program with a step at each crossing.
+    """The program with a step for each transfer.
 
     Args:
         program: as it was lowered.
@@ -103,7 +103,7 @@ class _Insertion:
         return Call(lambda value: received(device, value), (slot,), (slot,), (), what, TO_DEVICE, UNKNOWN)
 
     def begin(self, destination: str) -> Kernel:
-        """What begins to send to a device."""
+        """The kernel that starts a send to a device."""
         lends = self.lends
         if lends is None or "/device:GPU:" not in destination:
             return start_to_host

@@ -1,1 +1,13 @@
-"""TODO: what this package is for."""
+"""Binds nodes to templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
+
+    template.py   `Template`, what a binding gives; `Choice`, what it gives for one set of shapes
+    gemm.py       matrix products, with cuBLASLt's as further candidates
+    conv.py       convolutions, depthwise convolutions, pooling, and their gradients
+    attention.py  attention and its gradient
+    copy.py       slices, concatenation, padding, tiling, transposes: strided copies
+    rows.py       scans, arg-extremes, top-k, gather, segment reductions, reductions over axes known at run time
+    scatter.py    scatter_nd, gather_nd and their kin
+
+A maker raises ValueError or KeyError for types and attributes that it has no kernel for; its `choose` gives None for such shapes.
+`gpu/select.py` has the table of all makers. This package imports `templates`, `emit`, `driver` and `ir`.
+"""

@@ -27,7 +27,7 @@ from .template import Choice, Template, copied
 
 Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"
-"""A stretch along an axis of an output: its size, where it begins in the input and its direction there, where it begins."""
+"""A range along an axis of an output: its size, where it begins in the input and its direction there, where it begins."""
 _MOST_BYTES = 1 << 36  # of the array that nobody reads: an address space has room for it, and no page is ever touched
 
 _MOST_BOXES = 32  # of one output: each is a launch

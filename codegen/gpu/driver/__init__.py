@@ -1,1 +1,16 @@
-"""The device layer: GPUs as this process sees them. Memory, streams, launches, graphs, copies. Nothing here knows of nodes."""
+"""The device layer: the GPUs of this process. Nothing here knows nodes or programs.
+
+    api.py        the door to the CUDA driver (cuda-bindings): calls, error codes, how many GPUs there are
+    device.py     `Device`: one GPU with its streams, memory and copies
+    array.py      `DeviceArray`, and exchange with other libraries; dlpack.py: DLPack's structures
+    allocator.py  the caching allocator
+    streams.py    streams and events
+    copies.py     host-device copies through pinned memory
+    launch.py     compiled kernels, and launches with prepared arguments
+    graphs.py     capture of CUDA graphs
+    ipc.py        GPU memory shared with other processes (CUDA IPC)
+    nccl.py       communicators of NCCL; cublaslt.py: products of cuBLASLt; optional.py: bindings that may be missing
+
+The runtime imports `api`, `ipc` and `nccl`; importing them loads no library of NVIDIA's. All of it runs on a stand-in for the driver
+(`api.use`), which is how it is tested without a GPU.
+"""

@@ -1,4 +1,4 @@
-"""Streams of a GPU, and events: points in them."""
+"""Streams of a GPU (queues of work), and events (points in them)."""
 
 from __future__ import annotations
 

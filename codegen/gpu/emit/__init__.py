@@ -1,1 +1,10 @@
-"""TODO: what this package is for."""
+"""Emits Triton text from loop nests (`codegen/ir/loop_nest.py`).
+
+    schedules.py      candidates for a loop nest and its sizes: tiles, warps, split reductions, as routines
+    nest.py           one kernel: blocks, tiles, loops over tiles, reductions, stores
+    expr.py           the values in one tile as Triton expressions; templates write their epilogues with it, too
+    device_math.py    `vecmath` translated to Triton: the polynomials of the CPU
+    device_random.py  Philox and the distributions, in Triton
+
+It knows the IR and `gpu/ir.py` only: no nodes, no devices. `bind`, `templates` and the launchers import it.
+"""

@@ -21,7 +21,7 @@ from ...ir.loop_nest import LoopNest, Scan, Value
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
               "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
 NARROW = (float16, bfloat16, *FLOAT8)  # computed in float32
-_NAMES = {"float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
+_NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
 
 WHOLE, LOOPED, PARTIAL = "whole", "looped", "partial"
 
@@ -142,29 +142,156 @@ def start_of(kind: str, dtype: DType) -> str:
     return number_of(dtype.min if low else dtype.max, dtype)
 
 
-class TileWriter:
+class ExpressionWriter:
+    """The elementwise values of a loop nest as lines of Triton. Subclasses say how inputs are read, and random numbers drawn."""
+
+    def __init__(self, loops: LoopNest) -> None:
+        self.loops = loops
+        self.lines: list[str] = []
+        self.depth = 0
+        self.prefix = "v"  # of the names of values
+        self.helpers: set[str] = set()  # functions of `device_math` that are called
+        self.known: dict[int, str] = {}  # value -> how it is called where we are
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def value(self, number: int) -> str:
+        """Name of a value; it, and what it needs, is computed here unless it is known."""
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        v = self.loops.values[number]
+        if v.op == "constant":
+            return f"tl.full((), {number_of(v.data, v.dtype)}, {type_of(v.dtype)})"
+        assert v.op != "reduce", "a reduction is known before it is used"
+        text = self.expression(v, number)
+        name = self.known[number] = f"{self.prefix}{number}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def operands(self, v: Value, plain: bool) -> list[str]:
+        """Names of a value's operands. Numbers are written as such if that is `plain` enough to give them the right type."""
+        out = []
+        for a in v.args:
+            operand = self.loops.values[a]
+            others = [self.loops.values[b] for b in v.args if b != a]
+            typed = any(o.op != "constant" and o.dtype is operand.dtype for o in others)
+            simple = operand.op == "constant" and typed and (plain or operand.dtype is float32)
+            out.append(number_of(operand.data, operand.dtype) if simple else self.value(a))
+        return out
+
+    def call(self, helper: str, *arguments: str) -> str:
+        """A call of a function of `device_math`."""
+        self.helpers.add(helper)
+        return f"{helper}({', '.join(arguments)})"
+
+    def expression(self, v: Value, number: int) -> str:
+        """What an elementwise value is, in Triton."""
+        if v.op == "load":
+            return self.read(v)
+        if v.op in _OPERATORS:
+            a, b = self.operands(v, plain=True)
+            return f"{a} {_OPERATORS[v.op]} {b}"
+        if v.op == "random":
+            return self.random(v)
+        args = self.operands(v, plain=False)
+        source = self.loops.values[v.args[-1]].dtype
+        double = source is float64
+        width = 64 if double else 32
+        a, rest = args[0], args[1:]
+        if v.dtype in NARROW and v.op in ("exp", "tanh"):
+            return self.call(f"{v.op}_narrow", a)
+        if v.op == "div" and not double and is_part(self.loops, v):
+            return self.call("part_of32" if v.dtype is float32 else "part_narrow", a, rest[0])
+        if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
+            return self.call("exp_below32", a)
+        if v.op == "div":
+            return f"{a} / {rest[0]}" if double else f"tl.div_rn({a}, {rest[0]})"
+        if v.op == "select":
+            return f"tl.where({a}, {rest[0]}, {rest[1]})"
+        if v.op in ("minimum", "maximum"):
+            return self.call(v.op, a, rest[0]) if source.is_floating else f"tl.{v.op}({a}, {rest[0]})"
+        if v.op in ("shl", "shr"):
+            return self.shift(v, a, rest[0])
+        if v.op == "cast":
+            return self.cast(a, source, v.dtype)
+        if v.op == "sign":
+            one, minus = (f"tl.full((), {n}, {type_of(source)})" for n in (1, -1))
+            below = a if source.is_unsigned else f"tl.where({a} < 0, {minus}, {a})"
+            return f"tl.where({a} > 0, {one}, {below})"
+        simple = {
+            "neg": f"-{a}",
+            "not": f"~{a}",
+            "invert": f"~{a}",
+            "abs": f"tl.abs({a})",
+            "floor": f"tl.floor({a})",
+            "ceil": f"tl.ceil({a})",
+            "sqrt": f"tl.sqrt({a})" if double else f"tl.sqrt_rn({a})",
+            "isnan": f"{a} != {a}",
+            "isinf": f'tl.abs({a}) == float("inf")',
+            "isfinite": f'tl.abs({a}) < float("inf")',
+        }.get(v.op)
+        if simple is not None:
+            return simple
+        if v.op in ("round", "trunc"):
+            return self.call({"round": f"rint{width}", "trunc": "trunc"}[v.op], a)
+        return self.call(f"{v.op}{width}", *self.as_blocks(v))
+
+    def as_blocks(self, v: Value) -> list[str]:
+        """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""
+        values = [self.loops.values[a] for a in v.args]
+        other = next((a for a, x in zip(v.args, values, strict=True) if x.op != "constant"), None)
+        return [
+            self.value(a)
+            if x.op != "constant" or other is None
+            else f"tl.zeros_like({self.value(other)}) + {number_of(x.data, x.dtype)}"
+            for a, x in zip(v.args, values, strict=True)
+        ]
+
+    def read(self, v: Value) -> str:
+        """The elements of an input."""
+        raise NotImplementedError
+
+    def random(self, v: Value) -> str:
+        """Random numbers at the elements' positions."""
+        raise NotImplementedError
+
+    @staticmethod
+    def shift(v: Value, a: str, by: str) -> str:
+        """A shift by as many bits as there are, or more, leaves nothing, as in NumPy; of a negative number to the right, -1."""
+        bits = 8 * v.dtype.size
+        if v.op == "shl" or v.dtype.is_unsigned:
+            zero = f"tl.full((), 0, {type_of(v.dtype)})"
+            return f"tl.where({by} < {bits}, {a} {'<<' if v.op == 'shl' else '>>'} {by}, {zero})"
+        return f"{a} >> tl.minimum({by}, tl.full((), {bits - 1}, {type_of(v.dtype)}))"
+
+    @staticmethod
+    def cast(a: str, source: DType, target: DType) -> str:
+        """A value as another type."""
+        if target.is_bool:
+            return f"{a} != 0"
+        if target in NARROW:
+            return f"{a}.to({stored_as(target)}).to(tl.float32)"
+        return f"{a}.to({type_of(target)})"
+
+
+class TileWriter(ExpressionWriter):
     """The lines of a kernel's body, as far as they are about the values in one tile."""
 
     def __init__(self, loops: LoopNest, tile: Tile, names: Names) -> None:
-        self.loops = loops
+        super().__init__(loops)
         self.tile = tile
         self.names = names
         self.sides = sides_of(loops)
         self.flat = not self.sides.y  # tiles have one side only
         self.stages = loops.stages()
         self.pairs = {} if tile.form == WHOLE else pairs_of(loops, whole=tile.form != PARTIAL)
-        self.lines: list[str] = []
-        self.depth = 0
-        self.helpers: set[str] = set()
-        self.known: dict[int, str] = {}  # value -> how it is called where we are
         self.rereads = False  # whether what is read now will be read again
         self.is_filled = tile.exact  # no column of the current tile lies outside
         self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
 
     # --- text ------------------------------------------------------------------------------------------------------
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
 
     def nest(self, header: str, body: Callable[[], None]) -> None:
         """A loop. What `body` computes is not known after it."""
@@ -246,39 +373,9 @@ class TileWriter:
 
     # --- values ----------------------------------------------------------------------------------------------------
 
-    def value(self, number: int) -> str:
-        """Name of a value; it, and what it needs, is computed here unless it is known."""
-        known = self.known.get(number)
-        if known is not None:
-            return known
-        v = self.loops.values[number]
-        if v.op == "constant":
-            return f"tl.full((), {number_of(v.data, v.dtype)}, {type_of(v.dtype)})"
-        assert v.op != "reduce", "a reduction is known before it is used"
-        text = self.expression(v, number)
-        name = self.known[number] = f"v{number}"
-        self.line(f"{name} = {text}")
-        return name
-
-    def operands(self, v: Value, plain: bool) -> list[str]:
-        """Names of a value's operands. Numbers are written as such if that is `plain` enough to give them the right type."""
-        out = []
-        for a in v.args:
-            operand = self.loops.values[a]
-            others = [self.loops.values[b] for b in v.args if b != a]
-            typed = any(o.op != "constant" and o.dtype is operand.dtype for o in others)
-            simple = operand.op == "constant" and typed and (plain or operand.dtype is float32)
-            out.append(number_of(operand.data, operand.dtype) if simple else self.value(a))
-        return out
-
-    def call(self, helper: str, *arguments: str) -> str:
-        """A call of a function of `device_math`."""
-        self.helpers.add(helper)
-        return f"{helper}({', '.join(arguments)})"
-
     def expression(self, v: Value, number: int) -> str:
         """What a value is, in Triton."""
-        if v.op in ("load", "gather"):
+        if v.op == "gather":
             return self.read(v)
         if v.op == "position":
             return f"({self.address(v.axes)}).to({type_of(v.dtype)})"
@@ -287,66 +384,7 @@ class TileWriter:
         if v.op == "count":
             product = " * ".join(self.names.counted)
             return f"({product}).to({type_of(v.dtype)})" if "*" in product else f"{product}.to({type_of(v.dtype)})"
-        if v.op in _OPERATORS:
-            a, b = self.operands(v, plain=True)
-            return f"{a} {_OPERATORS[v.op]} {b}"
-        if v.op == "random":
-            return self.random(v)
-        if v.op == "scan":
-            return self.scan(number, v)
-        args = self.operands(v, plain=False)
-        source = self.loops.values[v.args[-1]].dtype
-        double = source is float64
-        width = 64 if double else 32
-        a, rest = args[0], args[1:]
-        if v.dtype in NARROW and v.op in ("exp", "tanh"):
-            return self.call(f"{v.op}_narrow", a)
-        if v.op == "div" and not double and is_part(self.loops, v):
-            return self.call("part_of32" if v.dtype is float32 else "part_narrow", a, rest[0])
-        if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
-            return self.call("exp_below32", a)
-        if v.op == "div":
-            return f"{a} / {rest[0]}" if double else f"tl.div_rn({a}, {rest[0]})"
-        if v.op == "select":
-            return f"tl.where({a}, {rest[0]}, {rest[1]})"
-        if v.op in ("minimum", "maximum"):
-            return self.call(v.op, a, rest[0]) if source.is_floating else f"tl.{v.op}({a}, {rest[0]})"
-        if v.op in ("shl", "shr"):
-            return self.shift(v, a, rest[0])
-        if v.op == "cast":
-            return self.cast(a, source, v.dtype)
-        if v.op == "sign":
-            one, minus = (f"tl.full((), {n}, {type_of(source)})" for n in (1, -1))
-            below = a if source.is_unsigned else f"tl.where({a} < 0, {minus}, {a})"
-            return f"tl.where({a} > 0, {one}, {below})"
-        simple = {
-            "neg": f"-{a}",
-            "not": f"~{a}",
-            "invert": f"~{a}",
-            "abs": f"tl.abs({a})",
-            "floor": f"tl.floor({a})",
-            "ceil": f"tl.ceil({a})",
-            "sqrt": f"tl.sqrt({a})" if double else f"tl.sqrt_rn({a})",
-            "isnan": f"{a} != {a}",
-            "isinf": f'tl.abs({a}) == float("inf")',
-            "isfinite": f'tl.abs({a}) < float("inf")',
-        }.get(v.op)
-        if simple is not None:
-            return simple
-        if v.op in ("round", "trunc"):
-            return self.call({"round": f"rint{width}", "trunc": "trunc"}[v.op], a)
-        return self.call(f"{v.op}{width}", *self.as_blocks(v))
-
-    def as_blocks(self, v: Value) -> list[str]:
-        """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""
-        values = [self.loops.values[a] for a in v.args]
-        other = next((a for a, x in zip(v.args, values, strict=True) if x.op != "constant"), None)
-        return [
-            self.value(a)
-            if x.op != "constant" or other is None
-            else f"tl.zeros_like({self.value(other)}) + {number_of(x.data, x.dtype)}"
-            for a, x in zip(v.args, values, strict=True)
-        ]
+        return self.scan(number, v) if v.op == "scan" else super().expression(v, number)
 
     def read(self, v: Value) -> str:
         """An element of an input; of a table, that of a row which is out of range is zero."""
@@ -443,21 +481,3 @@ class TileWriter:
         """Whether a random value's tile is made of whole counters, next to one another along x."""
         x = self.sides.x
         return self.tile.counters and bool(x) and v.axes[-len(x) :] == x
-
-    @staticmethod
-    def shift(v: Value, a: str, by: str) -> str:
-        """A shift by as many bits as there are, or more, leaves nothing, as in NumPy; of a negative number to the right, -1."""
-        bits = 8 * v.dtype.size
-        if v.op == "shl" or v.dtype.is_unsigned:
-            zero = f"tl.full((), 0, {type_of(v.dtype)})"
-            return f"tl.where({by} < {bits}, {a} {'<<' if v.op == 'shl' else '>>'} {by}, {zero})"
-        return f"{a} >> tl.minimum({by}, tl.full((), {bits - 1}, {type_of(v.dtype)}))"
-
-    @staticmethod
-    def cast(a: str, source: DType, target: DType) -> str:
-        """A value as another type."""
-        if target.is_bool:
-            return f"{a} != 0"
-        if target in NARROW:
-            return f"{a}.to({stored_as(target)}).to(tl.float32)"
-        return f"{a}.to({type_of(target)})"

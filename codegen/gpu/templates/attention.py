@@ -32,9 +32,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
+from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .attention_tiles import Blocks, blocks_for
-from .epilogue import type_text
 from .text import Constants, inside, lines, make_kernel
 
 _ROWS = ("batch", "heads", "queries")
@@ -274,7 +274,7 @@ class _Attention:
 
     def rounded(self, name: str) -> str:
         """Probabilities as operands of a product."""
-        return name if self.dtype is float32 else f"{name}.to({type_text(self.dtype)})"
+        return name if self.dtype is float32 else f"{name}.to({stored_as(self.dtype)})"
 
     @property
     def factor(self) -> str:
@@ -378,7 +378,7 @@ class _Attention:
             "empty = weight == 0.0",
             "total = total / tl.where(empty, 1.0, weight)[:, None]",
             f"inside = (rows < queries)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
-            f"tl.store(out0 + q_start + q_offsets, total.to({type_text(self.dtype)}), mask=inside)",
+            f"tl.store(out0 + q_start + q_offsets, total.to({stored_as(self.dtype)}), mask=inside)",
             "# a query that sees nothing: every probability that is made from this lse is 0",
             "lse = tl.where(empty, float('inf'), largest + tl.log2(tl.where(empty, 1.0, weight)))",
             "tl.store(out1 + (image * heads + head) * queries + rows, lse, mask=rows < queries)",
@@ -478,8 +478,8 @@ class _Attention:
                 loop,
             ),
             f"inside = (rows < keys)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
-            f"tl.store(out1 + k_start + k_offsets, (dk * {self.scale!r}).to({type_text(self.dtype)}), mask=inside)",
-            f"tl.store(out2 + k_start + k_offsets, dv.to({type_text(self.dtype)}), mask=inside)",
+            f"tl.store(out1 + k_start + k_offsets, (dk * {self.scale!r}).to({stored_as(self.dtype)}), mask=inside)",
+            f"tl.store(out2 + k_start + k_offsets, dv.to({stored_as(self.dtype)}), mask=inside)",
         )
         names = [
             "in0",
@@ -533,7 +533,7 @@ class _Attention:
             "dq = tl.zeros([OWN, PADDED], tl.float32)",
             self.along_keys(b, body(False), body(True)),
             f"inside = (rows < queries)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
-            f"tl.store(out0 + q_start + q_offsets, (dq * {self.scale!r}).to({type_text(self.dtype)}), mask=inside)",
+            f"tl.store(out0 + q_start + q_offsets, (dq * {self.scale!r}).to({stored_as(self.dtype)}), mask=inside)",
         )
         values = ["scratch3", "scratch4"] if self.turned else ["in2"]
         names = ["in0", "in1", "in4:fp32", "in5", "scratch0:fp32", *values, "out0"]

@@ -28,8 +28,9 @@ from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
 from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
+from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import EpilogueWriter, TilePosition, type_text
+from .epilogue import EpilogueWriter, TilePosition
 from .gemm import added
 from .gemm_tiles import Tile
 from .text import Constants, inside, lines, make_kernel
@@ -204,7 +205,7 @@ class _Convolution:
             arrays.append(Parameter("out0", "*" + triton_type(self.dtype.name), True))
         parameters = (*arrays, *size_parameters(sizes, self.known))
         constants = self.constants(t) + ((("SPLITS", t.splits),) if name.endswith("filter") else ())
-        called = epilogue.functions if epilogue else ()
+        called = epilogue.helpers if epilogue else ()
         return make_kernel(name, parameters, constants, body, functions=called, num_warps=t.warps, num_stages=t.stages)
 
     # --- forward -----------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class _Convolution:
             "h = row * SH - top",
             "w = column * SW - left",
             f"x_at = in0 + {self.layout.offset(image, 'image', 'h', 'w', '0')}",
-            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
+            f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             self.along_few_channels() if few else self.along_taps(),
             epilogue.store("total", place),
         )
@@ -314,7 +315,7 @@ class _Convolution:
             "column = (w + left - first_w * DW) // SW",
             f"dy_at = in1 + {self.layout.offset(result, 'image', 'row', 'column', '0')}",
             "blocks = tl.cdiv(filters, BK)",
-            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
+            f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             inside(
                 "for step in range(0, count_h * count_w * blocks):",
                 "tap = step // blocks",
@@ -366,7 +367,7 @@ class _Convolution:
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         channel = "height * width" if self.layout.channels_first else "1"
         start = "scratch0 + tl.program_id(1).to(tl.int64) * (channels * filters * KH * KW)" if t.splits > 1 else "out0"
-        value = "total" if t.splits > 1 else f"total.to({type_text(self.dtype)})"
+        value = "total" if t.splits > 1 else f"total.to({stored_as(self.dtype)})"
         body = lines(
             "wide = tl.cdiv(filters, BN)",
             "high = tl.cdiv(channels, BM)",
@@ -379,7 +380,7 @@ class _Convolution:
             "count = images * rows * columns",
             "share = tl.cdiv(tl.cdiv(count, BK), SPLITS) * BK",
             "begin = tl.program_id(1) * share",
-            f"total = tl.zeros([BM, BN], {type_text(added(self.dtype))})",
+            f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             inside(
                 "for start in range(begin, tl.minimum(begin + share, count), BK):",
                 "position = start + tl.arange(0, BK)",
@@ -406,12 +407,12 @@ def add_parts(splits: int, dtype: DType, size: str, known: Mapping[str, int]) ->
     """Add what `splits` programs left in scratch0, in order: to out0, whose size has the name `size`."""
     body = lines(
         "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
-        f"total = tl.zeros([BLOCK], {type_text(added(dtype))})",
+        f"total = tl.zeros([BLOCK], {stored_as(added(dtype))})",
         inside(
             "for part in tl.static_range(SPLITS):",
             f"total += tl.load(scratch0 + tl.full([], part, tl.int64) * {size} + at, mask=at < {size}, other=0.0)",
         ),
-        f"tl.store(out0 + at, total.to({type_text(dtype)}), mask=at < {size})",
+        f"tl.store(out0 + at, total.to({stored_as(dtype)}), mask=at < {size})",
     )
     parameters = (
         Parameter("scratch0", "*" + triton_type(added(dtype).name), True),

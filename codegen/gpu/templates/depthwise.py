@@ -17,9 +17,10 @@ from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.ops.nn.conv_geometry import Window
 from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
+from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from .conv import add_parts
-from .epilogue import EpilogueWriter, TilePosition, type_text
+from .epilogue import EpilogueWriter, TilePosition
 from .text import inside, lines, make_kernel
 from .windows import IMAGE, WINDOW, Layout, for_taps, size_parameters, window_constants
 
@@ -54,7 +55,7 @@ def depthwise(
     layout, writer = Layout(data_format), EpilogueWriter(epilogue or plain(dtype, 4), 2)
     axes = ("image", "row", "column", "filter")
     place = TilePosition(
-        layout.ordered(*axes), layout.ordered("images", *_RESULT_SIZES), ("at < count",) * 4, "at", rank=1
+        layout.ordered(*axes), layout.ordered("images", *_RESULT_SIZES), ("at < count",) * 4, "at"
     )  # fmt: skip
     body = lines(
         "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
@@ -76,7 +77,7 @@ def depthwise(
     parameters = (*_arrays(dtype, "in0", "in1"), *writer.parameters, *writer.outputs(),
                   *size_parameters((*IMAGE, *WINDOW, "filters"), known or {}))  # fmt: skip
     constants = (("BLOCK", _BLOCK), ("MULTIPLIER", multiplier), *window_constants(window))
-    kernel = make_kernel("depthwise", parameters, constants, body, functions=writer.functions)
+    kernel = make_kernel("depthwise", parameters, constants, body, functions=writer.helpers)
     return [Routine((Launch(kernel, Grid((Count(("images", "rows", "columns", "filters"), _BLOCK),))),))]
 
 
@@ -107,7 +108,7 @@ def depthwise_input_gradient(
                 "total += dy.to(tl.float32) * f.to(tl.float32)",
             ),
         ),
-        f"tl.store(out0 + at, total.to({type_text(dtype)}), mask=at < count)",
+        f"tl.store(out0 + at, total.to({stored_as(dtype)}), mask=at < count)",
     )
     parameters = (*_arrays(dtype, "in0", "in1", "out0"), *size_parameters((*IMAGE, *WINDOW, "filters"), known or {}))
     constants = (("BLOCK", _BLOCK), ("MULTIPLIER", multiplier), *window_constants(window))

@@ -16,7 +16,7 @@ the second operand beside four rows of the first. The columns of neighbouring th
 warp read the same banks, and wait for each other. In a second operand that lies transposed they are far apart. The *straight* form
 turns that operand in memory first: for many rows that costs little beside the product.
 
-Operands and result are contiguous. Launch names: `in0` (a), `in1` (b), then what the edges read: of `prologue_a`, of
+Operands and result are contiguous. Launch names: `in0` (a), `in1` (b), then what prologues and epilogue read: of `prologue_a`, of
 `prologue_b`, of `epilogue`; `out0`...; sizes as `product_sizes` gives them.
 """
 
@@ -28,8 +28,9 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.tile_loops import TileLoops, plain
+from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import EpilogueWriter, TilePosition, type_text
+from .epilogue import EpilogueWriter, TilePosition
 from .gemm_tiles import Tile, can_describe, tiles
 from .text import Constants, inside, lines, make_kernel
 
@@ -258,7 +259,7 @@ class _Product:
             self.descriptions() if tile.described else self.starts(),
         ]
         make_tile = (
-            f"total = tl.zeros([BM, BN], {type_text(self.added)})",
+            f"total = tl.zeros([BM, BN], {stored_as(self.added)})",
             self.before_split(tile),
             inside(
                 f"for start in range({'0, k' if tile.splits == 1 else 'begin, tl.minimum(begin + share, k)'}, BK):",
@@ -280,7 +281,7 @@ class _Product:
             )
         else:
             body = lines(*start_tile, *make_tile)
-        called = {f for w in (*prologues, epilogue) for f in w.functions}
+        called = {f for w in (*prologues, epilogue) for f in w.helpers}
         return make_kernel(
             name, parameters, constants, body, functions=called, num_warps=tile.warps, num_stages=tile.stages
         )
@@ -344,9 +345,9 @@ class _Product:
 
     def described_output(self, epilogue: EpilogueWriter) -> list[str]:
         """The output for the copy engine; nothing where it is not one matrix whose rows begin at multiples of 16 bytes."""
-        stores = epilogue.edge.loops.stores
-        whole = len(stores) == 1 and epilogue.edge.original(stores[0].axes) == (0, 1)
-        if not whole or epilogue.edge.outputs[0].size != 2 or self.known.get("n", 1) % 16:
+        stores = epilogue.work.loops.stores
+        whole = len(stores) == 1 and epilogue.work.original(stores[0].axes) == (0, 1)
+        if not whole or epilogue.work.outputs[0].size != 2 or self.known.get("n", 1) % 16:
             return []
         return ["out0_matrix = tl.make_tensor_descriptor(out0, [m, n], [n, 1], [BM, BN])"]
 
@@ -355,7 +356,7 @@ class _Product:
         if not self.described_output(epilogue):
             return epilogue.store("total", self.place())
         computed, (value,) = epilogue.compute("total", self.place())
-        name = type_text(epilogue.edge.outputs[0])
+        name = stored_as(epilogue.work.outputs[0])
         return [*computed, f"out0_matrix.store([tile_m * BM, tile_n * BN], {value}.to({name}))"]
 
     def before_split(self, tile: Tile) -> list[str]:
@@ -401,7 +402,7 @@ class _Product:
         out += computed
         if not even and any(v.op not in ("load", "cast") for v in edge.loops.values):
             value = f"tl.where({along}, {value}, 0.0)"
-        out.append(f"{name} = {value}.to({type_text(self.multiplied[which])})")
+        out.append(f"{name} = {value}.to({stored_as(self.multiplied[which])})")
         return out, writer
 
     def total(self, splits: int) -> TritonKernel:
@@ -428,7 +429,7 @@ class _Product:
             "columns = number % tiles_n * BN + tl.arange(0, BN)",
             "inside = (rows < m)[:, None] & (columns < n)[None, :]",
             f"part = scratch0 + {matrix}rows[:, None] * n + columns[None, :]",
-            f"total = tl.zeros([BM, BN], {type_text(self.added)})",
+            f"total = tl.zeros([BM, BN], {stored_as(self.added)})",
             inside(
                 "for _ in tl.static_range(SPLITS):",
                 "total += tl.load(part, mask=inside, other=0.0)",
@@ -436,4 +437,4 @@ class _Product:
             ),
             epilogue.store("total", self.place()),
         )
-        return make_kernel("matmul_total", parameters, constants, body, functions=epilogue.functions)
+        return make_kernel("matmul_total", parameters, constants, body, functions=epilogue.helpers)

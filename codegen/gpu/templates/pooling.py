@@ -17,8 +17,8 @@ from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType
 from ....graph.ops.nn.conv_geometry import Window
+from ..emit.expr import NARROW, stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
-from .epilogue import NARROW, type_text
 from .text import lines, make_kernel
 from .windows import IMAGE, WINDOW, Layout, for_taps, size_parameters, window_constants
 
@@ -152,7 +152,7 @@ class _Pool:
         triton_type(dtype.name)
         self.dtype, self.window, self.known = dtype, window, known or {}
         self.layout = Layout(data_format)
-        self.computed = "tl.float32" if dtype.name in NARROW else type_text(dtype)
+        self.computed = "tl.float32" if dtype in NARROW else stored_as(dtype)
         self.lowest = "float('-inf')" if dtype.is_floating else str(int(dtype.min))
 
     def grid(self, sizes: tuple[str, ...]) -> Grid:
@@ -229,4 +229,4 @@ class _Pool:
 
     def store(self, value: str, at: str) -> str:
         """Write the program's outputs."""
-        return f"tl.store(out0 + {at}, {value}.to({type_text(self.dtype)}), mask={at} < count)"
+        return f"tl.store(out0 + {at}, {value}.to({stored_as(self.dtype)}), mask={at} < count)"
