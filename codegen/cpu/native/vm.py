@@ -10,7 +10,7 @@ A *trampoline* takes so many arguments out of the table and calls the function w
 Before the records are run, `begin` looks whether the arrays are as expected (type, sizes, contiguous), and writes where they lie
 into the records. All of it works without Python's lock.
 
-This is the only module that knows how Numba passes arguments (its calling convention for CPUs; `tests/codegen/test_native_calls.py`
+This is the only module that knows how Numba passes arguments (its calling convention for CPUs; `tests/codegen/cpu/test_vm.py`
 would notice a change), and where NumPy keeps what it knows of an array, which its C headers promise to those who are compiled with them:
 
     function(result*, error**, arguments ...) -> status, 0 when all is well

@@ -1,6 +1,6 @@
 """Random graphs on a GPU (a stand-in, whose kernels run in Triton's interpreter) against the reference evaluator.
 
-Beside what `tests/codegen/test_fuzz.py` draws, there are products, with elementwise work before and behind them.
+Beside what `tests/codegen/fusion/test_fuzz.py` draws, there are products, with elementwise work before and behind them.
 """
 
 import os

@@ -17,7 +17,7 @@ from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
 from dovetail.graph.interpreter import execution_order
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def gelu(x: Any) -> Any:

@@ -29,7 +29,7 @@ pytest.importorskip("triton")
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from rewriting import EVERYTHING, FUNCTIONS, evaluate, unit_of
 
 import dovetail as dt
 from dovetail.codegen.ir.partition import PartitionGraph
@@ -22,32 +23,9 @@ from dovetail.codegen.passes.rules.layout import arranging_rules
 from dovetail.codegen.passes.rules.layout_motion import moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.graph.core.build import apply, make
-from dovetail.graph.interpreter import Interpreter, execution_order
-
-FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
-EVERYTHING = Rewrites(recognised=FUNCTIONS)
+from dovetail.graph.interpreter import Interpreter
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 1e-40, -1e38, 3e38, np.inf, -np.inf, np.nan, 0.1, 7.0], np.float32)
-
-
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
-    order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
-    nodes = [n for n in order if n.type != "Placeholder"]
-    return PartitionGraph(
-        "/device:CPU:0", tuple(nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
-    )
-
-
-def evaluate(unit: PartitionGraph, values: Sequence[Any]) -> list[Any]:
-    """A unit of plain nodes, by the references."""
-    at = {t: v for (_, t), v in zip(unit.feeds, values, strict=True)}
-    with np.errstate(all="ignore"):
-        for node in unit.steps:
-            assert node.opdef.reference is not None
-            attrs = node.opdef.kernel_attrs(node.attrs)
-            result = node.opdef.reference(*[at[t] for t in node.inputs], **attrs)
-            at.update(zip(node.outputs, (result,) if len(node.outputs) == 1 else result, strict=True))
-    return [at[t] for _, t in unit.fetches]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the path alone
+sys.path.insert(0, str(Path(__file__).parents[1]))  # pytest's importlib mode leaves the path alone
 
 from fake_driver import fake_gpus
 from fake_nccl import FakeNccl

@@ -157,7 +157,7 @@ import sys
 import dovetail
 assert "triton" not in sys.modules and "numba" not in sys.modules
 sys.path.insert(0, {here!r})
-from test_triton_compile import ADD, SM90
+from test_compile import ADD, SM90
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 before = "triton" in sys.modules
 binary = compile_kernel(ADD, SM90)
@@ -168,11 +168,11 @@ print(len(binary.image), "triton" in sys.modules and not before)
 def test_a_warm_start_does_not_import_triton() -> None:
     binary = compile_kernel(ADD, SM90)
     program = WARM.format(here=str(Path(__file__).parent)).replace(
-        "from test_triton_compile import ADD, SM90",
+        "from test_compile import ADD, SM90",
         "from dovetail.codegen.gpu.ir import *\nADD = " + repr(ADD),
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3]
     )
     assert done.stdout.split() == [str(len(binary.image)), "False"]
 
@@ -210,7 +210,7 @@ def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Pat
     environment = {**os.environ, "DOVETAIL_CACHE_DIR": str(tmp_path)}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[2]
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[3]
         )
         for _ in range(3)
     ]

@@ -16,7 +16,7 @@ from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def dense_layer() -> Routine:

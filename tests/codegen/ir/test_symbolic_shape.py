@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_rewrite_rules import EVERYTHING, evaluate, unit_of
+from rewriting import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(disassembler() is None, reason="Triton's package has no disassembler here"),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs" / "kernels-gpu.md"
+PAGE = Path(__file__).parents[3] / "docs" / "kernels-gpu.md"
 BEGIN, END = "<!-- machine code: begin -->\n", "<!-- machine code: end -->\n"
 MULTIPROCESSORS = 132
 CYCLES_PER_BYTE = MULTIPROCESSORS * 1.7e9 / 4.3e12  # of a multiprocessor at 1.7 GHz, while memory moves a byte
