@@ -53,9 +53,9 @@ class Net:
         self.down = set()
         self.sessions = [Session() for _ in self.tasks]
         machines = machines or [Machine() for _ in self.tasks]
-        self.desks = [self.desk(t, m) for t, m in zip(self.tasks, machines, strict=True)]
+        self.coordinators = [self.coordinator(t, m) for t, m in zip(self.tasks, machines, strict=True)]
 
-    def desk(self, task, machine):
+    def coordinator(self, task, machine):
         return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, 1, machine)
 
     def send(self, sender, to, fields, tensors):
@@ -73,7 +73,7 @@ class Net:
         """A step of a member that comes to a collective."""
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         return Step(
-            lambda: self.desks[i].take_part(
+            lambda: self.coordinators[i].take_part(
                 self.sessions[i], members, i, key, signature, "it", exchange, lambda x: x, shared
             )
         )
@@ -88,7 +88,7 @@ class Net:
             if at < len(self.under_way):
                 to, fields, tensors = self.under_way.pop(at)
                 if self.tasks[to] not in self.down:
-                    self.desks[to].message(fields, tensors)
+                    self.coordinators[to].message(fields, tensors)
             else:
                 ready[at - len(self.under_way)].go_on()
 

@@ -32,10 +32,10 @@ class Net:
         self.tasks = TASKS[:count]
         self.under_way = []
         self.down = set()
-        self.desks = {t: self.desk(t, 1) for t in self.tasks}
+        self.coordinators = {t: self.coordinator(t, 1) for t in self.tasks}
         self.sessions = {t: Session() for t in self.tasks}
 
-    def desk(self, task, incarnation):
+    def coordinator(self, task, incarnation):
         return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, incarnation)
 
     def send(self, sender, to, fields, tensors):
@@ -48,13 +48,13 @@ class Net:
         while self.under_way and most:
             to, fields, tensors = self.under_way.pop(0)
             if to not in self.down:
-                self.desks[to].message(fields, tensors)
+                self.coordinators[to].message(fields, tensors)
             most -= 1
 
     def tick(self, now):
-        for task, desk in self.desks.items():
+        for task, coordinator in self.coordinators.items():
             if task not in self.down:
-                desk.tick(now)
+                coordinator.tick(now)
         self.deliver()
 
     def ask(self, i, value, instance="g", run=0, what="sum"):
@@ -63,7 +63,7 @@ class Net:
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         signature = f"{what} {np.shape(value)}"
         session = self.sessions[task]
-        return self.desks[task].take_part(
+        return self.coordinators[task].take_part(
             session, members, i, (instance, run), signature, "it", lambda: exchange, lambda x: x
         )
 
@@ -145,7 +145,7 @@ def test_a_task_that_begins_anew_fails_who_needs_it():
         net.ask(i, [0.0])
     net.deliver()
     request = net.ask(0, [1.0], run=1)
-    net.desks[TASKS[1]] = net.desk(TASKS[1], 2)  # killed and started again
+    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1], 2)  # killed and started again
     net.ask(1, [1.0])
     net.deliver()
     with pytest.raises(AbortedError, match="begun anew"):
@@ -208,7 +208,7 @@ def test_a_restarted_member_is_noticed():
     request = net.ask(0, [1.0], run=1)
     for now in (1.0, 2.0):
         net.tick(now)
-    net.desks[TASKS[1]] = net.desk(TASKS[1], 2)
+    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1], 2)
     for now in (3.0, 4.0):
         net.tick(now)
     with pytest.raises(AbortedError, match="task:1 was restarted"):
@@ -233,7 +233,7 @@ def test_who_has_not_started_is_waited_for_and_named(caplog):
 def test_groups_that_cannot_be():
     net = Net()
     with pytest.raises(InvalidArgumentError, match="its op runs on"):
-        net.desks[TASKS[0]].take_part(
+        net.coordinators[TASKS[0]].take_part(
             Session(),
             TASKS[:2],
             1,
@@ -244,7 +244,7 @@ def test_groups_that_cannot_be():
             id,
         )
     with pytest.raises(InvalidArgumentError, match="no task of the server's cluster"):
-        net.desks[TASKS[0]].take_part(
+        net.coordinators[TASKS[0]].take_part(
             Session(),
             [TASKS[0], "/job:x/replica:0/task:0"],
             0,
@@ -277,12 +277,12 @@ def test_malformed_messages_are_ignored():
     head = {
         "event": "part",
         "task": TASKS[1],
-        "group": next(iter(net.desks[TASKS[0]].memberships.groups)),
+        "group": next(iter(net.coordinators[TASKS[0]].memberships.groups)),
         "token": token,
         "instance": "g",
     }
     for more in ({}, {"sender": 1, "to": 7}, {"sender": 0, "to": 0}, {"sender": 1, "to": 0}):
-        net.desks[TASKS[0]].message(head | more, ())
+        net.coordinators[TASKS[0]].message(head | more, ())
     assert request.state.name == "WAITING"
 
 
@@ -295,7 +295,7 @@ def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
     def send(run):
         exchange = algorithms.TreeBroadcast(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
         members = [f"{t}/device:CPU:0" for t in net.tasks]
-        net.desks[TASKS[0]].take_part(
+        net.coordinators[TASKS[0]].take_part(
             net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", lambda e=exchange: e, lambda x: x
         )
 
@@ -320,8 +320,8 @@ def test_groups_that_nobody_joins_are_forgotten(monkeypatch):
     net = Net()
     net.ask(0, [1.0])
     for i in range(100):
-        net.desks[TASKS[0]].message({"event": "join", "task": TASKS[1], "group": f"g{i}", "token": 1}, ())
-    assert len(net.desks[TASKS[0]].memberships.groups) <= 11
+        net.coordinators[TASKS[0]].message({"event": "join", "task": TASKS[1], "group": f"g{i}", "token": 1}, ())
+    assert len(net.coordinators[TASKS[0]].memberships.groups) <= 11
     request = net.ask(0, [1.0], run=1)
     net.deliver()
     net.ask(1, [0.0])
@@ -463,8 +463,8 @@ class Linking(Net):
     def begin(self, i, run=0, instance="g"):
         exchange = LinkAgreement(i, len(self.tasks), self.links[i], f"job {run}", 10 + i)
         members, session = [f"{t}/device:GPU:0" for t in self.tasks], self.sessions[self.tasks[i]]
-        desk = self.desks[self.tasks[i]]
-        return desk.take_part(session, members, i, (instance, run), "sum", "it", lambda: exchange, lambda x: x)
+        coordinator = self.coordinators[self.tasks[i]]
+        return coordinator.take_part(session, members, i, (instance, run), "sum", "it", lambda: exchange, lambda x: x)
 
 
 def test_a_link_starts_when_all_are_there_and_in_one_order():
@@ -495,7 +495,7 @@ def test_who_runs_on_a_link_is_stopped_when_another_is_gone(how):
             net.tick(float(now))
         kind = UnavailableError
     elif how == "begun anew":
-        net.desks[TASKS[1]] = net.desk(TASKS[1], 2)
+        net.coordinators[TASKS[1]] = net.coordinator(TASKS[1], 2)
         net.sessions[TASKS[1]] = Session()
         net.begin(1, run=5)
     elif how == "cancelled":

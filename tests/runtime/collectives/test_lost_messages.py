@@ -33,9 +33,9 @@ class Net:
         self.sent = 0
         self.under_way: list[tuple[str, str, dict[str, Any], Any]] = []
         self.sessions = {t: Session() for t in TASKS}
-        self.desks = {t: self.desk(t) for t in TASKS}
+        self.coordinators = {t: self.coordinator(t) for t in TASKS}
 
-    def desk(self, task: str) -> Coordinator:
+    def coordinator(self, task: str) -> Coordinator:
         return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), PATIENCE_S, 1)
 
     def send(self, sender: str, to: str, fields: dict[str, Any], tensors: Any) -> None:
@@ -47,21 +47,21 @@ class Net:
         while self.under_way:
             sender, to, fields, tensors = self.under_way.pop(0)
             if (sender, to) not in self.cut:
-                self.desks[to].message(fields, tensors)
+                self.coordinators[to].message(fields, tensors)
 
     def pass_time(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
             self.now += 0.25
-            for desk in self.desks.values():
-                desk.tick(self.now)
+            for coordinator in self.coordinators.values():
+                coordinator.tick(self.now)
             self.deliver()
 
     def begin(self, i: int, run: int) -> Any:
         task = TASKS[i]
         exchange = algorithms.all_reduce(i, len(TASKS), np.full(64, float(i + 1), np.float32), "sum", self.way)
         members = [f"{t}/device:CPU:0" for t in TASKS]
-        return self.desks[task].take_part(
+        return self.coordinators[task].take_part(
             self.sessions[task], members, i, ("g", run), "s", "it", lambda: exchange, lambda x: x
         )
 

@@ -128,7 +128,7 @@ def test_one_that_sends_parts_and_one_in_shared_memory_differ():
     members = [f"{t}/device:CPU:0" for t in net.tasks]
     exchange = algorithms.RingAllReduce(1, 2, np.ones(1), "sum")
     b = Step(
-        lambda: net.desks[1].take_part(
+        lambda: net.coordinators[1].take_part(
             net.sessions[1], members, 1, ("g", 0), "ring", "it", lambda: exchange, lambda x: x
         )
     )
@@ -156,7 +156,7 @@ def test_a_step_that_was_woken_and_never_went_on_fails_the_others():
     other = net.ask(1, [1.0], 1)  # it can finish ...
     while net.under_way:
         to, fields, tensors = net.under_way.pop(0)
-        net.desks[to].message(fields, tensors)
+        net.coordinators[to].message(fields, tensors)
     assert waiting.is_ready()
     waiting.result.cancel()  # ... and this one could have
     again = net.ask(1, [1.0], 2)
@@ -169,13 +169,13 @@ def test_a_dead_member_is_noticed():
     net.play([net.ask(i, [0.0]) for i in range(2)])
     step = net.ask(0, [1.0], 1)
     for now in range(12):
-        for desk in net.desks:
-            desk.tick(float(now))
+        for coordinator in net.coordinators:
+            coordinator.tick(float(now))
         net.play([step])
     assert step.result.state.name == "WAITING"
     net.down.add(TASKS[1])
     for now in range(12, 19):
-        net.desks[0].tick(float(now))
+        net.coordinators[0].tick(float(now))
     net.play([step])
     assert isinstance(step.result, UnavailableError)
 
@@ -186,7 +186,7 @@ def test_a_wake_up_that_is_lost_costs_a_tick():
     step = net.ask(0, [1.0], 1)
     assert net.ask(1, [1.0], 1).result == [2.0]
     net.under_way.clear()
-    net.desks[0].tick(1.0)
+    net.coordinators[0].tick(1.0)
     step.go_on()
     assert step.result == [2.0]
 
