@@ -28,6 +28,7 @@ dt.train.AdamOptimiser
 dt.nn.relux
 dt.Session(graf=1)
 dt.keras.layers.Dense("three")
+dt.train.AdamOptimizer("fast")
 """
 
 
@@ -51,4 +52,4 @@ def test_names_have_types_in_a_clone(tmp_path: Path) -> None:
         '"dovetail.compat.tf1.sessions.supervisor.Supervisor"',
     ]
     assert revealed[1].endswith('-> dovetail.placer.plan.Plan"')
-    assert sorted({int(line.partition(":")[0]) for line in said if "error:" in line}) == [10, 11, 12, 13, 14]
+    assert sorted({int(line.partition(":")[0]) for line in said if "error:" in line}) == [10, 11, 12, 13, 14, 15]

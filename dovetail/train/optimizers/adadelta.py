@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from .optimizer import Hyperparameter
 from .rules import RuleOptimizer
 
 
@@ -26,9 +25,9 @@ class AdadeltaOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.95,
-        epsilon: Any = 1e-8,
+        learning_rate: Hyperparameter = 0.001,
+        rho: Hyperparameter = 0.95,
+        epsilon: Hyperparameter = 1e-8,
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:

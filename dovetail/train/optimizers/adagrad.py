@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.ops.array.identity_and_placeholders import identity
+from .optimizer import Hyperparameter
 from .rules import RuleOptimizer, not_negative
 
 
@@ -30,7 +31,7 @@ class AdagradOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyperparameter,
         initial_accumulator_value: float = 0.1,
         use_locking: bool = False,
         name: str = "Adagrad",
@@ -67,11 +68,11 @@ class AdagradDAOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyperparameter,
         global_step: Any,
         initial_gradient_squared_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: Hyperparameter = 0.0,
+        l2_regularization_strength: Hyperparameter = 0.0,
         use_locking: bool = False,
         name: str = "AdagradDA",
     ) -> None:

@@ -16,7 +16,7 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.dynamic_partition import unique
 from ...graph.ops.state.scatter_state import scatter
 from ...graph.ops.state.training import apply_update
-from .optimizer import as_type
+from .optimizer import Hyperparameter, as_type
 from .rules import RuleOptimizer
 
 
@@ -40,10 +40,10 @@ class AdamOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
@@ -93,11 +93,11 @@ class AdamWOptimizer(AdamOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
-        weight_decay: Any = 0.01,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
+        weight_decay: Hyperparameter = 0.01,
         use_locking: bool = False,
         name: str = "AdamW",
     ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from .optimizer import Hyperparameter
 from .rules import RuleOptimizer, not_negative
 
 
@@ -28,16 +27,16 @@ class FtrlOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyperparameter,
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: Hyperparameter = 0.0,
+        l2_regularization_strength: Hyperparameter = 0.0,
         use_locking: bool = False,
         name: str = "Ftrl",
         accum_name: str | None = None,
         linear_name: str | None = None,
-        l2_shrinkage_regularization_strength: Any = 0.0,
+        l2_shrinkage_regularization_strength: Hyperparameter = 0.0,
     ) -> None:
         if learning_rate_power > 0:
             raise ValueError(f"learning_rate_power {learning_rate_power} needs to be negative or zero")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from .optimizer import Hyperparameter
 from .rules import RuleOptimizer
 
 
@@ -21,5 +20,5 @@ class GradientDescentOptimizer(RuleOptimizer):
     rule = "GradientDescent"
     scalars = {"alpha": "learning_rate"}
 
-    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+    def __init__(self, learning_rate: Hyperparameter, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(use_locking, name, learning_rate=learning_rate)

@@ -18,6 +18,7 @@ from ...graph.ops.state.training import apply_update
 from ...graph.tensors.indexed_slices import IndexedSlices
 from .adam import AdamOptimizer
 from .momentum import MomentumOptimizer
+from .optimizer import Hyperparameter
 
 
 def _ratio(above: Tensor, below: Tensor, scale: Any) -> Tensor:
@@ -40,8 +41,8 @@ class LARSOptimizer(MomentumOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        momentum: Any = 0.9,
+        learning_rate: Hyperparameter,
+        momentum: Hyperparameter = 0.9,
         weight_decay: float = 0.0001,
         eeta: float = 0.001,
         epsilon: float = 0.0,
@@ -86,10 +87,10 @@ class LAMBOptimizer(AdamOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-6,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-6,
         weight_decay: float = 0.0,
         exclude_from_weight_decay: Sequence[str] | None = None,
         name: str = "LAMB",

@@ -8,7 +8,9 @@ updates are done.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, ValuesView
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ...distribute.context import get_strategy, has_strategy
 from ...graph.core.build import convert
@@ -23,6 +25,9 @@ from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.ref_and_resource import ResourceVariable
 from ...graph.variables.variable import Variable
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
+
+Hyperparameter: TypeAlias = "float | np.generic | np.ndarray[Any, Any] | Tensor | Variable | Callable[[], Any]"
+"""A setting of an optimizer: a number, a scalar tensor or variable, or a function that gives one."""
 
 
 class Optimizer:

@@ -7,9 +7,8 @@ arXiv:1308.0850).
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...graph.variables.initializers import Ones
+from .optimizer import Hyperparameter
 from .rules import RuleOptimizer
 
 
@@ -30,10 +29,10 @@ class RMSPropOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        decay: Any = 0.9,
-        momentum: Any = 0.0,
-        epsilon: Any = 1e-10,
+        learning_rate: Hyperparameter,
+        decay: Hyperparameter = 0.9,
+        momentum: Hyperparameter = 0.0,
+        epsilon: Hyperparameter = 1e-10,
         use_locking: bool = False,
         centered: bool = False,
         name: str = "RMSProp",
