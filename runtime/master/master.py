@@ -163,7 +163,7 @@ class Master:
     ) -> Plan:
         """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
 
-        It changes nothing: preparing afterwards gives the same plan, as if nobody had asked.
+        It changes nothing: preparing afterwards gives the same plan, as if this had not been called.
 
         Raises:
             InvalidArgumentError: as `prepare`; or no such program is prepared (any more).

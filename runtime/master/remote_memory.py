@@ -30,9 +30,7 @@ class OneSidedAccess:
         self._workers = workers
 
     def published(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
-        """The variables that can be read directly, by channel: those that the reader sees in the memory of their task, which posts
-        them.
-        """
+        """By channel, the variables that the reading task can read in the memory of their task, which publishes them."""
         by_task: dict[str, list[DirectRead]] = {}
         for read in reads:
             task = task_of(read.channel.source)
@@ -51,14 +49,14 @@ class OneSidedAccess:
     def updates(
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
     ) -> tuple[Callable[[Node], str], RemoteUpdates]:
-        """Where the nodes of a step run, and the variables that another task than their own reads and changes then."""
+        """The device of each node of a step, and the variables and accumulators that another task than their own updates."""
         if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
             return device_of, {}
         home = device_of
         device_of, reached = self._added(session, nodes, home, fed)
         opened: dict[tuple[str, str], dict[Node, Posted]] = {}
         staying: set[str] = set()
-        while True:  # where one stays, those who exchange with it may have to stay as well
+        while True:  # if a part stays with its task, parts that exchange tensors with it may have to stay, too
             updates = direct_updates(nodes, device_of, session.cluster, fed, MOST_BYTES, staying)
             for update in updates:
                 pair = update.task, update.by
@@ -74,7 +72,7 @@ class OneSidedAccess:
     def _added(
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
     ) -> tuple[Callable[[Node], str], dict[Node, tuple[str, Posted]]]:
-        """The same of accumulators to which another task than their own adds."""
+        """The same for accumulators to which another task than their own adds."""
         additions = [
             a
             for a in direct_additions(nodes, device_of, session.cluster, fed, MOST_BYTES)
@@ -101,7 +99,7 @@ class OneSidedAccess:
         return (added(done, device_of) if done else device_of), reached
 
     def _opened(self, session: MasterSession, update: DirectUpdate) -> dict[Node, Posted]:
-        """The places of a part's variables, opened for others to change; none, if one of them is not, or nobody reaches them."""
+        """The published records of a part's variables, writable for another task; none, if that is impossible for one of them."""
         if not self._sees(session, task_of(update.by), update.task):
             return {}
         incarnation, places = self._post(session, update.task, [place[1:] for _, place in update.variables], True)
@@ -113,7 +111,7 @@ class OneSidedAccess:
         return found
 
     def _sees(self, session: MasterSession, task: str, owner: str) -> bool:
-        """Whether a task reaches variables in the memory of another one."""
+        """Whether a task can read the memory of another one; asked once in a session."""
         pair = owner, task
         if pair not in session.near:
             session.near[pair] = self._workers.sees(task, owner, session.config.peer_timeout_s)

@@ -414,7 +414,7 @@ def read_up(cluster_file: Path) -> dict[str, Any]:
                 return found
     except (FileNotFoundError, ValueError):
         raise gone from None
-    raise gone  # nobody holds it: its keeper was killed, and the tasks ended with it
+    raise gone  # it is not locked: the supervisor was killed, and the tasks have ended with it
 
 
 def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
     set_up_log(server.job_name, server.task_index)
     with server:
         sys.stdin.buffer.read()
-    # Threads of the pool may still be inside a kernel; nobody waits for them any more.
+    # Threads of the pool may still be inside a kernel, for which nothing waits.
     os._exit(0)
 
 

@@ -43,8 +43,8 @@ class ClusterBackend:
     """A session on a cluster of servers, reached through the server at `address`.
 
     Raises:
-        UnavailableError: nobody answers there, or tasks of the cluster are missing.
-        PermissionDeniedError: the server lets in only whom it knows. OSError, ValueError: there are no keys where they should be.
+        UnavailableError: no server answers there, or tasks of the cluster are missing.
+        PermissionDeniedError: the server accepts known keys only. OSError, ValueError: there are no keys where they should be.
     """
 
     is_local = False
@@ -69,7 +69,7 @@ class ClusterBackend:
                 wait,
                 _say_missing,
             )
-        except BaseException:  # nobody will have this object to close it
+        except BaseException:  # the caller gets no object that it could close
             self._connections.close()
             raise
         self._handle: str = reply.fields["session"]

@@ -215,9 +215,9 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
 
 
 def given_back(value: Any) -> Any:
-    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, arrays that are his own otherwise.
+    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, else arrays that the user owns.
 
-    What is read-only belongs to somebody else (a variable, a constant, a message): the user gets a copy.
+    A read-only array is shared (with a variable, a constant, a message): the user gets a copy.
     """
     if isinstance(value, np.ndarray):
         if value.ndim == 0:

@@ -82,7 +82,7 @@ class PartialRun:
                 try:
                     found = step(Fetches(tuple(names), targets, lambda v: v), fed)
                 except BaseException:
-                    self._left.clear()  # who knows what has run
+                    self._left.clear()  # it is not known what has run
                     raise
                 values = {self._tensor(name): value for name, value in found.items()}
             self._fed.update(feeds)
@@ -148,7 +148,7 @@ class PartialRun:
         return [t for t, has_a_value in found.items() if has_a_value]
 
     def _has_a_value(self, tensor: Tensor) -> bool:
-        """Whether it can be kept: no place that somebody needs, and not inside a loop or a branch."""
+        """Whether a tensor has a value that can be kept: it is no reference or handle, and not inside a loop or a branch."""
         node = tensor.op
         if Trait.STATE_HANDLE in node.opdef.traits or tensor in self._places or self._levels[node]:
             return False

@@ -399,7 +399,7 @@ class Session:
         """Clear containers on all tasks of a cluster (default: each task's own) and close all sessions of that master.
 
         Raises:
-            NotFoundError: a target of unknown form. UnavailableError: nobody answers there.
+            NotFoundError: a target of unknown form. UnavailableError: no server answers there.
         """
         from .cluster_backend import reset_cluster
 

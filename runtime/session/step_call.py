@@ -41,7 +41,7 @@ class StepCall:
     """One step, or one that its tasks repeat.
 
     Args:
-        connections: nobody else uses them meanwhile.
+        connections: for the use of this step alone.
         number: of the step.
         remote: by address, the parts in other processes.
         colocated: by task, the parts in this process.

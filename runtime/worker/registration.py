@@ -59,10 +59,10 @@ class Registration:
         seed: of the session's random numbers.
         isolated: whether the session has state of its own.
         kernels: how kernels are made.
-        peer_timeout_s: a task that is silent for so long is taken for dead.
+        peer_timeout_s: a task that is silent for so long counts as dead.
         compresses: whether tensors are compressed on their way to other machines.
-        triggers: the tasks whose parts are started by the tensors that come from this one (`lowering.py`).
-        client: the process that opened the session, as it calls itself; steps are counted by it (`dispatch.py`).
+        triggers: the tasks whose parts are started by the tensors that this one sends (`master/lowering.py`).
+        client: the name of the process that opened the session; its steps count towards its quota (`rpc/dispatch.py`).
     """
 
     program: str
@@ -105,13 +105,13 @@ class Registration:
                 None, None, "A register message needs a seed, whether the session is isolated, and its peer timeout"
             )
         if not isinstance(compresses, bool):
-            raise InvalidArgumentError(None, None, "A register message says wrongly whether the session compresses")
+            raise InvalidArgumentError(None, None, "In a register message, `compresses` must be true or false")
         triggers = info.get("carries", ())
         if not isinstance(triggers, list | tuple) or not all(isinstance(t, str) for t in triggers):
-            raise InvalidArgumentError(None, None, "A register message says wrongly which tasks are started by tensors")
+            raise InvalidArgumentError(None, None, "In a register message, `carries` must be a list of tasks")
         client = info.get("client", "")
         if not isinstance(client, str) or len(client) > NAME_CHARS:
-            raise InvalidArgumentError(None, None, "A register message says wrongly whose session it is")
+            raise InvalidArgumentError(None, None, f"In a register message, `client` must be a text of at most {NAME_CHARS} characters")
         try:
             kernels = KernelOptions.from_fields(info.get("kernels"))
         except (TypeError, ValueError) as e:
@@ -157,7 +157,7 @@ def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
 
 
 class _Copy:
-    """A unit's nodes copied into a graph of their own."""
+    """The nodes of a partition graph, copied into a graph of their own."""
 
     def __init__(self) -> None:
         self.graph = Graph()
@@ -168,7 +168,7 @@ class _Copy:
         self.copied: dict[Node, Node] = {}
 
     def placeholder(self, tensor: Tensor) -> Tensor:
-        """A stand-in for a tensor that comes from outside: its value, even where it is a variable's place."""
+        """A placeholder for a tensor that comes from outside; for a reference to a variable, one for its value."""
         attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
         node = self._add("Placeholder", f"in/{len(self.nodes)}", (), attrs, tensor.op)
         node.outputs = (Tensor(node, 0, tensor.dtype.base, tensor.dims),)
@@ -182,12 +182,12 @@ class _Copy:
         node.container = original.container
         node.outputs = tuple(Tensor(node, i, t.dtype, t.dims) for i, t in enumerate(original.outputs))
         for mine, copied in zip(original.outputs, node.outputs, strict=True):
-            self.stands_for.setdefault(mine, copied)  # a fed output stays what was fed
+            self.stands_for.setdefault(mine, copied)  # a fed output keeps its placeholder
         self.copied[original] = node
         return node
 
     def loop_variable(self, merge: Node) -> Node:
-        """A copy of a loop's Merge. It has its first input twice, because the second is made later; `EndLoop` tells it."""
+        """A copy of a loop's Merge. It has its first input twice: the second comes later in the loop, and is in `EndLoop`."""
         return self.node(merge, (merge.inputs[0], merge.inputs[0]))
 
     def token(self, what: Node | int) -> tuple[int, int]:
@@ -278,13 +278,13 @@ def _unpack(described: Any) -> PartitionGraph:
 
 
 class _Unpacking:
-    """A unit that came in a message: its nodes, and what exists so far of its tensors. Nothing is believed."""
+    """Decodes and checks a unit of a message; knows which of its tensors exist so far. No part of the message is trusted."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.available: set[Tensor] = set()
         self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
-        self.begun: set[Node] = set()  # collectives that may still be waited for: nobody has taken what they give
+        self.begun: set[Node] = set()  # collectives that may still be awaited: no step has used their outputs
         self.loops: list[BeginLoop] = []  # those that are open
         self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
 
@@ -307,7 +307,7 @@ class _Unpacking:
         if kind == "w":
             begun = self.nodes[_number(what)]
             if begun not in self.begun or self.loops:
-                raise ValueError(f"{begun.name} is waited for, and does not run beside the others")
+                raise ValueError(f"{begun.name} is awaited, but is no asynchronous kernel")
             self.begun.remove(begun)
             return AwaitNode(begun)
         if kind in ("s", "h"):
@@ -331,7 +331,7 @@ class _Unpacking:
             index, source, posted = rest
             node = self.nodes[_number(index)]
             if node.type not in VARIABLES and node.type != ACCUMULATOR:
-                raise ValueError(f"{node.name} is reached, and is no variable or accumulator")
+                raise ValueError(f"{node.name} is accessed one-sidedly, but is no variable or accumulator")
             return RecvTensor(_number(what), None, _text(source), None, _posted(*posted), node)
         if kind == "g":
             (after,) = rest
@@ -342,24 +342,24 @@ class _Unpacking:
             (merges,) = rest
             loop = BeginLoop(_text(what), tuple([self.node(m) for m in merges]))
             if any(m.type != "Merge" or len(m.inputs) != 2 for m in loop.merges):
-                raise ValueError("a loop variable is no Merge of two")
+                raise ValueError("a loop variable must be a Merge of two inputs")
             self.tokens.update(loop.merges)
             self.loops.append(loop)
             self.left.append(False)
             return loop
         if kind == "t":
             if not self.loops or self.left[-1]:
-                raise ValueError("a loop is left that is not open")
+                raise ValueError("a loop test is outside a loop, or a second one")
             self.left[-1] = True
             return LeaveUnless(self.tensor(what))
         if kind == "e":
             if not self.loops or not self.left.pop() or len(what) != len(self.loops.pop().merges):
-                raise ValueError("a loop ends that does not fit its begin")
+                raise ValueError("the end of a loop does not match its begin")
             return EndLoop(tuple([self.tensor(address) for address in what]))
         raise ValueError(f"unknown step {kind!r}")
 
     def node(self, index: Any) -> Node:
-        """A node whose inputs exist; its outputs do from now on."""
+        """A node whose inputs exist; its outputs exist from now on."""
         node = self.nodes[_number(index)]
         for t in node.inputs:
             if t not in self.available:
@@ -369,7 +369,7 @@ class _Unpacking:
         return node
 
     def tensor(self, address: Any, *, new: bool = False) -> Tensor:
-        """A tensor that exists, or a placeholder that is given its value here."""
+        """A tensor that exists; if `new`, also a placeholder that gets its value here."""
         node, output = address
         found = self.nodes[_number(node)].outputs[_number(output)]
         if new and found.op.type == "Placeholder":
@@ -380,7 +380,7 @@ class _Unpacking:
         return found
 
     def token(self, described: Any) -> Node | int:
-        """A guarded node or a channel that has come before."""
+        """A guarded node or a channel of an earlier step."""
         kind, index = described
         found = self.nodes[_number(index)] if kind == 0 else _number(index)
         if found not in self.tokens:
@@ -398,7 +398,7 @@ def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
 
 
 def _posted(place: Any, incarnation: Any, *texts: Any) -> Posted:
-    """A posted variable, checked as far as it says where to look; what is there is looked at by who reads it."""
+    """A published variable. Only the types are checked here: the reader checks what is at the address."""
     container, name, node, op, source = map(_text, texts)
     return Posted(tuple([_number(n) for n in place]), _number(incarnation), container, name, node, op, source)
 

@@ -27,7 +27,7 @@ class TracedStep(TaskStep):
 
     def take(self, channel: ChannelKey, executor: Executor) -> Any:
         """As `TaskStep.take`."""
-        # Noted before the program is left to others: whoever delivers may have it go on before this returns.
+        # Noted before the executor is registered: the thread that delivers may run it before this returns.
         paused = self._since.get(channel)
         began = self._since[channel] = clock() if paused is None else paused
         value = super().take(channel, executor)

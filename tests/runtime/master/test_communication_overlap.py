@@ -135,7 +135,7 @@ def test_a_message_cannot_await_what_does_not_run_beside() -> None:
     too_late = [*unit.steps[:at], SendTensor(0, wait.node.outputs[0], MEMBERS[1]), wait]
     for wrong in ([*unit.steps, wait], [*unit.steps, AwaitNode(a.op)], too_late):
         message = pack_units([type(unit)(unit.device, tuple(wrong), unit.feeds, unit.fetches)])
-        with pytest.raises(InvalidArgumentError, match="is waited for, and does not run beside"):
+        with pytest.raises(InvalidArgumentError, match="is awaited, but is no asynchronous kernel"):
             unpack_units(message)
 
 
