@@ -23,8 +23,9 @@ from typing import Any
 
 from ...graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError, from_code
 from ...graph.resources.async_request import AsyncResource
+from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
-from .failure_detector import COUNT_S, COUNTED, FailureDetector
+from .failure_detector import COUNTED, FailureDetector
 from .membership import AnyRequest, BufferQueue, Group, Membership, MessageRequest, SharedMemoryRequest, stop_link
 from .membership_service import MembershipService, PeerMessenger, Send, ended_early_error
 from .message_executor import MessageExecutor

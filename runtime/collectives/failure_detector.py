@@ -20,10 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-HEARTBEAT_S: Final = 0.5
-DEAF_S: Final = 2.0
-"""A task that says for so long that it hears nothing is cut off in that direction."""
-COUNT_S: Final = 1.0
+from ..timeouts import DEAF_S, HEARTBEAT_S
+
 COUNTED: Final = frozenset({"part", "end"})
 """Events that must not be lost. A wake-up is not counted: the sleeper looks by itself from time to time."""
 
@@ -130,4 +128,4 @@ class FailureDetector:
         return found
 
 
-__all__ = ["COUNTED", "COUNT_S", "DEAF_S", "HEARTBEAT_S", "FailureDetector", "LossCounter"]
+__all__ = ["COUNTED", "FailureDetector", "LossCounter"]

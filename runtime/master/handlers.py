@@ -15,10 +15,11 @@ from ...graph.core.settings import setting
 from ...graph.io.deserialize import extend_from_bytes
 from ...placer.cluster.spec import ClusterSpec
 from ...placer.serialize.write import plan_lines
+from .. import timeouts
 from ..config import ConfigProto
-from ..rpc import liveness
 from ..rpc.dispatch import NAME_CHARS, RequestExecutor, Responder
-from ..rpc.liveness import SILENT_S, Leases
+from ..rpc.liveness import Leases
+from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from ..worker.registration import device_fields
 from .master import Master
@@ -37,7 +38,7 @@ class MasterHandlers:
         self._executor = executor
         self._responder = responder
         self._cluster = cluster
-        self._leases = Leases(liveness.LEASE_S)
+        self._leases = Leases(timeouts.LEASE_S)
         self._lock = threading.Lock()  # of the two that follow
         self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
         self._opening_by: Counter[str] = Counter()  # key of a client -> sessions that are being opened for it

@@ -1,18 +1,13 @@
-"""How far the clocks of tasks are off, from round trips.
+"""A `Trace`: what a traced step did on every task, on one clock.
 
-A task is asked for its clock some times. When its answer arrives, the clock showed what it says at some moment between asking
-and hearing: so the offset is known up to half of the round trip, and the shortest round trip tells most (Cristian, Probabilistic
-clock synchronization, 1989). Processes of one machine have one clock; an offset that a measurement cannot tell from none is none,
-so that the times of those are exact.
+Each task that takes part in a step with `RunOptions(trace_level=RunOptions.FULL_TRACE)` takes notes (`step_notes.py`), which come back
+with the results. Here they become a `Trace`: times are moved to the client's clock, channel numbers become tensor names, and a send and
+its arrival become a transfer. A kernel's time is that of the call, on a GPU until its work is done. A transfer lasts from the send until
+the value is there for the receiving program; small values that travel together wait for each other.
 
-What a step did and when, on every task, by one clock.
-
-A step that is run with `RunOptions(trace_level=RunOptions.FULL_TRACE)` is recorded by each task that takes part (`step_notes.py`).
-The tasks' notes come back with the step's results. Here they become a `Trace`: times are put on the client's clock
-(`trace.py`), numbers of channels become the names of tensors, and where a value was sent and where it arrived become a transfer.
-
-What is measured: a kernel's time is that of the call, on a GPU until its work is done. A transfer lasts from when its value was put
-into the channel until it was there for the receiving program: small values that travel together wait for each other.
+Clock offsets come from round trips: a task is asked for its clock, and its answer is a moment between question and reply. So the offset
+is known up to half of the round trip, and the shortest one says most (F. Cristian, Probabilistic clock synchronization, 1989). Processes
+of one machine share a clock: an offset that cannot be told from zero is zero, so their times are exact.
 """
 
 from __future__ import annotations

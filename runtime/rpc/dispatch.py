@@ -1,11 +1,10 @@
-"""Calls that take a while: they are answered by a pool, and counted for whoever makes them.
+"""A server's side of requests: replies, thread pools for slow ones, and quotas.
 
-How the parts of a server answer clients and write to other tasks.
+`Responder` sends replies, errors and messages to other tasks. `RequestExecutor` runs slow requests in thread pools. `Quota` limits what
+one client may use of a server at once: a request over its quota fails with ResourceExhaustedError.
 
-What one client may have of a server at once: so much, and then an error instead of more.
-
-A client is whoever has one key. Without keys it is a process, whatever connections its threads make: it says its name when it opens
-a session, and steps belong to programs, programs to sessions.
+A client is identified by its key. Without keys it is a process, whatever connections its threads make: it names itself when it opens a
+session; steps belong to programs, and programs to sessions.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class AddressBook(Protocol):
 
 
 class Responder:
-    """A server's endpoint, as its parts use it. Any thread may.
+    """How the parts of a server send: replies, errors, and messages to other tasks. Any thread may use it.
 
     Attributes:
         task: the server's.
@@ -219,7 +218,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestExecutor:
-    """The calls that a server is answering.
+    """Runs requests that take a while in thread pools, and counts them for each client.
 
     There are two pools, because a master waits for workers, also of other servers, and must never take the last thread from the
     worker that it waits for.

@@ -1,24 +1,19 @@
-"""Sessions whose clients have vanished: when they may be forgotten.
+"""Clients, as a server sees them: leases of sessions, and the registry of clients whose steps run here. No sockets, no clocks.
 
-A client that closes its session says so; one that is killed says nothing, and its session would stay for ever. So a session has a
-lease. Whenever the client mentions it, the lease begins anew. When it has run out, the connection on which the session was mentioned last
-is looked at: as long as that is open, the client lives, however long it has nothing to say, and the lease begins anew, too.
-A client that runs steps without needing the master mentions its session now and then (`touch`).
-
-It knows neither sockets nor clocks.
-
-Who asks for steps: the connections of clients, and the names by which tasks speak of them. It knows neither sockets nor clocks.
+A client that closes its session says so. One that is killed says nothing, and its session would stay for ever. So a session has a lease,
+which begins anew whenever the client mentions the session. When the lease has run out, the connection on which the session was
+mentioned last is checked: while it is up the client lives, and the lease begins anew as well. A client that runs steps without needing
+the master mentions its session every `TOUCH_S` (`touch`). C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for
+distributed file cache consistency, 1989.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final
 
-__all__ = ["RegisteredClient", "ClientRegistry", "FORGET_S", "RECHECK_S", "SILENT_S"]
+from ..timeouts import FORGET_S, RECHECK_S
 
-LEASE_S: Final = 300.0
-TOUCH_S: Final = 60.0  # a client that runs steps mentions its session so often: well below the lease
+__all__ = ["ClientRegistry", "Leases", "RegisteredClient"]
 
 
 class Leases:
@@ -55,12 +50,6 @@ class Leases:
                 else:
                     self._seen[session] = client, now
         return ended
-
-
-RECHECK_S: Final = 1.0  # of whom nothing was heard for so long, it is not sure that the connection is still there
-FORGET_S: Final = 60.0  # how often it is looked whether those of whom nothing is heard are there
-SILENT_S: Final = 30.0
-"""What a client waits for ends when it has given no sign of life for so long: clients ask for ours twice a second."""
 
 
 class RegisteredClient:

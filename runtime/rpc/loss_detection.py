@@ -1,25 +1,23 @@
-"""Tensors that are overdue: a task that waits for one asks the task that makes it.
+"""Loss detection for tensors between workers: a task that waits for an overdue tensor asks the task that makes it.
 
-Theory of operation. A step's client watches the tasks that owe it an answer, but not the ways between tasks: one may be cut while
-the client reaches both its ends, and what was on its way when a connection broke is lost, though it works again a moment later. So a
-task whose step has waited for a tensor for `ASK_S` sends its producer a `missing`, and again every `ASK_S`; after half of
-the session's peer timeout where that is less.
+Theory of operation. A step's client watches the tasks that owe it a reply, but not the links between tasks. A link may be cut while the
+client reaches both its ends, and messages under way are lost when a connection breaks, though it comes back at once. So a task whose
+step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if shorter) sends its producer a `missing`, again and again.
 
-- `coming` comes back at once, on the connection on which was asked: the producer lives, and knows the step. None for as long as the
-  session's peer timeout, from the beginning of the wait: it is dead, or the way there is cut, and the step fails with an error that
-  names it. Unless the connection there stands: then a kernel holds its interpreter (`zmq_liveness.py`), and it is waited for.
-- `accounted` comes on the connection on which tensors come, behind them: these channels have been sent. If one of them is still
-  waited for when that is said for the second time, its tensor is lost, and so is the step.
-- The way of the tensors may be cut though the way of `coming` is not: a firewall lets connections through in one direction. Then
-  `accounted` does not come either. So `coming`, too, says which channels have been sent, and how many bytes have left the producer
-  for the asker so far. If one that was sent does not come, and no byte leaves, for as long as the session's peer timeout (or
-  `STUCK_LINK_S`, where that is more), the way is cut, and the step ends. A large tensor on a slow way is none of that: its bytes
-  leave.
+- `coming` is the immediate answer, on the connection of the question: the producer lives, and knows the step. If none comes for the
+  peer timeout, the producer is dead or the link to it is cut: the step fails, unless the connection is up (`zmq_liveness.py`), which
+  means that a kernel holds the GIL there.
+- `accounted` comes on the connection of the tensors, behind them, and lists channels that have been sent. A tensor that is still
+  awaited when it is listed for the second time, `CONFIRM_S` later, is lost, and the step fails.
+- The link of the tensors may be cut while the link of `coming` works: a firewall may block one direction. Then `accounted` does not
+  arrive either. So `coming` also lists the channels that were sent, and counts the bytes that have left for the asker. If a sent tensor
+  does not arrive, and no byte leaves, for the peer timeout (at least `STUCK_LINK_S`), the link is cut and the step fails. A large
+  tensor on a slow link is not affected: its bytes leave.
 
-Twice, because a tensor counts as sent a moment before it is handed to the connection's owner. A cut has to be found twice, too: who has
-been stopped for a while reads old answers first, and tensors that came meanwhile a moment later.
+Why twice: a tensor counts as sent a moment before the owner of the connection gets it. A cut is confirmed twice, too: a task that was
+stopped for a while reads old answers first, and the tensors that came meanwhile a moment later.
 
-`LossDetector` knows neither sockets nor clocks: it is told the time, and says what to ask and which steps fail.
+`LossDetector` knows neither sockets nor clocks: it is told the time, and returns what to ask and which steps fail.
 """
 
 from __future__ import annotations
@@ -28,14 +26,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from ..timeouts import ASK_S, CONFIRM_S, STUCK_LINK_S
 from ..wire.messages import ChannelKey
-
-ASK_S: Final = 1.0
-CONFIRM_S: Final = 0.2
-"""Between the first and the second time: a task that could not answer for a while says it several times at once."""
-STUCK_LINK_S: Final = 5.0
-"""Seconds in which nothing may seem to leave though the way is open: nobody tells how much of a piece (`chunking.py`) has left. ZeroMQ
-gives up a connection on which none comes for 4 s (`zmq_sockets.py`)."""
 
 
 class AwaitedTensors(NamedTuple):

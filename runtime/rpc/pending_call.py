@@ -1,10 +1,10 @@
-"""Waiting for answers, with signs of life.
+"""A client's side of requests: waiting for replies, with pings as a failure detector.
 
-Whoever waits for a message from a task goes on asking it for a sign of life. A task that gives none for the peer timeout is taken
-for dead: it crashed, was stopped, or cannot be reached. A task whose interpreter is held by a kernel does not answer either; but its
-connection stands, which no dead one's does (`zmq_liveness.py`), so it is waited for. A task that answers with another incarnation than
-expected was restarted and has lost what was asked of it. So no wait lasts longer than the thing it waits for lives, whatever limits
-the user sets.
+While a caller waits for a task, it pings it. A task that gives no sign of life for the peer timeout counts as dead: it crashed, was
+stopped, or cannot be reached. A task whose GIL is held by a kernel does not answer either; but its connection is up, which a dead
+task's is not (`transport/zmq_liveness.py`), so the caller goes on waiting. A task that answers with another incarnation was restarted and
+has lost the request. So no wait outlives the task that it waits for, whatever limits the user sets. Source of the idea: T. Chandra,
+S. Toueg, Unreliable failure detectors for reliable distributed systems, 1996.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ from ...graph.core.errors import (
     from_code,
 )
 from ..shared_memory.pool import borrowed
+from ..timeouts import PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
 from ..transport.client_set import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message, WireError
 from ..wire.reassembly import TooLargeError
-
-PING_S = 0.5  # while waiting, tasks are asked for a sign of life this often
-PROCESS_CHECK_S = 0.1  # so often it is seen whether the process of a task that does not answer still runs
-REASONS_TIMEOUT_S = 0.5  # so long a step whose time is over waits for the tasks to say what they wait for
 
 
 class ConnectionPool:
@@ -109,7 +106,7 @@ def call(
 
 
 class PendingReplies:
-    """Waiting for answers from tasks, with signs of life: who owes one, and when each was last heard.
+    """The replies that a request still needs: which tasks owe one, and when each was heard last.
 
     `messages` gives what came; it raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
     """
@@ -237,7 +234,7 @@ class PendingReplies:
                 self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
 
     def _why(self, connections: Connections) -> str:
-        """Who has not done his part of a step, each with what he waits for himself."""
+        """The tasks that have not finished their part of a step, each with what it waits for itself."""
         said = self._ask_why(connections)
         parts = []
         for address, task in self._owing.items():
@@ -281,7 +278,7 @@ class PendingReplies:
         return said
 
     def _check_memory(self, address: str, working: bool | None) -> None:
-        """What a task says twice: an answer that is on its way may be overtaken once."""
+        """Fail when a task says twice that it does not know the request: a pong may overtake one reply, but not two."""
         if working is not False or address not in self._owing or address in self._quiet:
             self._forgotten.pop(address, None)
             return

@@ -25,8 +25,8 @@ from ..master.session_state import TaskPart
 from ..observability.step_notes import Gathered
 from ..observability.trace import offsets
 from ..rpc.dispatch import this_client
-from ..rpc.liveness import TOUCH_S
 from ..rpc.pending_call import ConnectionPool, call
+from ..timeouts import TOUCH_S
 from ..transport.client_set import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message

@@ -1,1 +1,15 @@
-"""TODO: what this package is for."""
+"""Tensors and variables that several processes of one machine map, without a copy and without a message per access.
+
+    segment             a memory file (memfd) with blocks; how other processes map it and give blocks back: `Segment`, `Mapper`
+    pool                the blocks that this process lends to others: `Pool`
+    record_layout       the 192-byte record by which one variable is read or changed from outside
+    variable_publisher  the owner's side: publishes variables (seqlock writer)
+    variable_reader     the reader's side: whole copies of published variables (seqlock reader)
+    shared_variable     a double-buffered variable that several processes change, guarded by a file lock
+    doorbell            wakes another process through a pipe
+    remote_variables    a task's service: what it publishes, what it reads elsewhere, and messages where that fails
+    collective_memory   segments and futexes for collectives in shared memory
+    cuda_ipc            GPU memory lent to other processes by CUDA IPC
+
+It imports wire. Sockets are the transport's: what processes must tell each other first travels in messages.
+"""

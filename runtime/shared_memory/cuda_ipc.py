@@ -1,18 +1,18 @@
-"""GPU memory that one process lends another of its machine: who may read what, and when it comes back.
+"""GPU memory that one process lends another of its machine, by CUDA IPC.
 
-Theory of operation. It is done as with shared memory (`pool.py`), and by its means. A process has a `ExportTable`: a segment
-whose words stand for loans, and whose bytes tell of blocks. A tensor for a GPU of another task goes as a `cuda_ipc` message: the
-handle of its block of GPU memory (`codegen/gpu/driver/ipc.py`), where in it the tensor lies, and the loan's word. The receiver opens the
-handle, once for each block, copies the tensor from GPU to GPU, and writes a zero into the word when that is over. A block that is
-open has a word, too, which is zero when it has been closed. What a process holds that has died is taken back.
+Theory of operation. It works like lending shared memory (`pool.py`), and by its means. A process has an `ExportTable`: a segment whose
+words stand for loans, and whose bytes describe blocks of GPU memory. A tensor for a GPU of another task is sent as the handle of its
+block (`codegen/gpu/driver/ipc.py`), its offset there, and the loan's word. The receiver opens the handle, once for each block, copies the
+tensor from GPU to GPU, and then writes a zero into the word. A block that is open in the receiver has a word, too, which is zero when it
+was closed. What a dead process holds is taken back.
 
-    gpu_hello     can you read my ledger? asked once, before anything is lent; until the answer tensors go by the host's memory
-    gpu_reader    yes: I am process number pid; or 0: no
+    gpu_hello     can you map my export table? Asked once, before anything is lent; until then tensors travel through host memory
+    gpu_reader    yes, I am process number pid; or 0: no
     gpu_loans     tensors of a step, lent
     gpu_refused   I cannot open these: send them otherwise, and lend me nothing more for that GPU
 
-The driver must not be given back memory that another process has open. So when the pool would free a block, it is marked as not
-wanted any more; who has it open closes it at its next tick, and the pool frees it when it is asked again.
+The driver must not free memory that another process has open. So when the pool would free a block, it is marked as unwanted; a process
+that has it open closes it at its next tick, and the pool frees it when it is asked again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Bells: how another process of the machine wakes a task, without a message.
+"""A doorbell: how another process of the machine wakes a task, without a message.
 
-A bell is a pipe of the task's, which others open as `/proc/PID/fd/N` and write a byte into; the kernel allows that to processes of the
-same user. A byte says that something has happened, not what: the task looks (`variable_publisher.py`). A full pipe has been rung; one whose
-task has ended has nobody to wake.
+A doorbell is a pipe of the task. Others open it as `/proc/PID/fd/N`, which the kernel allows to processes of the same user only, and
+write a byte. The byte says that something has happened, not what: the task looks itself (`variable_publisher.py`). If the pipe is full,
+the task is being woken anyway; if the task has ended, there is nothing to wake.
 """
 
 from __future__ import annotations

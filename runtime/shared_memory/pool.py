@@ -1,19 +1,19 @@
-"""Shared memory: large tensors between processes of one machine, written once and read in place.
+"""Lending memory: large tensors between processes of one machine, written once and read in place.
 
-Theory of operation. A process has a `Pool` of blocks. What it makes to be read by others, such as the value of a variable, it
-makes in a block (`empty`). To send such a tensor to a process of the same machine, it lends the block: it marks a word as taken
-and sends a `Reference`, which names the bytes and the word, instead of the bytes. Any other large tensor is copied into a block first.
-The receiver maps the block and makes an array over it; when the last array over it has gone, it writes a zero into the word. So
-there is at most one copy, no page fault once the pool is warm, and no message for giving a block back.
+Theory of operation. A process has a `Pool` of blocks. What it makes for others to read, such as the value of a variable, it makes in a
+block (`empty`). To send such a tensor to a process of the same machine, it lends the block: it marks a word as taken, and sends a
+`Reference`, which names the bytes and the word, instead of the bytes. Other large tensors are copied into a block first. The receiver
+maps the block and makes an array over it; when the last array over it has gone, it writes a zero into the word. So there is at most one
+copy, no page fault once the pool is warm, and no message to give a block back.
 
-A block may be lent to several at once, each loan with a word of its own. It is free when its maker has let go of it and no word
-stands for it any more. Nobody writes into a block while it is lent (`may_change`), except for who borrowed it, where it was copied
-for him alone (`lend(..., alone=True)`).
+A block may be lent to several processes at once, each loan with a word of its own. It is free when its maker has released it and no
+word stands for it. Nobody writes into a block while it is lent (`may_change`), except a borrower for which it was copied (`lend(...,
+alone=True)`).
 
-`segment.py` tells what a pool is made of, `segment.py` how others read it.
+A loan whose holder has died is taken back when the pool looks for a free block. The pool is bounded: if it has no room, `lend` says so,
+and the tensor travels in the message. `segment.py` has the layout of the memory and its borrower's side.
 
-A loan whose holder has died is taken back when the pool looks for a free block. The pool is bounded: if it has no room, `lend` says
-so, and the tensor travels in the message.
+`pool_of_process` and `mapper` are this process's only ones.
 """
 
 from __future__ import annotations

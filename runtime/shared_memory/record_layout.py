@@ -1,17 +1,17 @@
-"""Records: what processes of one machine tell each other of a variable, in shared memory.
+"""The record of a published variable: 192 bytes in shared memory that say where its value lies.
 
-A record belongs to the task that has the variable (`variable_publisher.py`); others read the variable by it (`variable_reader.py`),
-and change it (`shared_variable.py`). Its words, of 64 bits each:
+The owner writes it (`variable_publisher.py`); others read the variable by it (`variable_reader.py`), and change it
+(`shared_variable.py`). Its words have 64 bits each:
 
-    sequence number | the post's number | version of what follows; 0: there is nothing to read
-    spare           how many bytes behind the value its second place is; 0: it has one place, and only its owner changes it
-    turn            how often an opened variable has changed: where that is odd, the value is in the second place
-    holder          the process that changes it, for errors
+    sequence number | the record's number | version of the words behind; 0: there is no value to read
+    spare           distance in bytes to the second buffer; 0: there is one buffer, and only the owner changes the value
+    turn            how often a shared variable has changed: if odd, the value is in the second buffer
+    holder          the process that holds the lock, for errors
     wanted          how many gradients the task waits for, of an accumulator (graph/resources/shared_accumulator.py)
-    descriptor and number of the segment, offset, bytes, element type, dimensions
+    descriptor and number of the segment, offset, bytes, element type, rank, dimensions
 
-The order of stores and loads matters. Each is a call of its own here, so compilers keep it; processors do where loads are not
-exchanged with loads nor stores with stores: on x86, but not on ARM, where there are no records therefore.
+The order of stores and loads matters. Each is a call of its own here, so compilers keep it. Processors keep it if they reorder neither
+loads with loads nor stores with stores: x86 does, ARM does not, so there are no published variables on ARM.
 """
 
 from __future__ import annotations

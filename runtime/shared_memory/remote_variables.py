@@ -1,13 +1,13 @@
-"""A task's part in direct reads: what it posts for others, what it reads of theirs, and how it has sent what it cannot read.
+"""A task's service for variables in shared memory: what it publishes, what it reads of other tasks, and messages where that fails.
 
-The placer says which values could be read where they lie (`placer/partition/one_sided_reads.py`), posts are how (`variable_publisher.py`).
-The master brings the two together: it has the owner name a page of its memory (`page`) and the reader try it (`sees`), once for the
-two in a session; then it has the owner post the variables (`post`), and gives the reader their places with its program (`reader`).
+The placer says which values could be read where they lie (`placer/partition/one_sided_reads.py`); published variables are how
+(`variable_publisher.py`). The master brings owner and reader together: the owner names a page of its memory (`page`), and the reader
+tries to map it (`sees`), once for the two in a session. Then the owner publishes the variables (`post`), and the reader gets their
+records' addresses with its program (`reader`).
 
-A value that cannot be read when a step begins is asked for with a `want`, which names the variable. The owner sends it as a tensor
-of the step, on the channel that it would have had; so the step goes on as if it had never been otherwise. Or it answers with
-`denied` and an error, with which the step ends: the variable has no value yet, or the session is not known here any more.
-Wants are repeated while the tensor is overdue (`loss_detection.py`): to ask twice does no harm.
+A value that cannot be read when a step begins is requested with a `want`, which names the variable. The owner sends it as a tensor of
+the step, on its usual channel. Or it answers with `denied` and an error, which ends the step: the variable has no value yet, or the
+session is unknown (any more). Wants are repeated while the tensor is overdue (`loss_detection.py`): asking twice does no harm.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Segments: memory of one process that others of the same machine and user can map, with blocks that are lent.
+"""Segments: memory of one process that other processes of the same machine and user can map, with blocks that are lent.
 
-A segment is an anonymous file (`memfd_create`): it has no name that could be left behind, and the kernel frees it
-with the last process that maps it, also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows to
-processes of the same user only. What is found there is trusted as far as it cannot hurt: it must be a memory file of our own
-user that can never shrink (a seal says so; reading beyond a file's end would end the process), and it must begin with the
-number that the reference names, so that a process number that was used again is noticed.
+A segment is an anonymous file (`memfd_create`): no name is left behind, and the kernel frees it with the last process that maps it,
+also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows to processes of the same user only. A mapped segment is
+trusted only where it cannot hurt: it must be a memory file of our own user that can never shrink (a seal says so; reading beyond a
+file's end would end the process), and it must begin with the number in the reference, so that a reused process number is noticed.
 
-    segment    page 0: the segment's number, whether it is retired, one word per loan: 0 is free, else who has it
+    segment    page 0: the segment's number, whether it is retired, one word per loan (0 is free, else the holder's process)
                then the blocks, all of one size
 
-Borrowing: reading what other processes of the machine lend (`pool.py`), where it lies.
+`Segment` is the lender's side; `Mapper` maps other processes' segments, and gives a block back when the last array over it has gone.
 """
 
 from __future__ import annotations

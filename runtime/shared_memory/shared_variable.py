@@ -1,25 +1,25 @@
-"""Opened variables: a variable that several processes of one machine change in place, each under a lock that the kernel keeps.
+"""Shared variables: double-buffered variables that several processes change in place, each guarded by a cross-process file lock.
 
-Theory of operation. The owner of a variable *opens* it (`variable_publisher.py`): the value gets two places beside each other in
-shared memory, and the record's *turn* says which of them has it. Who changes the variable, the owner or another process,
+Theory of operation. The owner of a variable *shares* it (`variable_publisher.py`): its value gets two buffers beside each other in shared
+memory, and the record's *turn* says which of them holds the value. To change the variable, the owner or another process
 
-    takes the variable's lock in its own process, and then the lock between processes,
-    writes the new value into the place that does not have it, from the one that does,
-    counts the turn up, which is one store: from now on this is the value,
-    lets the locks go.
+    takes the variable's lock in its own process, and then the file lock,
+    writes the new value into the buffer that does not hold the value, from the one that does,
+    increments the turn, which is one store and makes the new value visible,
+    releases the locks.
 
-So at each moment one of the places holds a whole value, whoever ends where. There is nothing to be put right after a process
-that was killed: before its one store nothing has happened, and behind it everything. Readers copy the place that the turn names, and
-look again at the turn; they wait for nobody, not even for a process that was stopped while it changed the variable.
+So at each moment one buffer holds a whole value, whichever process dies where. Nothing needs repair after a process was killed: before its
+one store nothing has happened, and after it everything. Readers copy the buffer that the turn names, and check the turn again; they
+wait for nobody, not even for a process that was stopped during a change.
 
-The lock between processes is one of an open file description (`F_OFD_SETLK`) on the record's bytes of the file that the record is in:
-two calls of the kernel, a microsecond together, and the kernel lets it go when its holder ends. Each process has a file description of its
-own for it. Who cannot have it tries again for a while; a process that was stopped with it is an UnavailableError for the others. Several
-variables are taken in the order of their places, which is the same for everybody.
+The file lock is one of an open file description (`F_OFD_SETLK`) on the record's bytes of the segment's file: two system calls, a
+microsecond together, and the kernel releases it when its holder ends. Each process has its own file description for it. A process
+that cannot get the lock retries for `LOCK_TIMEOUT_S`, then fails with UnavailableError: the holder was stopped. Several variables are
+locked in the order of their addresses, which is the same for everybody.
 
-Places are named by the record alone, and looked at again under the lock; so an owner that takes the variable back (it gets another
-shape, its session is closed) needs the lock once, and then changes the record. If a stopped process has the lock, the memory into
-which that may still write is kept until it has let go.
+Buffers are named by the record alone and looked up again under the lock. So an owner that takes the variable back (it gets another
+shape, or its session closes) needs the lock once, and then changes the record. If a stopped process holds the lock, the memory into
+which it may still write is kept until it releases the lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from ...graph.resources import shared_storage
 from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
 from ...graph.resources.resource_manager import VariableState
 from ...graph.resources.shared_accumulator import state_bytes
+from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
 from .doorbell import Ringer, ringer
 from .record_layout import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
 from .segment import Mapper, MappingError
@@ -53,10 +54,6 @@ from .variable_reader import ProcessHandle, SeqlockReader, VariableReader, reade
 
 Array = np.ndarray[Any, Any]
 
-LOCK_TIMEOUT_S: Final = 2.5  # half of the time after which a silent task is taken for dead
-CLOSE_LOCK_TIMEOUT_S: Final = (
-    0.2  # for the lock of a variable that is taken back: whoever has it lets it go at once, or is stopped
-)
 _FIRST_NAP_S, _LAST_NAP_S = 20e-6, 1e-3
 _SETLK = 37  # F_OFD_SETLK
 _FLOCK = "hhqqi4x"  # type, whence, start, length, 0
@@ -69,7 +66,7 @@ def can_share() -> bool:
 
 
 class LockFile:
-    """A file description of this process's own of a segment, for locks between processes. Closed when nobody has it any more.
+    """This process's own file description of a segment, for file locks. Closed when it has no user any more.
 
     Raises:
         Unreadable: it cannot be opened, or is another one.

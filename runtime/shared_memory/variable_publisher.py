@@ -1,24 +1,22 @@
-"""Posts: a task's variables, where other processes of its machine can read them without asking.
+"""Published variables, the owner's side: a task's variables, where other processes of its machine can read them without a message.
 
-Theory of operation. A *post* is a record in shared memory (`record_layout.py`) that says where the value of one variable lies, and
-how often it has changed. Its owner, the task that has the variable, keeps it (`PublishedVariable`, told by
-`graph/resources/resource_manager.py`); others copy the value from where it lies (`variable_reader.py`), without a message to
-anybody. The record begins with a *sequence number* (a seqlock, as in Linux): it is odd while the value changes or moves. Who reads
-looks at the number, copies, and looks again: where it is even and the same, the copy is a value that the variable had in between;
-else he tries again, and after some time gives up, and has the value sent as any tensor.
+Theory of operation. A *published variable* has a record in shared memory (`record_layout.py`): where its value lies, and a *sequence
+number* (a seqlock, as in Linux), which is odd while the value changes or moves. Its owner keeps the record (`PublishedVariable`, called by
+`graph/resources/resource_manager.py`). A reader (`variable_reader.py`) reads the number, copies the value, and reads the number again: if
+it is even and the same, the copy is a value that the variable had; otherwise it tries again, and after some time has the value sent
+as a tensor.
 
-It says that there is nothing where the variable has no value, where that is larger than `MOST_BYTES` or lies elsewhere (the pool has
-no room, or it is on a GPU), and when variable, session or server have gone. A record may be used again for another post: that
-has another number. A value may be overwritten while somebody copies it, and memory that it was in may be used for something
-else: then the sequence number has changed. Memory that was mapped stays readable as long as it is mapped.
+The record is empty where the variable has no value, where the value is larger than `MOST_BYTES` or lies elsewhere (the pool is full, or
+it is on a GPU), and when variable, session or server have gone. A record may be used again for another variable, with another number.
+Memory may be overwritten or used for something else while a reader copies it: then the sequence number has changed. Memory that a
+reader has mapped stays readable.
 
-A process that has ended leaves its memory to those who have mapped it, with values that nobody changes any more. So before each
-reading the owner is asked for, which costs a microsecond (a file descriptor that stands for its process, `pidfd_open`). One that is
-only stopped (SIGSTOP) has its variables read; unless it was stopped while it changed one.
+A process that has ended leaves its memory to those who mapped it, with values that nobody changes any more. So a reader checks before
+each read that the owner lives, which costs a microsecond (`pidfd_open`). Variables of a stopped process (SIGSTOP) are readable, unless
+it was stopped in the middle of a change.
 
-A variable that others are to change, too, is *opened* (`shared_variable.py`): from then on its value has two places, and the
-sequence number stays as it is; what tells a change then is the turn. So is the state of an accumulator to which others add
-(`graph/resources/shared_accumulator.py`).
+A variable that other processes may also change is *shared* (`shared_variable.py`): its value then has two buffers, and a turn counter
+tells of changes instead of the sequence number. The same holds for accumulators (`graph/resources/shared_accumulator.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ Array = np.ndarray[Any, Any]
 
 
 class PublishedVariable:
-    """A variable's record, for the task that has the variable. Its calls are made by who holds the variable's lock."""
+    """The record of one published variable, as its owner writes it. The caller holds the variable's lock."""
 
     __slots__ = ("_pid", "_sequence", "_there", "_version", "_words", "place")
 
@@ -120,7 +118,7 @@ def _there(value: Array, spare: int) -> tuple[int, ...] | None:
 
 
 class VariablePublisher:
-    """All posts of one task. Each belongs to the sessions that have asked for it. Safe to use from several threads.
+    """All published variables of one task. Each belongs to the sessions that asked for it. Safe to use from several threads.
 
     Attributes:
         bell: what others ring when they have added what somebody here waits for (`look`); None: nobody is heard.

@@ -1,4 +1,4 @@
-"""Lookouts: reading the variables of other processes where they lie (`variable_publisher.py` has the theory)."""
+"""Published variables, the reader's side: whole copies of other processes' variables. `variable_publisher.py` has the theory."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""Who may talk to a server, and why somebody may not. Events in, answers out: the sockets are the transport's.
+"""Who may talk to a server, and why a client was refused. Events in, decisions out: the sockets are those of `zmq_auth.py`.
 
-Theory of operation. A server with keys asks everybody for a proof (CurveZMQ) before it reads a byte of a message. ZeroMQ checks the
-proof, and asks the server's `AccessControl` whether it knows the key (the ZAP protocol, RFC 27). Whoever cannot prove a key that is allowed
-gets no answer at all. From then on each message of that connection carries the key, so the gate can end the connections of a key that
-is taken back.
+Theory of operation. A server with keys requires a proof of a key (CurveZMQ) from each client before it reads a byte of a message.
+ZeroMQ checks the proof, and asks `AccessControl` whether the key is allowed (ZAP, RFC 27). A client without an allowed key gets no
+answer at all. After the handshake each message carries the key of its connection, so connections are ended when their key is revoked.
 
-Everything else that makes talking cheaper, shared memory and streams, is offered inside such a connection only, so it needs no door of
-its own.
+Shared memory and streams are negotiated inside such a connection only, so they need no access control of their own.
 
-What an outsider can do is knock. The gate says so in the log, but not more often than `LOG_EVERY_S` for each host.
+Refused connections are logged, at most every `LOG_EVERY_S` for each host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A client's connection to one server: ZeroMQ's, and the stream to which both may go over. `transport` tells the whole.
+"""A client's connection to one server, and the poller that waits for several of them.
 
-Waiting for several connections of one client at once.
+A `Connection` has a ZeroMQ DEALER and, after the upgrade (`connection_upgrade.py`), a stream beside it. One thread uses it at a time.
+`ConnectionPoller` waits for the descriptors of all connections of one client and collects their messages.
 """
 
 from __future__ import annotations

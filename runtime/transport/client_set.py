@@ -1,4 +1,4 @@
-"""A client's connections: one to each server that it talks to, used by one thread at a time. `transport` tells the whole."""
+"""A client's connections: one to each server that it talks to, opened when first used. One thread uses the set at a time."""
 
 from __future__ import annotations
 

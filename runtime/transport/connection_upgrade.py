@@ -1,12 +1,22 @@
-"""Who of our peers can read this process's shared memory, and whose we can read.
+"""What two peers tell each other when they have connected: whose shared memory each can read, and the steps from ZeroMQ to a stream.
 
-Two processes find out by trying. The one that connects says where it has a page of shared memory (`hello`); the other one tries to read
-it, and answers with whether it could and with a page of its own; the first one tries that, and answers in turn. From then on, large
-tensors to a peer that could read our page are lent instead of sent. A peer on another machine, of another user, or in a container of
-its own cannot, and gets them in messages.
+**Shared memory.** Two processes find out by trying. The one that connected names a page of its shared memory in a `hello`. The other
+tries to map it, and answers with whether it could (`readable`) and with a page of its own; the first one tries that, and answers in turn.
+From then on, large tensors to a peer that could map our page are lent instead of sent. A peer on another machine, of another user, or in
+another container cannot, and gets its tensors in messages. A peer that later meets a reference which it cannot map (its machine was
+exchanged behind the same address) says `hello` with `readable` false, and is sent tensors from then on.
 
-A peer that meets a reference which it cannot read after all (its machine was exchanged behind the same address) says hello with
-`readable` false, and is sent tensors from then on.
+**Stream.** The field `stream` of a `hello` is a list: a word, then its arguments.
+
+    called end    ["at", name, token]     you read my memory: connect to this Unix socket, and send this token there
+    caller        ["tcp?"]                a stream over TCP is welcome; in the first message
+    called end    ["tcp", port, token]    connect to this port of the address that you called, and send this token there
+    caller        ["taken", token]        I have connected; this is my last message here, what follows comes on the stream
+    called end    ["open"]                this is my last message here, too
+    called end    ["here"]                nothing: only asks ZeroMQ whether the peer is still connected
+
+Each end begins to read the stream when it has read the other's last message, so no message overtakes another. When the stream ends,
+both ends fall back to ZeroMQ, and may upgrade again.
 """
 
 from __future__ import annotations
@@ -23,10 +33,10 @@ from ..shared_memory.segment import Reference
 from ..wire.messages import Lend, Message
 from .keys import Keys
 
-MOST_PEERS = 4_096  # whoever reconnects has a new name: the latest are remembered
+MOST_PEERS = 4_096  # a peer that reconnects has a new name: the latest are remembered
 
 STOP_LENDING = Message("hello", {"memory": None, "readable": False})
-"""What to say to a peer that lent us what we cannot read."""
+"""The answer to a peer that lent us memory which we cannot map."""
 
 
 @dataclass(slots=True)
@@ -39,7 +49,7 @@ class _Peer:
 
 
 class MemoryNegotiation:
-    """What is known about the peers of one socket, or of several."""
+    """Which peers of one socket, or of several, can map our memory, and whose we can map."""
 
     def __init__(self) -> None:
         self._pool = pool_of_process()

@@ -1,31 +1,16 @@
-"""How many bytes of tensors wait for each peer, and an error instead of more.
+"""A server's end of the transport: messages between processes.
 
-A peer that takes nothing, because it is stopped or its network is slow, must not fill this process's memory: what is sent to it
-keeps its tensors until it has left. Small messages are bounded by their number; this bounds the large frames by their bytes.
+A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`event_loop.py`), since ZeroMQ's sockets may not be
+shared. The I/O thread decodes what arrives and calls `on_message`; a server that answers inside `on_message` does so without a hand-over
+between threads. Other threads put their messages into a queue and wake the I/O thread, or write into a stream directly.
 
-Nobody has to say when a frame has left: whoever holds it, a queue or ZeroMQ, lets go of it then. Only a stream takes frames
-apart, and counts for itself.
+    zmq_router.py       the ZeroMQ sockets: for clients, and for peers that this process connected to
+    server_streams.py   streams, which peers upgrade to when they have met over ZeroMQ. The ZeroMQ connection stays open beside a
+                        stream: for its heartbeats, and to fall back to when the stream ends
+    client_set.py       the client's end: one DEALER per server, used by one thread at a time, with no thread behind it
 
-The transport: messages between processes, over ZeroMQ. This is the server's end.
-
-A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`event_loop.py`), since ZeroMQ's may
-not be shared. Whatever arrives is decoded there and handed to `on_message` there; a server that answers from
-inside `on_message` does so without any hand-over between threads. Other threads put their messages in a queue
-and wake the I/O thread.
-
-    event_loop.py    waits for all descriptors, and does what other threads ask it to do
-    zmq_router.py       ZeroMQ's sockets: for clients, and for peers that this process sends to on its own account
-    server_streams.py        streams without ZeroMQ's threads, to which processes of one machine go over as soon as they have met
-
-A client has `Connections` (client_set.py): one DEALER per server that it talks to, opened when first needed. They belong to
-whoever holds them and are used by one thread at a time; there is no thread behind them.
-
-Any thread may write into a stream without a hand-over. ZeroMQ's connection stays beside it: for its signs of life,
-and to go back to when the stream ends.
-
-What a peer can do to this process is bounded: how many messages wait for a slow one (`HIGH_WATER` in ZeroMQ,
-`MAX_BACKLOG` here) and how many bytes (`endpoint.py`), how large a frame may be, how many broken messages it may
-send before it is no longer listened to.
+What a peer can do to this process is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
+bytes (`SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
 """
 
 from __future__ import annotations
@@ -63,7 +48,10 @@ MOST_IDLE = 4_096  # peers of whom is remembered how much was sent to them
 
 
 class SendQueueBytes:
-    """What waits for the peers of one endpoint. Any thread may use it.
+    """Counts the bytes of large frames that wait for each peer, and refuses more than a limit. Any thread may use it.
+
+    Nothing reports that a frame has left: whatever holds it, a queue or ZeroMQ, drops it then, which weak references show. Only a
+    stream takes frames apart, and counts for itself.
 
     Args:
         most: bytes that may wait for one peer; 0: no limit. A message for which nobody waits may be larger.

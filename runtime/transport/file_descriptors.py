@@ -1,9 +1,9 @@
-"""A reserve of file descriptors: what peers cannot take from a process.
+"""A reserve of file descriptors, so that peers who connect cannot take all of them.
 
-Each connection takes a descriptor, and who connects decides how many there are. When none is left, a process can open no file, and one
-that goes on listening spins, since the connection that it cannot accept is announced again and again. So a server keeps a few
-descriptors back. When all others are taken it stops listening, then lets go of those that it has kept, for its own files, and listens
-again when there are enough.
+Each connection takes a descriptor, and peers decide how many connections there are. A process without a free descriptor can open no
+file. If it still listens it spins, since the connection that it cannot accept is reported again and again. So a server keeps a few
+descriptors in reserve. When all others are taken it stops listening, then closes the reserve for its own use, and listens again when
+enough descriptors are free.
 """
 
 from __future__ import annotations

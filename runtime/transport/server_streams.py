@@ -1,6 +1,6 @@
-"""A server's streams: how it and its peers go over from ZeroMQ's connections to them, and back.
+"""The streams of a server's endpoint: how the server and its peers upgrade from ZeroMQ's connections to streams, and fall back.
 
-`stream_listener.py` and `stream_listener.py` tell what is said. Any thread may write into a stream; the rest belongs to the I/O thread.
+`connection_upgrade.py` has the messages. Any thread may write into a stream; the rest belongs to the I/O thread.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""A stream: a stream between two processes of one machine, beside the ZeroMQ connection on which they met.
+"""A framed stream socket between two processes, Unix or TCP, beside the ZeroMQ connection on which they met.
 
-Theory of operation. A message over ZeroMQ passes four threads: the sender's, ZeroMQ's own on either side, the receiver's. Between
-processes of one machine most of its time goes into waking them. A Unix stream needs none of ZeroMQ's: whoever has something to
-say writes it, from any thread, and it wakes whoever reads. A round trip takes a sixth of the time and of the processors.
+Theory of operation. A message over ZeroMQ passes four threads: the sender's, ZeroMQ's on either side, and the receiver's. Between
+processes of one machine, most of its time goes into waking them. A stream needs none of ZeroMQ's threads: any thread writes into it, and
+the kernel wakes the reader. A round trip takes a sixth of the time and of the processor time. Large messages are read from the socket
+into memory that was used before, without ZeroMQ's extra copy.
 
-Two processes meet over ZeroMQ, and change over (`stream_listener.py`).
+    a message on a stream    the number of frames (4 bytes), the size of each (8 bytes each), the frames
 
-    a message on a stream    how many frames (4 bytes), the size of each (8 bytes each), the frames
-
-Writing never blocks. What the kernel does not take waits in the stream, and leaves when its owner says `flush`.
+Writing never blocks. What the kernel does not take waits in the stream, and leaves when its owner calls `flush`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Stream:
     Attributes:
         fd: its descriptor.
         waiting_bytes: how much of what was sent the kernel has not taken yet.
-        holds: whether a thread that sends a small message keeps the interpreter meanwhile. That is a call which never waits. Where many
+        holds: whether a thread that sends a small message keeps the GIL during the call, which never waits. Where many
             threads take turns, it is shorter than the way to the next turn; where there is one, it costs half a microsecond more.
         is_open: whether the other end has said its last words on ZeroMQ's connection, so that the stream is to be read.
         refused: why a message was refused for its size, until the owner has told its sender.

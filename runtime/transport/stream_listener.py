@@ -1,35 +1,14 @@
-"""Where streams begin: how two processes of one machine go over to one from the ZeroMQ connection on which they met.
+"""Listeners that accept streams from peers which were met over ZeroMQ: over Unix sockets on one machine, over TCP between machines.
 
-They change over when each can read the other's memory (`negotiation.py`); what they say about it are `hello` messages with a field
-`stream`:
+The server offers a listener and a random token; the peer connects there and sends the token first (`connection_upgrade.py` has the
+messages). So a stream leads only to the process that was met.
 
-    who was called    ["at", name, token]    connect to this name, and say this token there
-    the caller        ["taken", token]       I have; this is my last message here, what follows comes on the stream
-    who was called    ["open"]               my last message here, too
+Unix: the name is an abstract address, in no folder, and random. Both ends must belong to the same user, as the kernel tells
+(`SO_PEERCRED`). TCP: a thread accepts connections, reads their tokens, and answers a known token with one byte. A TCP stream proves and
+encrypts nothing, so there is none where there are keys. The kernel ends a TCP stream whose data is not acknowledged, or whose idle
+peer does not answer keep-alive probes, for `STREAM_SILENCE_MS`.
 
-Each begins to read the stream when it has read that message, so no message overtakes another. The name is one of the kernel's, of
-no folder (an abstract address), and drawn by chance, as is the token; both ends must belong to the same user, as the
-kernel tells it. So a stream leads only to the process that was met. When it ends, both go back to ZeroMQ.
-
-Streams over TCP: what two processes that cannot read each other's memory use beside the ZeroMQ connection on which they met.
-
-ZeroMQ copies a large message once more than is needed, into memory that is new each time, which the kernel has to clear first. A
-stream reads it from the socket into memory that has been used before. It takes fewer threads, too: see `stream.py`, also for
-how the two change over. Only the meeting differs:
-
-    who calls         ["tcp?"]               a stream over TCP is welcome: in the first message
-    who was called    ["tcp", port, token]   connect to this port of the address that you have called, and say this token there
-                                             (a byte comes back, which says that it is known)
-
-A stream proves and hides nothing. So there is none where there are keys: there everything stays with ZeroMQ, which encrypts it.
-
-A connection that breaks without a word, because a cable or a machine does, is noticed by the kernel: what is not acknowledged for
-`SILENT_MS`, or an idle peer that gives no sign of life for so long, ends the stream. Then both are back on ZeroMQ.
-
-Sockets that have connected for a stream, until who made them says so on the connection on which it was offered.
-
-Most are fetched within a moment. What keeps one waiting for ever is a peer that died in between, or whose word was refused: its end
-of the socket closes with its process, or its connection.
+Accepted sockets wait in an `AcceptBacklog` until their peer says on the ZeroMQ connection that it has connected.
 """
 
 from __future__ import annotations
@@ -46,6 +25,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Final
 
+from ..timeouts import STREAM_SILENCE_MS
 from .stream import Stream
 
 __all__ = ["AcceptBacklog"]
@@ -208,7 +188,6 @@ def _is_ours(sock: socket.socket) -> bool:
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
 
 
-SILENT_MS: Final = 4_000  # as long as ZeroMQ waits for a sign of life
 CONNECT_S: Final = 1.0  # for connecting, and for the first words of who has connected
 _KNOWN: Final = b"\1"
 
@@ -322,12 +301,12 @@ def connect_tcp(host: str, port: Any, token: Any, most_frames: int, most_bytes: 
 
 
 def prepare(sock: socket.socket) -> None:
-    """Send at once, and notice within `SILENT_MS` that the other side cannot be reached any more."""
+    """Send at once, and notice within `STREAM_SILENCE_MS` that the other side cannot be reached any more."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    seconds = max(1, SILENT_MS // 4_000)
+    seconds = max(1, STREAM_SILENCE_MS // 4_000)
     for name, value in (
-        ("TCP_USER_TIMEOUT", SILENT_MS),
+        ("TCP_USER_TIMEOUT", STREAM_SILENCE_MS),
         ("TCP_KEEPIDLE", seconds),
         ("TCP_KEEPINTVL", seconds),
         ("TCP_KEEPCNT", 3),

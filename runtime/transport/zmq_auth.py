@@ -1,7 +1,8 @@
-"""CurveZMQ: how ZeroMQ's sockets are told about keys. Part of the transport.
+"""CurveZMQ: keys for ZeroMQ's sockets, and the thread that answers ZeroMQ's questions about them.
 
-A server's socket asks for proofs; ZeroMQ checks them, and asks over a socket of its own (ZAP) whether a key may come in. That question,
-and what ZeroMQ's monitor says about connections, come to the server's `ZapHandler`, a thread that has nothing else to do.
+A server's socket requires proofs of keys. ZeroMQ checks a proof, and asks over a socket of its own (ZAP, RFC 27) whether the key may
+come in. The `ZapHandler`, a thread, answers by `AccessControl`, and passes it the events of ZeroMQ's monitor. Source: rfc.zeromq.org,
+RFC 25 (CurveZMQ 1.0) and 27 (ZAP).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether a connection stands, as ZeroMQ's own threads see it: a sign of life that needs no interpreter.
+"""Whether a connection is up, as ZeroMQ's own threads see it: a sign of life that needs no Python interpreter.
 
-Theory of operation. A kernel may hold Python's interpreter for minutes, and nothing that is written in Python answers meanwhile. So a
-task that does not answer need not be dead. But ZeroMQ's threads are native, and go on exchanging heartbeats. A connection that has
-stood since the task was heard last therefore says that its process runs, and has not been restarted. One that is killed, stopped or
-cut off loses its connections: at once, or after the heartbeat timeout (`zmq_sockets.py`).
+Theory of operation. A kernel may hold the GIL for minutes, and no Python code answers meanwhile. So a task that does not answer need not
+be dead. But ZeroMQ's threads are native, and go on exchanging heartbeats. A connection that has been up since the task was heard last
+proves that its process runs and was not restarted. A process that is killed, stopped or cut off loses its connections: at once, or
+after the heartbeat timeout (`timeouts.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import zmq
 
-GRACE_S: Final = 0.75  # a break that is seen so long after a moment may have been before it: nobody looked meanwhile
+from ..timeouts import MONITOR_GRACE_S
 
 _EVENT: Final = struct.Struct("<HI")  # how the monitor's messages begin: event, value
 _Socket: TypeAlias = "zmq.Socket[bytes]"
@@ -47,7 +47,7 @@ class ConnectionMonitor:
 
     def was_up_since(self, since: float) -> bool:
         """Whether it is up and has not ended since then."""
-        return self.is_up() and self._broken_at <= since + GRACE_S
+        return self.is_up() and self._broken_at <= since + MONITOR_GRACE_S
 
     def close(self) -> None:
         """Ask no more; before the socket is closed."""
@@ -56,4 +56,4 @@ class ConnectionMonitor:
         self._monitor.close(linger=0)
 
 
-__all__ = ["GRACE_S", "ConnectionMonitor"]
+__all__ = ["ConnectionMonitor"]

@@ -1,10 +1,9 @@
-"""A server's ZeroMQ sockets: a ROUTER that anybody may connect to, and one DEALER to each peer that it sends to on its own account.
+"""A server's ZeroMQ sockets: a ROUTER that clients connect to, and one DEALER to each peer that the server connected to.
 
-Peers are named by bytes. The name of a client is made by the ROUTER and good for one connection; the name of
-a peer that was connected to is a prefix and its address. A client that gives itself such a name is ignored,
-so none can make a reply go elsewhere.
+Peers are named by bytes. ROUTER makes the name of a client, which is valid for one connection. The name of a peer that was connected to
+is a prefix and its address. A client that gives itself such a name is ignored, so it cannot redirect replies.
 
-All of it belongs to the I/O thread. What ZeroMQ does not take waits in a peer's sender, whose length is bounded.
+All of it belongs to the I/O thread. What ZeroMQ does not take waits in the peer's `ChunkedSender`, whose length is bounded.
 """
 
 from __future__ import annotations

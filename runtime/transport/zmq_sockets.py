@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import zmq
 
+from ..timeouts import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 from ..wire.chunking import CHUNK_BYTES
 from ..wire.messages import BORROW_BYTES, MAX_TENSORS, Frame, WireError
 from .address import split_address
@@ -24,9 +25,6 @@ MAX_FRAME_BYTES = (
 )  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
 MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
 LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
-HEARTBEAT_MS = 1_000
-HEARTBEAT_TIMEOUT_MS = 4_000
-"""A peer that is silent for so long is gone: below the 5 s in which every call must end. Less where a client is less patient."""
 RETRY_MS = 5  # while messages wait for a slow peer
 
 Socket: TypeAlias = "zmq.Socket[bytes]"

@@ -1,25 +1,24 @@
-"""Parcels: large messages over ZeroMQ, in pieces.
+"""Large messages over ZeroMQ, in chunks, with a send window.
 
-Theory of operation. ZeroMQ sends and receives a frame as a whole, and while one is on its way nothing else passes: neither its own
-signs of life, so that a frame which takes longer than `HEARTBEAT_TIMEOUT_MS` (`zmq_sockets.py`) breaks the connection, nor any message of
-another step. So a message of more than `CHUNK_BYTES` bytes is cut: it goes as a *parcel*, a row of small messages.
+Theory of operation. ZeroMQ sends and receives a frame as a whole. Meanwhile nothing else passes on that connection: neither its own
+heartbeats, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection, nor messages of other steps. So a message of
+more than `CHUNK_BYTES` is sent as a row of small messages:
 
-    a piece    the label, then bytes of the message: those of its frames, one frame after the other
-    a label    0x95, version, what it is, 0 (a byte each), its place in the row (4 bytes), the parcel's number (8 bytes);
-               that of the first piece goes on with the size of each frame of the message (8 bytes each)
-    a sign     a label alone: pieces are arriving
+    a chunk    a label, then bytes of the message: its frames, one after the other
+    a label    0x95, version, type, 0 (a byte each), the chunk's index (4 bytes), the large message's number (8 bytes);
+               the label of the first chunk goes on with the size of each frame of the message (8 bytes each)
+    a progress acknowledgement    a label alone: chunks are arriving
 
-Who sends keeps no more than `WINDOW_BYTES` bytes of pieces with ZeroMQ, and gives it the next one when one has left:
-`ChunkedSender`. In between go small messages of other steps, and those that are true whenever they come. All others keep their
-order, so a peer gets one parcel at a time.
+The sender (`ChunkedSender`) gives ZeroMQ at most `WINDOW_BYTES` of chunks at a time, and the next chunk when one has left. In between
+it sends small messages that may overtake (`Order` in `schema.py`). All others keep their order, so a peer receives one large message at
+a time.
 
-Who receives makes memory for the frames as pieces come, and fills it (`reassembly.py`): `Reassembler`. A piece without a parcel, out of its
-place, empty, or longer than what is left, is refused, as any broken message is, and ends its parcel; what else comes of that one is
-passed over. A parcel that is begun while another one is open ends that one: its connection broke. So a peer holds the memory of one
-message at most, of which it has sent the bytes (the system gives memory when it is first written), and until its connection ends.
+The receiver (`Reassembler`) allocates memory as chunks arrive (`reassembly.py`). It refuses a chunk that is empty, out of order, too
+long, or of a message that has not begun, and drops the rest of that message. A new large message ends an open one: its connection
+broke. So a peer occupies the memory of at most one message, and only for bytes that it has sent.
 
-The last megabytes of a message wait in the system's own buffers, where nobody sees them leave. So whoever receives pieces says so with
-a sign, now and then: it is as good as any other sign of life.
+The last megabytes of a message wait in the system's buffers, where the sender cannot see them leave. So the receiver sends progress
+acknowledgements from time to time; they count as signs of life.
 
 This module knows neither sockets nor clocks.
 """
@@ -35,48 +34,48 @@ from typing import Final
 
 from .messages import VERSION, Frame
 from .reassembly import PartialMessage
-from .schema import WireError, kind_of, numbers_of
+from .schema import KINDS, Order, WireError, kind_of, numbers_of
 
 CHUNK_BYTES: Final = 512 << 10
-"""Bytes of a piece. A link of 128 KiB/s still takes one within `HEARTBEAT_TIMEOUT_MS`, and it stays in the processors' caches."""
+"""Bytes of a chunk. A link of 128 KiB/s still carries one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
 WINDOW_BYTES: Final = (
     4 << 20
-)  # bytes of pieces that ZeroMQ has at a time: enough to keep it busy until the next ones come
-ACK_EVERY_S: Final = 0.25  # seconds, at least, between two signs
+)  # bytes of chunks that ZeroMQ has at a time: enough to keep it busy until the next ones come
+ACK_EVERY_S: Final = 0.25  # seconds, at least, between two acknowledgements
 
 _FIRST: Final = 0x95  # no message begins so (`messages.py`)
-_PIECE, _SIGN = 0, 1
+_CHUNK, _ACK = 0, 1
 _LABEL: Final = struct.Struct("<BBBxIQ")
-_MOST_BUFFERS: Final = 64  # parts of frames in one piece
+_MOST_BUFFERS: Final = 64  # parts of frames in one chunk
 _numbers = itertools.count(1)
 
-PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, _SIGN, 0, 0)
+PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, _ACK, 0, 0)
 
 
 def is_large(frames: Sequence[Frame]) -> bool:
-    """Whether a message goes in pieces."""
+    """Whether a message is sent in chunks."""
     return len(frames[0]) > CHUNK_BYTES if len(frames) == 1 else sum(map(len, frames)) > CHUNK_BYTES
 
 
 def is_chunk(frame: Frame) -> bool:
-    """Whether a message that begins so is a piece, or a sign."""
+    """Whether a message that begins so is a chunk or a progress acknowledgement."""
     return len(frame) > 0 and frame[0] == _FIRST
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
 
-_URGENT: Final = frozenset({"missing", "coming", "abort", "touch"})  # true whenever they come
-_OF_STEPS: Final = frozenset({"tensors", "accounted", "want", "denied"})  # in order within a step
+_URGENT: Final = frozenset(kind for kind, schema in KINDS.items() if schema.order is Order.NONE)
+_OF_STEPS: Final = frozenset(kind for kind, schema in KINDS.items() if schema.order is Order.STEP)
 
 
 class ChunkedSender:
-    """What waits for one connection, from a large message on. Used by one thread.
+    """Sends messages on one connection, large ones in chunks. Used by one thread.
 
     Args:
-        left: called by any thread when a piece has left, to have `pump` called.
+        left: called by any thread when a chunk has left; the owner then calls `pump`.
 
     Attributes:
-        is_refused: whether there was no room for what was given last: nobody tells when there is.
+        is_refused: whether ZeroMQ had no room for the last message; try again later, since nothing tells when it has.
 
     >>> sender = Outbox(lambda: None)
     >>> sender.put([b"header", bytes(1_200_000)])
@@ -94,15 +93,15 @@ class ChunkedSender:
     def __init__(self, left: Callable[[], None]) -> None:
         self.is_refused = False
         self._left = left
-        self._ahead: deque[list[Frame]] = deque()  # what may overtake the parcel
+        self._ahead: deque[list[Frame]] = deque()  # what may overtake the large message
         self._ready: deque[tuple[int | None, list[Frame]]] = deque()  # what may not, each with its step
         self._held: Counter[int | None] = Counter()  # their steps
-        self._whole: list[Frame] = []  # the message that is being cut ...
+        self._whole: list[Frame] = []  # the message that is being sent in chunks ...
         self._key: int | None = None  # ... its step ...
         self._parts: deque[memoryview] = deque()  # ... what is left of it ...
-        self._number = self._place = 0  # ... which parcel it is, and which piece is next
+        self._number = self._place = 0  # ... its number, and the index of the next chunk
         self._label = b""
-        self._given: deque[tuple[weakref.ref[memoryview], int, list[Frame]]] = deque()  # the pieces that ZeroMQ has
+        self._given: deque[tuple[weakref.ref[memoryview], int, list[Frame]]] = deque()  # the chunks that ZeroMQ has
         self._under_way = 0  # bytes of those
         self._bytes_left = 0
 
@@ -123,16 +122,16 @@ class ChunkedSender:
         self._held[step] += 1
 
     def __len__(self) -> int:
-        """How many messages ZeroMQ has not been given completely."""
+        """How many messages ZeroMQ does not have completely."""
         return len(self._ahead) + len(self._ready) + bool(self._parts)
 
     def is_done(self) -> bool:
-        """Whether nothing waits, and all pieces have left."""
+        """Whether nothing waits and all chunks have left."""
         self._settle()
         return not len(self) and not self._given
 
     def bytes_left(self) -> int:
-        """How many bytes of pieces have left; a number that grows."""
+        """Bytes of chunks that have left so far."""
         self._settle()
         return self._bytes_left
 
@@ -146,7 +145,7 @@ class ChunkedSender:
                 self._settle()
                 if self._under_way >= window:
                     return
-                frames = self._piece()
+                frames = self._chunk()
             elif not self._ready:
                 return
             elif is_large(self._ready[0][1]):
@@ -177,21 +176,21 @@ class ChunkedSender:
         self._number, self._place = next(_numbers), 0
         self._label = struct.pack(f"<{len(frames)}Q", *map(len, frames))
 
-    def _piece(self) -> list[Frame]:
-        label = _LABEL.pack(_FIRST, VERSION, _PIECE, self._place, self._number)
-        piece: list[Frame] = [label if self._place else label + self._label]
+    def _chunk(self) -> list[Frame]:
+        label = _LABEL.pack(_FIRST, VERSION, _CHUNK, self._place, self._number)
+        chunk: list[Frame] = [label if self._place else label + self._label]
         room = CHUNK_BYTES
         for part in self._parts:
-            piece.append(part[:room])
-            room -= len(piece[-1])
-            if not room or len(piece) > _MOST_BUFFERS:
+            chunk.append(part[:room])
+            room -= len(chunk[-1])
+            if not room or len(chunk) > _MOST_BUFFERS:
                 break
-        return piece
+        return chunk
 
-    def _note(self, piece: list[Frame]) -> None:
-        """A piece has been given to ZeroMQ."""
+    def _note(self, chunk: list[Frame]) -> None:
+        """Note that ZeroMQ has a chunk."""
         self._place += 1
-        for part in piece[1:]:
+        for part in chunk[1:]:
             first = self._parts.popleft()
             if len(part) < len(first):
                 self._parts.appendleft(first[len(part) :])
@@ -223,16 +222,16 @@ def _step_of(frames: list[Frame]) -> int | None:
 
 
 class Reassembler:
-    """The parcel that comes on one connection.
+    """Puts the large message of one connection together again.
 
     Args:
         most_frames, most_bytes: the largest message that is taken.
 
     Attributes:
-        taken: how many pieces have come, signs too.
-        signs: how many of those were signs.
-        seen: how many had come when its owner looked last.
-        next_ack: when its owner says again that they come.
+        received: how many chunks and progress acknowledgements have arrived.
+        acks: how many of those were progress acknowledgements.
+        seen: `received` at the last look of the owner.
+        next_ack: when the owner sends the next progress acknowledgement.
 
     >>> sender, reassembler, message = Outbox(lambda: None), Inbox(8, 1 << 21), [b"header", bytes(1_200_000)]
     >>> sender.put(message)
@@ -260,47 +259,47 @@ class Reassembler:
         self.next_ack = 0.0
         self._most_frames = most_frames
         self._most_bytes = most_bytes
-        self._number = 0  # of the parcel that is open, or 0
+        self._number = 0  # of the message that is open, or 0
         self._over = 0  # of the last one that was refused
-        self._place = 0  # of the piece that comes next
+        self._place = 0  # index of the next chunk
         self._message: PartialMessage | None = None
 
     def is_open(self) -> bool:
-        """Whether pieces are missing."""
+        """Whether chunks are missing."""
         return self._number != 0
 
     def take(self, frames: Sequence[Frame]) -> list[Frame] | None:
-        """Take a piece, or a sign; gives the message when that is complete.
+        """Take a chunk or a progress acknowledgement; gives the message when it is complete.
 
         Raises:
-            WireError: it is no such thing, or has no place here. The parcel has ended.
-            TooLargeError: there is no room for the message. What else comes of it is passed over.
+            WireError: it is malformed or out of order. The large message is dropped.
+            TooLargeError: there is no room for the message. Its other chunks are dropped.
         """
         self.received += 1
         label = bytes(frames[0])
         if len(label) < _LABEL.size:
             raise self._refused(0, "its label is cut off")
         _, version, what, place, number = _LABEL.unpack_from(label)
-        if version != VERSION or what not in (_PIECE, _SIGN):
+        if version != VERSION or what not in (_CHUNK, _ACK):
             raise self._refused(
                 number, f"it is of kind {what}, version {version}; this process speaks version {VERSION}"
             )
-        if what == _SIGN:
+        if what == _ACK:
             if len(frames) > 1 or label != PROGRESS_ACK:
-                raise self._refused(number, "it is a sign, and more")
+                raise self._refused(number, "a progress acknowledgement with more behind it")
             self.acks += 1
             return None
         if number == 0:
-            raise self._refused(0, "its parcel has no number")
+            raise self._refused(0, "its message has no number")
         if place == 0:
             self._begin(number, label)
         elif number != self._number:
             if number == self._over:
-                return None  # what a parcel that was refused has left over
-            raise self._refused(number, "its parcel has not begun here: the connection broke, or it has ended already")
+                return None  # the rest of a message that was refused
+            raise self._refused(number, "its message has not begun here: the connection broke, or the message has ended already")
         elif place != self._place or len(label) != _LABEL.size:
             raise self._refused(
-                number, f"it says that it is number {place} of its parcel, which comes to {self._place}"
+                number, f"its index is {place}, and the next chunk has index {self._place}"
             )
         assert self._message is not None
         message = self._fill(number, frames[1:], self._message)
@@ -342,7 +341,7 @@ class Reassembler:
     def _refused(self, number: int, why: str) -> WireError:
         self._end()
         self._over = number
-        return WireError(f"a piece of a large message cannot be taken: {why}")
+        return WireError(f"a chunk of a large message is refused: {why}")
 
 
 __all__ = [

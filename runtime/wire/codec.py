@@ -1,6 +1,7 @@
-"""Messages as frames: see `messages.py`.
+"""Messages as frames, and frames as messages: `encode` and `decode`. `messages.py` describes the format.
 
-Messages from frames, every byte of which is checked: see `messages.py`.
+`encode` checks a message against the schema, so a mistake shows where it was made. `decode` checks every byte before it allocates.
+Both remember the descriptions of recent messages: a step that repeats costs one look into a table.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ message against it, and every bound, before it makes a single array. Whatever is
 `WireError`, nothing else. Nothing is ever unpickled or evaluated. `encode` checks the same table, so that a
 mistake shows where it was made.
 
-`encode` is in `codec.py`, `decode` in `codec.py`, what both need here. None of them knows sockets: they can be tested, fuzzed and
-reused without any.
+`encode` and `decode` are in `codec.py`.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ FIRST: Final = 0x94  # as version 1 had it, so that either notices the other
 
 
 class InconsistentMessageError(WireError):
-    """A message each field of which is what it may be, and which do not go together."""
+    """A message whose fields are valid each, but contradict each other."""
 
 
 class UnmappedTensorError(WireError):
-    """A tensor lies in shared memory that the receiver cannot read: the sender should let tensors travel."""
+    """A tensor lies in shared memory that the receiver cannot map: the sender should send its bytes."""
 
 
 class Encoder(Protocol):
@@ -83,7 +82,7 @@ class Message:
             one that arrived belong to others, too: nobody changes them.
         tensors: arrays of any element type in `graph.dtypes`, strings as object arrays of bytes or str.
             Decoded ones are read-only and alias the received buffer.
-        form: of one that is to be sent, and whose `fields` are its numbers alone: the others.
+        template: of a message to be sent whose `fields` are its numbers alone: encodes it with the other fields.
 
     >>> frames = encode(Message("ping", {"seq": 7}))
     >>> decode(frames)
@@ -108,10 +107,10 @@ ChannelKey: TypeAlias = int | str
 """A channel's number; inside a loop, followed by those of the iterations."""
 
 Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "Sequence[int] | None"]
-"""Says where the receiver can read an array, or, if so asked, a copy of its own; None: it has to travel."""
+"""Lends an array (or, if asked, a copy for the receiver alone): gives the numbers of a `Reference`; None: its bytes must travel."""
 
 Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
-"""The bytes at such a place, so many; ValueError when they cannot be read."""
+"""Maps that many bytes of a `Reference`; ValueError if they cannot be mapped."""
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")

@@ -1,11 +1,11 @@
-"""Reassembly: the memory of a large message while it arrives, on a stream or in pieces.
+"""The memory of a large message while it arrives, on a stream or in chunks.
 
-A few bytes can announce gigabytes. So memory is made as bytes come, never for what is only announced. A frame of up to `FIRST_BYTES`
-gets its memory when its first byte is due. A larger one gets memory that an earlier message or result has left (`buffers`), or begins
-small and doubles whenever it is full: the kernel moves its pages then, no byte is copied.
+A few bytes can announce gigabytes. So memory is allocated as bytes arrive, never for what is only announced. A frame of up to
+`FIRST_BYTES` gets its memory when its first byte is due. A larger one gets memory that an earlier message or result has left
+(`buffers`), or begins small and doubles whenever it is full: the kernel moves its pages then, and copies no byte.
 
-A message that is larger than the limit, or than the memory that is there, is refused. Its header is kept, since it names the request
-whose sender gets the error. All its other bytes are read and dropped, so the connection goes on with the next message.
+A message that is larger than the limit, or than the free memory, is refused. Its header is kept, since it names the request whose sender
+gets the error. All its other bytes are read and dropped, so the connection goes on with the next message.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""The kinds of messages that there are, and what each carries: the table that whatever leaves or arrives is checked against."""
+"""The protocol's table: each kind of message, what it carries, who sends it to whom, what answers it, and what it may overtake.
+
+Every message that leaves or arrives is checked against `KINDS`. A new kind is a new row.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 MAX_DEPTH = 16  # lists and dicts inside one another, in one field
@@ -26,24 +30,39 @@ class WireError(ValueError):
         self.request = request
 
 
+class Order(Enum):
+    """What a message may overtake while a large message travels in chunks (`chunking.py`)."""
+
+    STRICT = "strict"  # no message of its connection
+    STEP = "step"  # messages of other steps
+    NONE = "none"  # all messages: it is true whenever it arrives
+
+
 @dataclass(frozen=True, slots=True)
 class KindSchema:
-    """What one kind of message carries.
+    """One kind of message.
 
     Attributes:
         kind: its name.
+        sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
+        reply: the kind that answers it, or nothing. Any request may be answered by an `error` instead.
+        order: see `Order`.
         fields: field name -> the Python types its value may have.
-        described: the same of what its description holds: not the numbers, and of what is of type `bytes` the length.
+        described: the same for its description, which lacks the numbers and has the lengths of fields of type `bytes`.
         required: the fields that must be there; the others may be missing or None.
         numbers: the required fields of type int, which travel beside the description.
         head: packs how the message begins, numbers included.
         tensors: whether tensors may be attached.
-        given: whether they are the receiver's to write into; else he shares them with others.
+        given: whether the receiver may write into them; otherwise it shares them with others.
         wide: whether the header may have up to `MAX_WIDE_HEADER` bytes.
         blobs: the fields of type `bytes`, which travel in frames of their own.
     """
 
     kind: str
+    sender: str
+    receiver: str
+    reply: str
+    order: Order
     fields: Mapping[str, tuple[type, ...]]
     described: Mapping[str, tuple[type, ...]]
     required: frozenset[str]
@@ -63,8 +82,18 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = False, wide: bool = False) -> KindSchema:
-    """One row of `KINDS`; `fields` reads `name type, name? type|type`; what has a `?` may be missing."""
+def _row(
+    kind: str, way: str, fields: str = "", *,
+    order: Order = Order.STRICT, tensors: bool = False, given: bool = False, wide: bool = False,
+) -> KindSchema:  # fmt: skip
+    """One row of `KINDS`.
+
+    Args:
+        way: `sender > receiver: reply`, or `sender > receiver`.
+        fields: `name type, name? type|type`; a field with a `?` may be missing.
+    """
+    ends, _, reply = way.partition(": ")
+    sender, receiver = ends.split(" > ")
     types: dict[str, tuple[type, ...]] = {}
     required: set[str] = set()
     numbers: list[str] = []
@@ -89,64 +118,72 @@ def _row(kind: str, fields: str = "", *, tensors: bool = False, given: bool = Fa
     described = {name: (int,) if name in blobs else t for name, t in types.items() if name not in numbers}
     head = struct.Struct(f"{HEAD}{len(numbers)}q")
     return KindSchema(
-        kind, types, described, frozenset(required), tuple(numbers), head, tensors, given, wide, tuple(blobs)
-    )
+        kind, sender, receiver, reply, order, types, described, frozenset(required), tuple(numbers), head, tensors, given, wide,
+        tuple(blobs),
+    )  # fmt: skip
 
 
-#: Every kind of message there is. A new kind is a new row.
+#: Every kind of message. Besides its reply, `create_session` brings `waiting` while tasks are missing, `run` brings `trace` before a
+#: traced `done` (and nothing if quiet), and `missing` brings `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", "memory? list, readable bool, stream? list"),
-    _row("ping", "seq int, request? int, waits? bool"),
-    _row("pong", "seq int, incarnation int, clock? int, working? bool, waits? list"),
-    _row("status", "request int"),
-    _row("devices", "request int, devices list, incarnation int", wide=True),
-    _row("stats", "request int"),
-    _row("figures", "request int, figures dict", wide=True),
-    _row("create_session", "request int, config dict, client? str", wide=True),
-    _row("waiting", "request int, tasks list"),
-    _row("session_created", "request int, session str, devices list, limit_ms int, peer_timeout_s float", wide=True),
-    _row("extend", "request int, session str, from_version int, graph bytes"),
-    _row("extended", "request int, version int"),
-    _row("prepare", "request int, session str, feeds list, fetches list, targets list, warm? bool, deterministic? bool", wide=True),
-    _row("prepared", "request int, parts list", wide=True),
-    _row("plan", "request int, session str, feeds list, fetches list, targets list, program str", wide=True),
-    _row("planned", "request int, plan bytes"),
-    _row("register", "request int, program str, session str, partition bytes, info dict", wide=True),
-    _row("registered", "request int, incarnation int"),
-    _row("release", "programs list"),
-    _row("page", "request int"),
-    _row("paged", "request int, page? list"),
-    _row("sees", "request int, page list"),
-    _row("seen", "request int, readable bool"),
-    _row("post", "request int, session str, seed int, isolated bool, names list, changed? bool", wide=True),
-    _row("posted", "request int, incarnation int, places list", wide=True),
-    _row("want", "step int, task str, session str, incarnation int, wants list", wide=True),
-    _row("denied", "step int, channels list, code str, message str", wide=True),
-    _row("missing", "step int, task str, channels list"),
-    _row("coming", "step int, task str, known bool, channels list, left int"),
-    _row("accounted", "step int, task str, channels list"),
-    _row("run", "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int, again? bool", tensors=True),
-    _row("trace", "request int, notes bytes"),
-    _row("done", "request int, fetches list", tensors=True, given=True),
-    _row("tensors", "step int, channels list, without list, program? str, client? int", tensors=True),
+    _row("hello", "any > any: hello", "memory? list, readable bool, stream? list"),
+    _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
+    _row("pong", "server > any", "seq int, incarnation int, clock? int, working? bool, waits? list"),
+    _row("status", "any > server: devices", "request int"),
+    _row("devices", "server > any", "request int, devices list, incarnation int", wide=True),
+    _row("stats", "any > server: figures", "request int"),
+    _row("figures", "server > any", "request int, figures dict", wide=True),
+    _row("create_session", "client > master: session_created", "request int, config dict, client? str", wide=True),
+    _row("waiting", "master > client", "request int, tasks list"),
+    _row("session_created", "master > client", "request int, session str, devices list, limit_ms int, peer_timeout_s float", wide=True),
+    _row("extend", "client > master: extended", "request int, session str, from_version int, graph bytes"),
+    _row("extended", "master > client", "request int, version int"),
     _row(
-        "collective",
+        "prepare", "client > master: prepared",
+        "request int, session str, feeds list, fetches list, targets list, warm? bool, deterministic? bool", wide=True,
+    ),
+    _row("prepared", "master > client", "request int, parts list", wide=True),
+    _row("plan", "client > master: planned", "request int, session str, feeds list, fetches list, targets list, program str", wide=True),
+    _row("planned", "master > client", "request int, plan bytes"),
+    _row("register", "master > worker: registered", "request int, program str, session str, partition bytes, info dict", wide=True),
+    _row("registered", "worker > master", "request int, incarnation int"),
+    _row("release", "master > worker", "programs list"),
+    _row("page", "master > worker: paged", "request int"),
+    _row("paged", "worker > master", "request int, page? list"),
+    _row("sees", "master > worker: seen", "request int, page list"),
+    _row("seen", "worker > master", "request int, readable bool"),
+    _row("post", "master > worker: posted", "request int, session str, seed int, isolated bool, names list, changed? bool", wide=True),
+    _row("posted", "worker > master", "request int, incarnation int, places list", wide=True),
+    _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants list", wide=True, order=Order.STEP),
+    _row("denied", "worker > worker", "step int, channels list, code str, message str", wide=True, order=Order.STEP),
+    _row("missing", "worker > worker: coming", "step int, task str, channels list", order=Order.NONE),
+    _row("coming", "worker > worker", "step int, task str, known bool, channels list, left int", order=Order.NONE),
+    _row("accounted", "worker > worker", "step int, task str, channels list", order=Order.STEP),
+    _row(
+        "run", "client > worker: done",
+        "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int, again? bool", tensors=True,
+    ),
+    _row("trace", "worker > client", "request int, notes bytes"),
+    _row("done", "worker > client", "request int, fetches list", tensors=True, given=True),
+    _row("tensors", "worker > worker", "step int, channels list, without list, program? str, client? int", tensors=True, order=Order.STEP),
+    _row(
+        "collective", "worker > worker",
         "event str, task str, group str, token int, instance? str, run? int, sender? int, to? int, tag? int, what? str, "
         "reason? str, code? str",
         tensors=True,
     ),
-    _row("gpu_hello", "task str, page list"),
-    _row("gpu_reader", "task str, pid int"),
-    _row("gpu_loans", "step int, task str, loans list", wide=True),
-    _row("gpu_refused", "step int, task str, loans list", wide=True),
-    _row("abort", "step int, code str, reason str"),
-    _row("touch", "session str"),
-    _row("close_session", "request int, session str"),
-    _row("forget_session", "request int, session str"),
-    _row("closed", "request int"),
-    _row("reset", "request int, containers list, config? dict", wide=True),
-    _row("reset_containers", "request int, containers list, sessions? list"),
-    _row("error", "request int, code str, message str, node? str, task? str"),
+    _row("gpu_hello", "worker > worker: gpu_reader", "task str, page list"),
+    _row("gpu_reader", "worker > worker", "task str, pid int"),
+    _row("gpu_loans", "worker > worker", "step int, task str, loans list", wide=True),
+    _row("gpu_refused", "worker > worker", "step int, task str, loans list", wide=True),
+    _row("abort", "client > worker", "step int, code str, reason str", order=Order.NONE),
+    _row("touch", "client > master", "session str", order=Order.NONE),
+    _row("close_session", "client > master: closed", "request int, session str"),
+    _row("forget_session", "master > worker: closed", "request int, session str"),
+    _row("closed", "server > any", "request int"),
+    _row("reset", "client > master: closed", "request int, containers list, config? dict", wide=True),
+    _row("reset_containers", "master > worker: closed", "request int, containers list, sessions? list"),
+    _row("error", "server > any", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Tensors as bytes and back, for `codec.py` and `codec.py`: their element types, their descriptions, and every check of what arrives.
+"""Tensors as bytes and back: element types, descriptions, and every check of what arrives.
 
-A tensor of strings is one uint32 length per element, then all the bytes.
+A tensor of numbers is its elements in C order, little-endian. A tensor of strings is one uint32 length per element, then all bytes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
-from ..rpc.liveness import SILENT_S, ClientRegistry, RegisteredClient
+from ..rpc.liveness import ClientRegistry, RegisteredClient
+from ..timeouts import SILENT_S
 from ..wire.messages import ChannelKey, Message
 from .registration import Registration
 from .worker import Worker

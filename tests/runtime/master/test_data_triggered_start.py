@@ -17,8 +17,9 @@ from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Channel, task_of
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.master.lowering import data_triggered, triggered_by
-from dovetail.runtime.rpc.liveness import FORGET_S, RECHECK_S, ClientRegistry
+from dovetail.runtime.rpc.liveness import ClientRegistry
 from dovetail.runtime.rpc.pending_call import PendingReplies
+from dovetail.runtime.timeouts import FORGET_S, RECHECK_S
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.wire.messages import Message
 

@@ -53,7 +53,7 @@ sys.stdin.read()
 
 @pytest.mark.slow
 def test_the_session_of_a_killed_client_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.runtime.rpc.liveness.LEASE_S", 1.5)
+    monkeypatch.setattr("dovetail.runtime.timeouts.LEASE_S", 1.5)
     with tf.train.Server.create_local_server() as server, tf.Session(server.target) as session:
         x = tf.constant(2.0) + 1.0
         assert session.run(x) == 3.0

@@ -1,4 +1,4 @@
-"""Large messages in pieces: how they are cut and put together, what is refused, and real connections that are slow."""
+"""Large messages in chunks: how they are cut and put together, what is refused, and real connections that are slow."""
 
 from __future__ import annotations
 
@@ -187,13 +187,13 @@ BEGUN = [label(0, 7, (4, 6)), b"abcd"]
         ([[label(1, 7), b"abcd"]], "has not begun here"),
         ([BEGUN, [label(1, 7)]], "empty"),
         ([BEGUN, [label(1, 7), b""]], "empty"),
-        ([BEGUN, [label(2, 7), b"ab"]], "number 2 of its parcel, which comes to 1"),
-        ([BEGUN, [label(1, 7, (4,)), b"ab"]], "number 1 of its parcel"),
+        ([BEGUN, [label(2, 7), b"ab"]], "its index is 2, and the next chunk has index 1"),
+        ([BEGUN, [label(1, 7, (4,)), b"ab"]], "its index is 1"),
         ([BEGUN, [label(1, 8), b"ab"]], "has not begun here"),
         ([BEGUN, [label(1, 7), b"abcdefg"]], "longer than what is left"),
         ([BEGUN, [label(1, 7), b"abcdef"], [label(2, 7), b"g"]], "has not begun here"),
-        ([[PROGRESS_ACK, b""]], "a sign, and more"),
-        ([[label(1, 0, what=1)]], "a sign, and more"),
+        ([[PROGRESS_ACK, b""]], "with more behind it"),
+        ([[label(1, 0, what=1)]], "with more behind it"),
     ],
 )
 def test_what_is_refused(messages: list[list[Frame]], says: str) -> None:
@@ -247,7 +247,7 @@ def test_changed_pieces_give_messages_or_are_refused() -> None:
 
 
 def given_again(pieces: list[list[Frame]]) -> list[list[Frame]]:
-    """The same pieces with numbers of their own, so that none is taken for the rest of a refused parcel."""
+    """The same pieces with numbers of their own, so that none is taken for the rest of a refused message."""
     return [[frames[0][:8] + (int.from_bytes(frames[0][8:16], "little") + 1_000_000).to_bytes(8, "little") + frames[0][16:],
              *frames[1:]] for frames in pieces]  # fmt: skip
 

@@ -1,0 +1,56 @@
+"""How long each detector of failures waits, in one place. Nothing else in runtime/ has such a number.
+
+What must hold between them:
+
+- A user sets the *peer timeout* (`ConfigProto.peer_timeout_s`, 5 s by default): a call ends that long after the last sign of life.
+- A caller pings whoever owes it a reply every `PING_S`, so several pings fit into the smallest useful peer timeout.
+- ZeroMQ ends a silent connection after `HEARTBEAT_TIMEOUT_MS`, and TCP a silent stream after `STREAM_SILENCE_MS`. Both are below the
+  default peer timeout: a connection that is still up then proves that the process of a silent task runs (`transport/zmq_liveness.py`).
+- A lost tensor is asked for every `ASK_S`. `STUCK_LINK_S` is more than `HEARTBEAT_TIMEOUT_MS`: ZeroMQ gets its chance to break a dead
+  connection before the loss detector calls it cut.
+- A lock of a shared variable is waited for half of the default peer timeout (`LOCK_TIMEOUT_S`): a process that was stopped while it
+  held the lock gives an error of its own before the whole task counts as dead.
+- Collectives hear their members every `HEARTBEAT_S`, as often as callers ping. A member that says for `DEAF_S` that it hears nothing
+  of us is cut off in one direction; four heartbeats fit into that.
+- Clients are given up far later than tasks, since only memory is at stake: steps after `SILENT_S` (60 pings), sessions after
+  `LEASE_S`, which a living client renews every `TOUCH_S`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Calls: a client, or a master that waits for workers (`rpc/pending_call.py`).
+PING_S: Final = 0.5  # between two pings to a task that owes a reply
+PROCESS_CHECK_S: Final = 0.1  # between two looks whether the process of a silent task still runs
+REASONS_TIMEOUT_S: Final = 0.5  # for tasks to say what a step waits for, after its time is over
+
+# Connections (`transport/`).
+HEARTBEAT_MS: Final = 1_000  # between ZeroMQ's heartbeats
+HEARTBEAT_TIMEOUT_MS: Final = 4_000
+"""ZeroMQ ends a connection that has been silent for so long; earlier for a client with a shorter peer timeout."""
+STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
+MONITOR_GRACE_S: Final = 0.75  # a disconnection seen this long after a moment may have happened before it: the monitor is polled
+
+# Tensors between workers (`rpc/loss_detection.py`).
+ASK_S: Final = 1.0  # between two questions about the same overdue tensor
+CONFIRM_S: Final = 0.2
+"""Between two reports of the same loss, at least: a task that could not answer for a while reports several times at once."""
+STUCK_LINK_S: Final = 5.0
+"""A link on which nothing leaves for so long is cut, at the earliest: the sender does not see how much of a chunk has left."""
+
+# Members of a collective (`collectives/failure_detector.py`).
+HEARTBEAT_S: Final = 0.5  # between two requests for a heartbeat from a task that is waited for
+DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off from us
+COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
+
+# Locks of shared variables (`shared_memory/shared_variable.py`).
+LOCK_TIMEOUT_S: Final = 2.5  # half of the default peer timeout
+CLOSE_LOCK_TIMEOUT_S: Final = 0.2  # when the owner takes the variable back: a holder that runs releases the lock at once
+
+# Clients, as servers see them (`rpc/liveness.py`).
+RECHECK_S: Final = 1.0  # a connection that was silent for so long is checked before it is relied on
+FORGET_S: Final = 60.0  # between two checks of silent connections
+SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long
+LEASE_S: Final = 300.0  # a session lives so long after its client mentioned it last, and longer while the connection is up
+TOUCH_S: Final = 60.0  # a client that runs steps mentions its session this often
