@@ -17,11 +17,11 @@ from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType
 from ...fusion.table_loops import added, converted, kept_in, picked, picked_inside
-from ..emit.expr import Names
+from ..emit.expr import Names, type_of
 from ..emit.schedules import launches, one_after_another
 from ..ir import Count, Grid, Routine, Scratch, triton_type
 from .scatter import ADDED, beginning
-from .text import address, computed, make
+from .text import address, make_launch
 
 _TILE = 1024  # elements of a tile
 
@@ -114,10 +114,10 @@ def segment_of(kind: str, dtype: DType, index: DType, after: int = _TILE) -> Rou
     if dtype.is_floating and kind != "prod":
         identity = f'float("{"-" if kind == "max" else ""}inf")'
     value = _COMBINED[kind] if dtype.is_floating else _COMBINED[kind].replace("m", "tl.m", 1)
-    body = _COMBINE.format(identity=identity, empty=repr(empty), kind=computed(dtype), name=dtype.name)
+    body = _COMBINE.format(identity=identity, empty=repr(empty), kind=type_of(dtype), name=dtype.name)
     across = min(256, 1 << max(after - 1, 0).bit_length())
     blocks = {"YB": _TILE // across, "XB": across}
-    launch = make(
+    launch = make_launch(
         f"segment_{kind}", body, {"in0": address(dtype), "in1": address(index), "out0": address(dtype)},
         {"count": "i64", "after": "i64", "rows": "i64"}, blocks,
         Grid((Count(("after",), blocks["XB"]), Count(("rows",)))),

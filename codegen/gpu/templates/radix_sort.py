@@ -14,8 +14,9 @@ Rows of up to `rows.LONGEST_SORTED` elements of 32 bits or less are sorted by on
 from __future__ import annotations
 
 from ....graph.core.dtypes import DType
+from ..emit.expr import NARROW
 from ..ir import Count, Grid, Launch, Routine, Scratch
-from .text import NARROW, address, make
+from .text import address, make_launch
 
 _BLOCK = 1024  # elements of a block
 _DIGITS = 16
@@ -85,27 +86,27 @@ def long_sort(dtype: DType, *, descending: bool = False) -> Routine:
     arrays = {"in0": address(dtype), "scratch0": key, "scratch1": "*i32", "scratch5": "*i32"}
     numbers = {"length": "i64"}
     block = {"BLOCK": _BLOCK}
-    launches = [make("keys", _HEAD + _KEYS.format(wide=wide, word=word), arrays, numbers, block, _ROW)]
+    launches = [make_launch("keys", _HEAD + _KEYS.format(wide=wide, word=word), arrays, numbers, block, _ROW)]
     there = {"scratch0": key, "scratch1": "*i32"}
     other = {"scratch2": key, "scratch3": "*i32"}
     counts = {"scratch4": "*i32", "scratch5": "*i32"}
-    totals = make(
+    totals = make_launch(
         "totals", _TOTALS, {"scratch4": "*i32"}, numbers, {**block, "XB": 2048}, Grid((Count(("before",)),)), own=_ADDED
     )
-    following = make("following", _NEXT, {"scratch5": "*i32"}, {}, {}, Grid((Count(()),)), warps=1)
+    following = make_launch("following", _NEXT, {"scratch5": "*i32"}, {}, {}, Grid((Count(()),)), warps=1)
     ways: list[tuple[Launch, ...]] = []
     for old, new in ((there, other), (other, there)):
         (keys, places), (new_keys, new_places) = old, new
         one_hot = _HEAD + _ONE_HOT.format(keys=keys)
-        count = make("count", one_hot + _COUNT, {keys: key} | counts, numbers, block, _ROW, warps=8)
+        count = make_launch("count", one_hot + _COUNT, {keys: key} | counts, numbers, block, _ROW, warps=8)
         move = one_hot + _MOVE.format(places=places, new_keys=new_keys, new_places=new_places)
-        moved = make("move", move, old | new | counts, numbers, block, _ROW, warps=8, own=_ADDED)
+        moved = make_launch("move", move, old | new | counts, numbers, block, _ROW, warps=8, own=_ADDED)
         ways.append((count, totals, moved, following))
     for number in range(bits // 4):
         launches += ways[number % 2]
     outputs = {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}
     take = Grid((Count(("before",)), Count(("k",), _BLOCK)))
-    launches.append(make("take", _TAKE, outputs, {"length": "i64", "k": "i64"}, block, take))
+    launches.append(make_launch("take", _TAKE, outputs, {"length": "i64", "k": "i64"}, block, take))
     every = (Count(("before",)), Count(("length",)))
     scratch = [Scratch(n, key[1:] if i % 2 == 0 else "i32", every) for i, n in enumerate([*there, *other])]
     blocks = Count(("length",), _BLOCK)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from ..ir import Count, Grid, Routine
-from .text import address, make
+from .text import address, make_launch
 
 _BLOCK = 1024  # elements of a block
 _FLOATS = (float16, bfloat16, float32, float64)
@@ -74,7 +74,7 @@ def _pair(u: str, v: str, step: float, name: str) -> str:
 def _routine(name: str, body: str, dtype: DType, more: Mapping[str, str] | None = None) -> Routine:
     body += f"    tl.store(out0 + i, x.to(tl.{dtype.name}), mask=i < n)\n"
     numbers = {**_NUMBERS, **(more or {})}
-    launch = make(
+    launch = make_launch(
         name,
         body,
         {"out0": address(dtype)},

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, float32
+from ..emit.expr import NARROW, type_of
 from ..ir import Count, Grid, Routine, Scratch, triton_type
-from .text import NARROW, address, computed, make
+from .text import address, make_launch
 
 _PIECE = 8192  # elements of a piece of a long row that is scanned in pieces
 _TWO = Count((), times=2)  # n pieces have n + 1 ends, which are no more than 2 n
@@ -70,7 +71,7 @@ class _Scan:
         return f"@triton.jit\ndef combined(a, b):\n    return a {self.operator} b\n\n\n"
 
     def load(self) -> str:
-        kind = computed(self.dtype)
+        kind = type_of(self.dtype)
         return f"tl.load(in0 + first + ({self.at}) * after, mask=m, other={self.neutral}).to({kind})"
 
     def along(self, begin: str, end: str) -> list[str]:
@@ -100,16 +101,16 @@ class _Scan:
 
     def in_one(self, rows: int, across: int, warps: int) -> Routine:
         """A block goes along some whole rows."""
-        lines = [f"    carry = tl.full([YB, 1], {self.neutral}, {computed(self.dtype)})", *self.along("0", "length")]
+        lines = [f"    carry = tl.full([YB, 1], {self.neutral}, {type_of(self.dtype)})", *self.along("0", "length")]
         lines += self.begin_row("row < before * after * tl.minimum(length, 1)")
         arrays = {"in0": address(self.dtype), "out0": address(self.dtype)}
         body = _ROW + "\n".join(lines) + "\n"
         blocks = {"YB": rows, "XB": across}
-        return Routine((make("scan", body, arrays, _SIZES, blocks, _grid(rows), warps=warps, own=self.own),))
+        return Routine((make_launch("scan", body, arrays, _SIZES, blocks, _grid(rows), warps=warps, own=self.own),))
 
     def in_pieces(self) -> Routine:
         """Totals of pieces; what is before each piece; the scan of each piece."""
-        kind, kept = computed(self.dtype), float32 if self.dtype in NARROW else self.dtype
+        kind, kept = type_of(self.dtype), float32 if self.dtype in NARROW else self.dtype
         head = (
             "    block = tl.program_id(0).to(tl.int64)\n"
             "    pieces = tl.cdiv(length, PIECE)\n"
@@ -148,12 +149,12 @@ class _Scan:
         own = address(self.dtype)
         middle = {"XB": 1024, "PIECE": _PIECE}
         launches = (
-            make("totals", total, {"in0": own, "scratch0": address(kept)}, _SIZES, blocks, every, own=self.own),
-            make(
+            make_launch("totals", total, {"in0": own, "scratch0": address(kept)}, _SIZES, blocks, every, own=self.own),
+            make_launch(
                 "before_each", before, {"scratch0": address(kept), "scratch1": address(kept)}, _SIZES, middle, _grid(1),
                 own=self.own,
             ),
-            make(
+            make_launch(
                 "scan", head + "\n".join(lines) + "\n", {"in0": own, "scratch1": address(kept), "out0": own}, _SIZES, blocks,
                 every, own=self.own,
             ),
@@ -183,7 +184,7 @@ def argument(kind: str, dtype: DType, index: DType) -> tuple[Routine, ...]:
 
     A launch gives `before`, `length` (1 or more) and `after`.
     """
-    kind_of = computed(dtype)
+    kind_of = type_of(dtype)
     if dtype.is_floating:
         worst = f'float("{"-" if kind == "max" else ""}inf")'
     else:
@@ -203,7 +204,7 @@ def argument(kind: str, dtype: DType, index: DType) -> tuple[Routine, ...]:
     own = _BETTER.format(sign=">" if kind == "max" else "<")
     arrays = {"in0": address(dtype), "out0": address(index)}
     return tuple(
-        Routine((make("argument", body, arrays, _SIZES, {"YB": y, "XB": x}, _grid(y), warps=w, own=own),))
+        Routine((make_launch("argument", body, arrays, _SIZES, {"YB": y, "XB": x}, _grid(y), warps=w, own=own),))
         for y, x, w in ((1, 1024, 4), (32, 32, 4))
     )
 
@@ -264,5 +265,5 @@ def sort(dtype: DType, length: int, *, descending: bool = False, places: bool = 
     arrays |= {names[what]: address(dtype) if what == "values" else "*i32" for what in outputs}
     numbers = {"before": "i64", "length": "i64", "k": "i64"}
     warps = max(1, min(8, across // 128))
-    launch = make("sort", body, arrays, numbers, {"XB": across}, Grid((Count(("before",)),)), warps=warps)
+    launch = make_launch("sort", body, arrays, numbers, {"XB": across}, Grid((Count(("before",)),)), warps=warps)
     return Routine((launch,))

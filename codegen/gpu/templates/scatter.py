@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 
 from ....graph.core.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ...fusion.table_loops import MOST_COORDINATES, added, claim, converted, filled, forget, put_by_owners, rows_of
-from ..emit.expr import Names
+from ..emit.expr import Names, type_of
 from ..emit.schedules import launches, one_after_another
 from ..ir import Count, Grid, Launch, Routine, Scratch
-from .text import address, computed, make
+from .text import address, make_launch
 
 ADDED = (float32, float64, int32, int64, uint32, uint64)  # what memory can add
 _TILE = 1024  # elements of a piece of a row
@@ -154,11 +154,11 @@ def _in_turn(
     body = _IN_TURN.format(
         coordinates=coordinates,
         update=f"{updates} + (row + column) * 0" if single else f"{updates} + row * after + column",
-        kind=computed(dtype),
+        kind=type_of(dtype),
         name=dtype.name,
     )
     arrays = {coordinates: address(index), updates: address(dtype), "scratch0": "*i32", "scratch1": "*i32"}
-    return make(
+    return make_launch(
         f"scatter_{kind}",
         body,
         arrays | {"out0": address(dtype)},

@@ -1,15 +1,12 @@
-"""What all templates write alike.
-
-What the kernels of this folder share: putting a text, its arguments and its grid together.
-"""
+"""Puts a kernel together from its body, its arguments and its grid."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from ....graph.core.dtypes import DType, bfloat16, float16
-from ..emit.device_math import functions, functions as math_functions
+from ....graph.core.dtypes import DType
+from ..emit.device_math import functions as math_functions
 from ..ir import HEADER, Grid, Launch, Parameter, TritonKernel, triton_type
 
 Constants = tuple[tuple[str, bool | int | float | str], ...]
@@ -22,11 +19,12 @@ def make_kernel(
     body: str,
     *,
     functions: Iterable[str] = (),
+    own: str = "",
     num_warps: int = 4,
     num_stages: int = 3,
     contract: bool = True,
 ) -> TritonKernel:
-    """A kernel from its body, unindented text; `functions` are those of `device_math` that the body calls."""
+    """A kernel from its body, unindented text. `functions`: those of `device_math` that it calls; `own`: the text of others."""
     kept = "\N{NO-BREAK SPACE}"  # lines do not break here
     arguments = ", ".join([p.name for p in parameters] + [f"{c}:{kept}tl.constexpr" for c, _ in constants])
     head = f"def {name}({arguments}):"
@@ -34,7 +32,7 @@ def make_kernel(
         head = f"def {name}(\n{textwrap.fill(arguments, 110, initial_indent=' ' * 4, subsequent_indent=' ' * 4)}\n):"
     head = head.replace(kept, " ")
     text = f"{HEADER}@triton.jit\n{head}\n{textwrap.indent(body.strip(chr(10)), ' ' * 4)}\n"
-    called = math_functions(functions)  # they stand behind, so that every kernel begins in the same line
+    called = math_functions(functions) + own  # they stand behind, so that every kernel begins in the same line
     text += f"\n\n{called.rstrip()}\n" if called else ""
     return TritonKernel(name, text, tuple(parameters), constants, num_warps, num_stages, contract)
 
@@ -50,20 +48,12 @@ def inside(head: str, *pieces: str | Sequence[str]) -> str:
     return f"{head}\n{textwrap.indent(lines(*pieces), ' ' * 4)}"
 
 
-NARROW = (float16, bfloat16)
-
-
 def address(dtype: DType) -> str:
     """Triton's type of an array's address."""
     return f"*{triton_type(dtype.name)}"
 
 
-def computed(dtype: DType) -> str:
-    """Triton's name of the type that elements are computed in."""
-    return "tl.float32" if dtype in NARROW else f"tl.{dtype.name}"
-
-
-def make(
+def make_launch(
     name: str,
     body: str,
     arrays: Mapping[str, str],
@@ -87,7 +77,8 @@ def make(
         calls: functions of `device_math` that it calls.
         own: text of other functions that it calls.
     """
-    arguments = [*arrays, *numbers, *(f"{b}: tl.constexpr" for b in blocks)]
-    text = f"{HEADER}{functions(calls)}{own}@triton.jit\ndef {name}({', '.join(arguments)}):\n{body}"
     parameters = [Parameter(n, t, True) for n, t in arrays.items()] + [Parameter(n, t) for n, t in numbers.items()]
-    return Launch(TritonKernel(name, text, tuple(parameters), tuple(blocks.items()), warps), grid)
+    body, constants = textwrap.dedent(body), tuple(blocks.items())
+    return Launch(
+        make_kernel(name, parameters, constants, body, functions=calls, own=own, num_warps=warps, contract=False), grid
+    )
