@@ -67,6 +67,7 @@ from dovetail.graph.core.opdef import NodeDef as NodeDef
 from dovetail.graph.core.shape import (
     Dimension as Dimension, TensorShape as TensorShape, dimension_at_index as dimension_at_index, dimension_value as dimension_value,
 )
+from dovetail.graph.formats.values import make_ndarray as make_ndarray, make_tensor_proto as make_tensor_proto
 from dovetail.graph.gradients.custom import (
     NoGradient as NoGradient, NotDifferentiable as NotDifferentiable, RegisterGradient as RegisterGradient, custom_gradient as
     custom_gradient, grad_pass_through as grad_pass_through, hessians as hessians, recompute_grad as recompute_grad,
@@ -236,7 +237,6 @@ from dovetail.graph.ops.strings.strings import (
     string_to_hash_bucket_strong as string_to_hash_bucket_strong, string_to_number as string_to_number,
 )
 from dovetail.graph.tensorflow.import_graph_def import import_graph_def as import_graph_def
-from dovetail.graph.tensorflow.values import make_ndarray as make_ndarray, make_tensor_proto as make_tensor_proto
 from dovetail.graph.tensors.indexed_slices import IndexedSlices as IndexedSlices, IndexedSlicesValue as IndexedSlicesValue
 from dovetail.graph.tensors.sparse_tensor import (
     SparseTensor as SparseTensor, SparseTensorValue as SparseTensorValue, convert_to_tensor_or_sparse_tensor as

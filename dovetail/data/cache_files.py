@@ -9,7 +9,7 @@ from pathlib import Path
 import msgpack
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError
-from ..graph.io.record_format import MAX_RECORD, MalformedError, Reader, extension
+from ..graph.formats.record_format import MAX_RECORD, MalformedError, Reader, extension
 from .spec import Component, Element
 
 FORMAT = "dovetail-elements-1"

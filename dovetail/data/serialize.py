@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph.core.dtypes import DType
 from ..graph.core.opdef import Trait
-from ..graph.io.record_format import extension
+from ..graph.formats.record_format import extension
 from ..graph.io.serialize import graph_to_bytes
 from .function import DatasetFunction, Function
 from .kind_registry import Described

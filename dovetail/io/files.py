@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from ..graph.core.errors import AlreadyExistsError, NotFoundError
-from ..graph.io.atomic_files import is_remote, path_of
+from ..graph.formats.atomic_files import is_remote, path_of
 
 
 class FileStatistics(NamedTuple):

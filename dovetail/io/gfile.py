@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph.io.atomic_files import path_of
+from ..graph.formats.atomic_files import path_of
 from . import files as _v1
 from .files import FileStatistics, GFile
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..graph.core.errors import DataLossError, NotFoundError
-from ..graph.tensorflow.crc32c import masked
+from ..graph.formats.crc32c import masked
 
 CHUNK = 1 << 20  # bytes that are read at once from a file that zlib has compressed
 

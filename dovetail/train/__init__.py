@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..graph.tensorflow.protos import EXAMPLES, message
+from ..graph.formats.protos import EXAMPLES, message
 from ..interop.tensorboard.writer import summary_iterator
 from ..io.matching import match_filenames_once
 from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef

@@ -9,6 +9,7 @@ from dovetail.compat.tf1.queues.input import (
     shuffle_batch_join, slice_input_producer as slice_input_producer, string_input_producer as string_input_producer,
 )
 from dovetail.compat.tf1.sessions.supervisor import Supervisor as Supervisor, basic_train_loop as basic_train_loop
+from dovetail.graph.formats.protos import EXAMPLES as EXAMPLES, message as message
 from dovetail.interop.tensorboard.writer import summary_iterator as summary_iterator
 from dovetail.io.matching import match_filenames_once as match_filenames_once
 from dovetail.placer.cluster.spec import ClusterDef as ClusterDef, ClusterSpec as ClusterSpec, JobDef as JobDef

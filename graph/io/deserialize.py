@@ -21,7 +21,7 @@ from ..core.opdef import OpDef, opdef as find_opdef
 from ..core.scopes import RecordedBlock
 from ..core.shape import Dims, as_dims, compatible, merge
 from ..core.verify import find_cycle
-from .record_format import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader
+from ..formats.record_format import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader
 
 MAX_NAME = 4096  # characters
 MAX_DEPTH = 8  # tuples inside one another, in one attr

@@ -21,16 +21,16 @@ from typing import Any, BinaryIO
 
 import msgpack
 
+from ..control_flow.recovery import recover_flow
 from ..core.default_graph import GraphKeys
 from ..core.errors import InvalidArgumentError
 from ..core.graph import Graph, Node, Tensor
 from ..core.node_table import element_by_name
-from ..tensorflow.control_flow_recovery import recover_flow
+from ..formats.record_format import MAX_RECORD
 from ..variables.partitioned import SaveSliceInfo
 from ..variables.ref_and_resource import RefVariable, ResourceVariable
 from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .deserialize import read_stream
-from .record_format import MAX_RECORD
 from .serialize import records
 
 FORMAT = "dovetail-meta-graph"

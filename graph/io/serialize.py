@@ -12,7 +12,7 @@ from ..core.errors import InvalidArgumentError
 from ..core.graph import Graph
 from ..core.scopes import DeviceBlock
 from ..core.source_location import locate
-from .record_format import FORMAT, MAX_RECORD, VERSION, extension
+from ..formats.record_format import FORMAT, MAX_RECORD, VERSION, extension
 
 
 def graph_to_bytes(graph: Graph, from_version: int = 0) -> bytes:

@@ -17,10 +17,10 @@ import numpy as np
 from ..core.errors import InvalidArgumentError
 from ..core.graph import Graph, Node
 from ..core.hooks import hooks
-from ..io.record_format import extension
-from .protos import message
-from .signatures import REQUIRED, MisfitError, Signature, signatures
-from .values import write_attr
+from ..formats.protos import message
+from ..formats.record_format import extension
+from ..formats.values import MisfitError, write_attr
+from .signatures import REQUIRED, Signature, signatures
 
 __all__ = ["EXTRA", "OTHERWISE", "OWN", "graph_def_of", "needed_by", "node_of", "without", "write_node"]
 

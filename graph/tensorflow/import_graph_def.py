@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..control_flow.recovery import recover_flow
 from ..core.build import convert
 from ..core.default_graph import get_default_graph
 from ..core.errors import InvalidArgumentError, UnimplementedError
@@ -19,11 +20,10 @@ from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import opdef
 from ..core.scopes import DeviceBlock, requested_device
 from ..core.source_location import Origin, caller, locate
+from ..formats.protos import message
+from ..formats.record_format import FORMAT, VERSION, MalformedError
 from ..io.deserialize import Builder, Import
-from ..io.record_format import FORMAT, VERSION, MalformedError
-from .control_flow_recovery import recover_flow
 from .node_mapping import COMPOSED, UnsupportedError, attrs_of, composed_attrs, op_of
-from .protos import message
 
 Ends = list[tuple[int, int]]  # outputs, as number of the node and of the output
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, MalformedError)

@@ -18,7 +18,9 @@ from ..core.constant_value import static_value
 from ..core.graph import Tensor
 from ..core.hooks import hooks
 from ..core.opdef import OpDef, registered
-from ..io.record_format import unpacked
+from ..formats.protos import message
+from ..formats.record_format import unpacked
+from ..formats.values import MisfitError, default_of, read_attr
 from ..ops.array import diagonal as ops, space_depth
 from ..ops.array.gather import gather
 from ..ops.array.shapes import shape
@@ -26,9 +28,7 @@ from ..ops.image import geometry
 from ..ops.math import arithmetic
 from ..ops.nn.normalization import local_response_normalization
 from .export_graph_def import EXTRA, OTHERWISE, OWN
-from .protos import message
-from .signatures import REQUIRED, MisfitError, signatures
-from .values import default_of, read_attr
+from .signatures import REQUIRED, signatures
 
 NEWER = {
     "Add": "AddV2", "BatchMatMul": "BatchMatMulV2", "FusedBatchNorm": "FusedBatchNormV3", "FusedBatchNormV2": "FusedBatchNormV3",

@@ -16,13 +16,10 @@ from importlib import resources
 from typing import Any
 
 from ..core.dtypes import DType
+from ..formats.values import MisfitError
 
 REQUIRED = object()
 """The default of an attribute that has none."""
-
-
-class MisfitError(ValueError):
-    """A node is not such as TensorFlow's signature says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +124,4 @@ def _signature(line: str) -> Signature:
     return Signature(told["op"], inputs, outputs, attrs, tell)
 
 
-__all__ = ["REQUIRED", "Argument", "MisfitError", "Signature", "signatures"]
+__all__ = ["REQUIRED", "Argument", "Signature", "signatures"]

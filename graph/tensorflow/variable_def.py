@@ -7,10 +7,10 @@ from typing import Any
 from ..core.errors import InvalidArgumentError
 from ..core.graph import Node, Tensor
 from ..core.hooks import hooks
+from ..formats.protos import message
 from ..io.meta_graph import Names, variable_of
 from ..variables.ref_and_resource import RefVariable, ResourceVariable
 from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
-from .protos import message
 
 
 def variable_from_def(told: Any, names: Names) -> Variable:

@@ -27,8 +27,8 @@ from dovetail.graph.core.errors import (
     NotFoundError,
     ResourceExhaustedError,
 )
-from dovetail.graph.io.atomic_files import locked, write_durably
-from dovetail.graph.io.checkpoints import (
+from dovetail.graph.formats.atomic_files import locked, write_durably
+from dovetail.graph.formats.checkpoints import (
     CheckpointReader,
     Region,
     checkpoint_exists,
@@ -305,7 +305,7 @@ def test_saves_take_turns_across_processes(tmp_path):
 
 def test_a_lock_is_free_when_its_process_is_killed(tmp_path):
     code = (
-        "import os, signal, pathlib; from dovetail.graph.io.atomic_files import locked\n"
+        "import os, signal, pathlib; from dovetail.graph.formats.atomic_files import locked\n"
         f"with locked(pathlib.Path({str(tmp_path / 'lock')!r})): os.kill(os.getpid(), signal.SIGKILL)"
     )
     found = subprocess.run(

@@ -11,9 +11,8 @@ import dovetail as tf
 
 pytest.importorskip("google.protobuf")
 
-from dovetail.graph.tensorflow.protos import message
-from dovetail.graph.tensorflow.signatures import MisfitError
-from dovetail.graph.tensorflow.values import make_ndarray, make_tensor_proto, read_attr, write_attr
+from dovetail.graph.formats.protos import message
+from dovetail.graph.formats.values import MisfitError, make_ndarray, make_tensor_proto, read_attr, write_attr
 
 RECORDED = Path(__file__).parent / "tensorflow_graphs"
 

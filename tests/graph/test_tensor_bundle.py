@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as tf
-from dovetail.graph.tensorflow.sstable import TableError, is_table, read_table, read_varint, varint, write_table
+from dovetail.graph.formats.sstable import TableError, is_table, read_table, read_varint, varint, write_table
 
 pytest.importorskip("google.protobuf")
 
-from dovetail.graph.tensorflow.tensor_bundle import _signed, write_bundle
+from dovetail.graph.formats.tensor_bundle import _signed, write_bundle
 
 RECORDED = Path(__file__).parent / "tensorflow_graphs" / "partitioned"
 PREFIX = str(RECORDED / "model.ckpt-7")

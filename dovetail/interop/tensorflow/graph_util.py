@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ...graph.core import dtypes
+from ...graph.formats.protos import message
+from ...graph.formats.values import make_tensor_proto, write_attr
 from ...graph.tensorflow.export_graph_def import needed_by, node_of
 from ...graph.tensorflow.import_graph_def import import_graph_def
-from ...graph.tensorflow.protos import message
-from ...graph.tensorflow.values import make_tensor_proto, write_attr
 
 _PLACES = frozenset(("VarHandleOp", "Variable", "VariableV2"))
 _HANDS_ON_HANDLES = frozenset(("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch"))

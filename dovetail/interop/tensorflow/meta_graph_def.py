@@ -9,10 +9,10 @@ from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.formats.protos import message
 from ...graph.io.meta_graph import Names
 from ...graph.tensorflow.export_graph_def import without
 from ...graph.tensorflow.import_graph_def import import_graph_def
-from ...graph.tensorflow.protos import message
 from ...graph.tensorflow.variable_def import variable_def, variable_from_def
 from ...graph.variables.ref_and_resource import RefVariable, ResourceVariable
 from ...graph.variables.variable import Variable

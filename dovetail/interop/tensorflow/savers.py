@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensorflow.protos import message
-from ...graph.tensorflow.values import write_attr
+from ...graph.formats.protos import message
+from ...graph.formats.values import write_attr
 from ...graph.variables.ref_and_resource import ResourceVariable
 from ...graph.variables.variable import Variable
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...graph.io.atomic_files import is_remote, path_of, write_durably
-from ...graph.io.checkpoints import CheckpointReader, checkpoint_exists, remove_checkpoint_files
+from ...graph.formats.atomic_files import is_remote, path_of, write_durably
+from ...graph.formats.checkpoints import CheckpointReader, checkpoint_exists, remove_checkpoint_files
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.io.atomic_files import path_of
+from ...graph.formats.atomic_files import path_of
 from ...graph.io.meta_graph import FORMAT, MetaGraph, read_meta_graph
 from ...interop.tensorflow.meta_graph_def import import_tensorflow_meta_graph, is_meta_graph
 from .saver import Saver, arguments_of

@@ -11,7 +11,7 @@ from ...graph.core.default_graph import get_default_graph
 from ...graph.core.errors import InvalidArgumentError, UnimplementedError
 from ...graph.core.graph import Graph
 from ...graph.core.printing import format_graph
-from ...graph.io.atomic_files import path_of, write_bytes_durably, write_durably
+from ...graph.formats.atomic_files import path_of, write_bytes_durably, write_durably
 from ...graph.io.meta_graph import MetaGraph, write_meta_graph
 from ...interop.tensorflow.meta_graph_def import meta_graph_def
 

@@ -1,7 +1,7 @@
 """`train.Saver`: checkpoints of variables, each task writing its own.
 
 Theory. A saver adds to the graph, for each task that has variables, a node that writes them as a shard and one that reads them
-back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/io/checkpoints.py).
+back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/formats/checkpoints.py).
 All tasks must see one file system, and so must the client, which keeps the list of checkpoints and removes the old ones.
 
 At any moment, also when any process is killed, the `checkpoint` file names checkpoints that are whole: a new one is on the disk
@@ -24,12 +24,12 @@ from ...graph.core.dtypes import DType
 from ...graph.core.errors import InvalidArgumentError, NotFoundError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.shape import Dims
-from ...graph.io.atomic_files import is_remote, path_of
-from ...graph.io.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
+from ...graph.formats.atomic_files import is_remote, path_of
+from ...graph.formats.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
+from ...graph.formats.protos import message
 from ...graph.ops.array.identity_and_placeholders import group, identity, placeholder_with_default
 from ...graph.ops.array.shapes import reshape as reshape_op
 from ...graph.ops.io import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
-from ...graph.tensorflow.protos import message
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 from ..global_step import global_step as value_of_step

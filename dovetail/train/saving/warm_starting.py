@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.io.atomic_files import path_of
+from ...graph.formats.atomic_files import path_of
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 from .checkpoint_state import latest_checkpoint, list_variables

@@ -20,7 +20,7 @@ from ...core.graph import Tensor
 from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims
-from ...io.checkpoints import CheckpointReader, write_manifest, write_shard
+from ...formats.checkpoints import CheckpointReader, write_manifest, write_shard
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, read_together
 from ..state.queues import need_scalar

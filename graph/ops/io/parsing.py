@@ -15,7 +15,7 @@ from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, is_static, text
-from ...tensorflow.protos import message
+from ...formats.protos import message
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat
 from ..array.gather import gather_nd

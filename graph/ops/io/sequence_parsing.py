@@ -12,8 +12,8 @@ from ...core.dtypes import DType, as_dtype, int64, string
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
-from ...tensorflow.protos import message
-from ...tensorflow.values import make_ndarray, tensor_proto
+from ...formats.protos import message
+from ...formats.values import make_ndarray, tensor_proto
 from ..math.static_operands import Array, as_bytes, need_rank, op_scope
 from .parsing import (
     FixedLenFeature,

@@ -16,7 +16,7 @@ from ...core.errors import InvalidArgumentError, UnimplementedError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
-from ...tensorflow.values import tensor_proto
+from ...formats.values import tensor_proto
 from ..image import png
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.tensorflow.crc32c import crc32c
+from dovetail.graph.formats.crc32c import crc32c
 
 DATA = Path(__file__).parent / "data"
 RECORDS = [b"", b"a", bytes(range(256)) * 300]

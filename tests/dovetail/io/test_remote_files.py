@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.graph.tensorflow.tensor_bundle import write_bundle
+from dovetail.graph.formats.tensor_bundle import write_bundle
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("upath")

@@ -14,7 +14,7 @@ from typing import Any
 
 import dovetail
 
-from ....graph.tensorflow import protos
+from ....graph.formats import protos
 from ..names import v1
 from ..names.inner_modules import FILES, MODULES, OTHER_NAMES, PUBLIC, SAME_MODULES, substitute
 from . import inner as _inner  # noqa: F401  (the table names it)

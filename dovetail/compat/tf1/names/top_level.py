@@ -57,6 +57,8 @@ from ....graph.core.dtypes import (
 from ....graph.core.errors import OpError
 from ....graph.core.opdef import NodeDef
 from ....graph.core.shape import Dimension, dimension_at_index, dimension_value
+from ....graph.formats.protos import message as _message
+from ....graph.formats.values import make_ndarray, make_tensor_proto
 from ....graph.gradients.custom import (
     NoGradient,
     NotDifferentiable,
@@ -296,8 +298,6 @@ from ....graph.ops.strings.strings import (
     string_to_number,
 )
 from ....graph.tensorflow.import_graph_def import import_graph_def
-from ....graph.tensorflow.protos import message as _message
-from ....graph.tensorflow.values import make_ndarray, make_tensor_proto
 from ....graph.tensors.indexed_slices import IndexedSlicesValue
 from ....graph.tensors.sparse_tensor import SparseTensorValue, convert_to_tensor_or_sparse_tensor
 from ....graph.variables.collections import (

@@ -13,10 +13,10 @@ import numpy as np
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.errors import InvalidArgumentError, UnimplementedError
 from ....graph.core.graph import Node
-from ....graph.io.atomic_files import write_bytes_durably
+from ....graph.formats.atomic_files import write_bytes_durably
+from ....graph.formats.protos import message
+from ....graph.formats.tensor_bundle import write_bundle
 from ....graph.tensorflow.export_graph_def import OWN, needed_by, node_of, without
-from ....graph.tensorflow.protos import message
-from ....graph.tensorflow.tensor_bundle import write_bundle
 from ....graph.variables.partitioned import PartitionedVariable
 from ....graph.variables.variable import Variable
 from ..meta_graph_def import write_collections

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....graph.core.errors import InvalidArgumentError
-from ....graph.tensorflow.protos import message
+from ....graph.formats.protos import message
 from ..meta_graph_def import import_tensorflow_meta_graph
 from . import constants
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....graph.core.dtypes import string
-from ....graph.tensorflow.protos import message
+from ....graph.formats.protos import message
 from . import signature_constants as names
 from .utils import build_tensor_info
 

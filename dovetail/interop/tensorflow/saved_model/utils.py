@@ -8,7 +8,7 @@ from ....graph.core.build import convert
 from ....graph.core.default_graph import get_default_graph
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import set_dims
-from ....graph.tensorflow.protos import message
+from ....graph.formats.protos import message
 
 
 def build_tensor_info(tensor: Any) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.contexts import BranchContext, FlowContext, LoopContext, as_is, is_constant_enter
 from ..core.build import make
 from ..core.errors import InvalidArgumentError
 from ..core.frames import Frames, is_steered
 from ..core.graph import Graph, Node, Tensor
+from .contexts import BranchContext, FlowContext, LoopContext, as_is, is_constant_enter
 
 
 def recover_flow(graph: Graph, nodes: Sequence[Node]) -> None:
