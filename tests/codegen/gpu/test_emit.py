@@ -21,6 +21,7 @@ from dovetail.codegen.gpu.ir import GFX942, SM80, SM90, Routine
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
 from dovetail.graph.interpreter import Interpreter, execution_order
@@ -105,7 +106,7 @@ def groups_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> list[FusedKernel]
     unit = PartitionGraph(
         "/device:GPU:0", nodes, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
-    return fuse(unit, small=True, lone=True).kernels
+    return fuse(functionalize_random(unit), small=True, lone=True).kernels
 
 
 def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> Any:

@@ -13,6 +13,7 @@ from dovetail.codegen.cpu.emit.nest import numba_source
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
 from dovetail.graph.interpreter import execution_order
@@ -64,7 +65,7 @@ def test_text_of_a_kernel(name: str) -> None:
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
         fusion = fuse(
-            PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),)),
+            functionalize_random(PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))),
             small=True,
             again=OPERATIONS_PER_BYTE,
             numbers=True,
