@@ -1,8 +1,7 @@
-"""Kernels that run on the GPU: inputs are brought there, results get memory, and the fastest of some candidates is launched.
+"""GPU kernel launchers: they bring inputs to the device, allocate outputs, and launch the fastest of several candidates.
 
-Which candidate is fastest is measured when a kernel meets sizes that it has not met, and kept on disk.
-
-Nodes that run on the GPU: fused groups as kernels made from loops, and those that a template runs.
+`GpuKernel` is the base. `FusedGpuKernel` runs a fused group by kernels made from its loops, `TemplateKernel` a node by a template. When a
+launcher meets new shapes, its candidates are compiled and measured (`autotune.py`); the winner is kept on disk.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class _Ready:
 
 
 class GpuKernel:
-    """Something that runs on the GPU: gets its inputs there, makes its outputs, launches the fastest of its candidates.
+    """A kernel on the GPU: brings its inputs to the device, allocates its outputs, launches the fastest of its candidates.
 
     Subclasses say what there is to launch in `choose`.
 
@@ -86,7 +85,7 @@ class GpuKernel:
         raise NotImplementedError
 
     def takes_array(self, position: int) -> bool:
-        """Whether launches read an input where it lies, and nobody here looks at its values."""
+        """Whether an input is only read by launches, so that it may be in GPU memory however small it is."""
         return position < self._loaded
 
     def __call__(self, *inputs: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
@@ -18,11 +18,8 @@ from .driver.device import Device
 from .driver.launch import LoadedRoutine
 from .ir import Routine
 from .kernels import loaded_kernel
-from .residency import SMALL, on_host
+from .residency import SMALL, HostKernel, on_host
 from .templates.random import integers, normal
-
-if TYPE_CHECKING:
-    from .residency import HostKernel
 
 DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomStandardNormal": normal, "RandomUniformInt": integers}
 

@@ -54,7 +54,7 @@ def bindings() -> Any:
     global _found, _process
     if _found is None:
         try:
-            from cuda.bindings import driver
+            from cuda.bindings import driver  # here: it loads CUDA's driver library
         except ImportError as e:
             raise ImportError(f"GPUs need the package cuda-bindings: pip install 'dovetail[cuda]' ({e})") from e
         _found, _process = driver, os.getpid()

@@ -184,7 +184,7 @@ def load_source(text: str, purpose: str = "compiled") -> ModuleType:
 def compile_here(kernel: TritonKernel, target: Target) -> Binary:
     """Compile a kernel in this process, for one thread at a time. Raises what `compile_kernel` does."""
     triton_version()
-    import triton
+    import triton  # here, because importing Triton takes a second
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

@@ -101,7 +101,7 @@ def _symbol(sections: dict[str, bytes], name: str) -> int:
 
 
 def _of_hsaco(note: bytes, entry: str) -> ImageFacts | None:
-    import msgpack
+    import msgpack  # here, because only binaries for AMD need it
 
     name_size, size, kind = struct.unpack_from("<III", note, 0)
     if kind != _AMD_METADATA:
