@@ -15,5 +15,6 @@
     target.py          what is known of machines: cores, caches, costs
     options.py         compile options; check.py compares kernels with references; artifact_cache.py keeps compiled kernels on disk
 
-Each line imports only lines below it. `cpu` and `gpu` do not know each other. The runtime imports `pipeline`, `explain`, `ir` and `options`.
+Each line imports only lines below it. `cpu` and `gpu` do not know each other. The runtime imports `pipeline`, `explain`, `ir` and
+`options`.
 """
