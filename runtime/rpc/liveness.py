@@ -79,11 +79,11 @@ class ClientRegistry:
         is_gone: whether a connection is not there any more. Not cheap.
         owner: the key under which a connection was let in.
 
-    >>> callers = Callers(is_gone=lambda peer: True)
-    >>> _ = callers.heard(b"peer", 7, 0.0)
-    >>> callers.find(7, 0.5).peer
+    >>> registry = ClientRegistry(is_gone=lambda peer: True)
+    >>> _ = registry.heard(b"peer", 7, 0.0)
+    >>> registry.find(7, 0.5).peer
     b'peer'
-    >>> callers.find(7, 60.0)
+    >>> registry.find(7, 60.0)
     """
 
     def __init__(self, is_gone: Callable[[bytes], bool], owner: Callable[[bytes], str] = lambda peer: "") -> None:

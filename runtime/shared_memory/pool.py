@@ -57,7 +57,7 @@ class Pool:
 
     >>> pool = Pool(1 << 30)
     >>> reference = pool.lend(np.ones(1 << 20, np.float32), os.getpid())
-    >>> Borrower().borrow(reference, 4 << 20).view(np.float32)[:2]
+    >>> Mapper().borrow(reference, 4 << 20).view(np.float32)[:2]
     array([1., 1.], dtype=float32)
     """
 

@@ -204,20 +204,20 @@ class Readable(Protocol):
 class VariableReaders:
     """Several posts, read together: what a program reads before it begins.
 
-    >>> values = Lookouts([lookout])()
+    >>> values = VariableReaders([reader])()
     """
 
-    def __init__(self, lookouts: Iterable[Readable | None]) -> None:
-        self._lookouts = tuple(lookouts)
-        self._owners = tuple({found.owner.pid: found.owner for found in self._lookouts if found is not None}.values())
+    def __init__(self, readers: Iterable[Readable | None]) -> None:
+        self._readers_in_order = tuple(readers)
+        self._owners = tuple({found.owner.pid: found.owner for found in self._readers_in_order if found is not None}.values())
 
     def __call__(self) -> list[Any]:
         """The values; None: that one cannot be read, or its process has ended."""
         dead = [owner.pid for owner in self._owners if not owner.is_alive()]
         if not dead:
-            return [None if found is None else found.read() for found in self._lookouts]
+            return [None if found is None else found.read() for found in self._readers_in_order]
         values: list[Any] = []
-        for found in self._lookouts:
+        for found in self._readers_in_order:
             if found is not None and found.owner.pid in dead:
                 found.forget()
                 found = None

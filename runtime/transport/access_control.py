@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 10.0
 LOOK_EVERY_S = 1.0  # how soon a key that was allowed or revoked is noticed
-MAX_REFUSED_HOSTS = 256  # hosts of which the gate remembers when it told of them last
+MAX_REFUSED_HOSTS = 256  # hosts for which the time of the last log line is kept
 MAX_HANDSHAKES = 4_096  # connections whose other end is remembered until they have proved a key
 UNKNOWN_HOST = "a host that has hung up"
 MAX_ADMITTED = 16_384  # as many as a socket can have; one that is forgotten is asked for its key again
@@ -58,7 +58,8 @@ class _AdmittedPeer:
 
 
 class AccessControl:
-    """The gate of one server. One thread asks who comes in (`answer`, `happened`, `look`, `expel`), another whose messages it may read.
+    """Decides who may talk to one server. One thread asks whether a key may come in (`answer`, `happened`, `look`, `expel`),
+    another whose messages it may read.
 
     Args:
         keys: the server's.

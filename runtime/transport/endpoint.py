@@ -56,7 +56,7 @@ class SendQueueBytes:
     Args:
         most: bytes that may wait for one peer; 0: no limit. A message for which nobody waits may be larger.
 
-    >>> backlog = Backlog(1 << 20)
+    >>> backlog = SendQueueBytes(1 << 20)
     >>> frame = memoryview(bytes(1 << 20))
     >>> backlog.enter(b"peer", "the peer", [frame])
     >>> backlog.enter(b"peer", "the peer", [frame])

@@ -36,10 +36,10 @@ _MOST: Final = 256  # that wait at a time; of more, those are closed that came f
 class AcceptBacklog:
     """The sockets, by the token that was said on each. Used by one thread at a time.
 
-    >>> arrivals, (ours, theirs) = Arrivals(), socket.socketpair()
-    >>> arrivals.put("token", ours)
+    >>> backlog, (ours, theirs) = AcceptBacklog(), socket.socketpair()
+    >>> backlog.put("token", ours)
     >>> theirs.close()
-    >>> arrivals.tidy(), len(arrivals), arrivals.tidy(), len(arrivals)
+    >>> backlog.tidy(), len(backlog), backlog.tidy(), len(backlog)
     (None, 1, None, 0)
     """
 

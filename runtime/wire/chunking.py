@@ -77,7 +77,7 @@ class ChunkedSender:
     Attributes:
         is_refused: whether ZeroMQ had no room for the last message; try again later, since nothing tells when it has.
 
-    >>> sender = Outbox(lambda: None)
+    >>> sender = ChunkedSender(lambda: None)
     >>> sender.put([b"header", bytes(1_200_000)])
     >>> sender.pump(lambda frames: print([len(frame) for frame in frames]) is None)
     [32, 6, 524282]
@@ -233,7 +233,7 @@ class Reassembler:
         seen: `received` at the last look of the owner.
         next_ack: when the owner sends the next progress acknowledgement.
 
-    >>> sender, reassembler, message = Outbox(lambda: None), Inbox(8, 1 << 21), [b"header", bytes(1_200_000)]
+    >>> sender, reassembler, message = ChunkedSender(lambda: None), Reassembler(8, 1 << 21), [b"header", bytes(1_200_000)]
     >>> sender.put(message)
     >>> came = []
     >>> sender.pump(lambda frames: came.append(reassembler.take(frames)) is None)

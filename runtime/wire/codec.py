@@ -100,7 +100,7 @@ class HeaderTemplate:
     Raises:
         WireError: as of `encode`.
 
-    >>> form = Form("run", {"program": "p", "feeds": ["x:0"]})
+    >>> form = HeaderTemplate("run", {"program": "p", "feeds": ["x:0"]})
     >>> decode(encode(Message("run", {"request": 7, "step": 7}, (np.array(1.0),), form)))
     Message('run', program='p', feeds=['x:0'], request=7, step=7, float64[])
     """

@@ -91,7 +91,7 @@ class PartialMessage:
     Attributes:
         left: how many bytes are missing.
 
-    >>> message = Reassembly([6, 3], 1 << 20)
+    >>> message = PartialMessage([6, 3], 1 << 20)
     >>> message.put(b"headerabc")
     >>> [bytes(frame) for frame in message.frames]
     [b'header', b'abc']
