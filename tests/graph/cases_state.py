@@ -37,15 +37,15 @@ _IN_ACCUMULATOR_OPS = (
 
 # Each with the reason: the file beside this one that tests it, or why nothing can.
 EXEMPT = {
-    **dict.fromkeys(_IN_STATE_OPS, "test_state_ops.py"),
-    **dict.fromkeys(_IN_TRAINING_OPS, "test_training_ops.py"),
-    **dict.fromkeys(_IN_QUEUE_OPS, "test_queue_ops.py"),
-    **dict.fromkeys(_IN_ACCUMULATOR_OPS, "test_accumulators.py"),
+    **dict.fromkeys(_IN_STATE_OPS, "ops/test_state_ops.py"),
+    **dict.fromkeys(_IN_TRAINING_OPS, "ops/test_training_ops.py"),
+    **dict.fromkeys(_IN_QUEUE_OPS, "ops/test_queue_ops.py"),
+    **dict.fromkeys(_IN_ACCUMULATOR_OPS, "resources/test_accumulators.py"),
     **dict.fromkeys(("EncodeSparse", "DecodeSparse"), "../dovetail/compat/tf1/queues/test_input.py"),
     **dict.fromkeys(("ReadTogether", "SaveV2", "MergeV2Checkpoints", "RestoreV2"), "../dovetail/train/saving/test_saver.py"),
     **dict.fromkeys(
         ("Barrier", *(f"Barrier{w}" for w in ("InsertMany", "TakeMany", "Close", "ReadySize", "IncompleteSize"))),
-        "test_barriers.py",
+        "resources/test_barriers.py",
     ),
     **dict.fromkeys(
         ("ScalarSummary", "HistogramSummary", "ImageSummary", "MergeSummary", "TensorSummaryV2"),
