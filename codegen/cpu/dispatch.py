@@ -16,7 +16,7 @@ from .kernels import attention, copy, gemm, image, rows
 from .kernels.gemm_narrow import NarrowProduct, is_narrow_product
 from .kernels.node import NodeKernel
 from .kernels.optimizer import sparse_update_kernel, update_kernel
-from .tiering import WarmingKernel
+from .tiering import TieredKernel
 
 Maker: TypeAlias = Callable[[Node, Kernel, int, bool], Kernel | None]
 """`maker(node, reference, threads, check)`: a node's kernel, or None."""
@@ -33,7 +33,7 @@ def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bo
     if maker is None:
         return None
     kernel = maker(node, reference, threads, check)
-    if compile_first and isinstance(kernel, WarmingKernel):
+    if compile_first and isinstance(kernel, TieredKernel):
         kernel.compile()
     return reference if kernel is None else kernel
 

@@ -17,8 +17,8 @@ from .kernels.gemm import ProductKernel
 from .kernels.gemm_update import SMALLEST, ProductUpdate
 from .kernels.optimizer import UpdateKernel
 from .regions.formation import with_native_regions
-from .regions.region import NativeRun
-from .tiering import WarmingKernel
+from .regions.region import NativeRegion
+from .tiering import TieredKernel
 
 
 def fuse_products_into_updates(program: Program, threads: int, compile_first: bool = False) -> Program:
@@ -125,11 +125,11 @@ def form_native_regions(program: Program, compile_first: bool = False) -> Progra
     return program
 
 
-def own_kernels(instructions: Iterable[Instruction]) -> Iterator[WarmingKernel]:
+def own_kernels(instructions: Iterable[Instruction]) -> Iterator[TieredKernel]:
     """The compiled kernels that are not made by fusion, in the order in which they run, those inside regions too."""
     for call in _calls(instructions):
         kernel = call.kernel
-        if isinstance(kernel, NativeRun):
+        if isinstance(kernel, NativeRegion):
             yield from own_kernels(kernel.calls)
-        elif isinstance(kernel, WarmingKernel) and not isinstance(kernel, CpuFusedKernel):
+        elif isinstance(kernel, TieredKernel) and not isinstance(kernel, CpuFusedKernel):
             yield kernel

@@ -26,7 +26,7 @@ import numpy as np
 from ..target import cores
 
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
-TOGETHER_NS = 40_000.0  # the same where threads stay together (`crew`), which costs some 3,000 ns
+TOGETHER_NS = 40_000.0  # the same where threads stay together (`native.worker_pool`), which costs some 3,000 ns
 LINE = 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # the place of the counter of units that are done; behind it each thread has one for those that have been taken of its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
@@ -136,9 +136,9 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
 def share_units(
     function: Callable[..., Any], arrays: Sequence[Any], numbers: Sequence[Any], units: int, threads: int
 ) -> None:
-    """Call `function(*arrays, counters, *numbers, who, units)` on up to so many threads, each of which takes units until none is left.
+    """Call `function(*arrays, counters, *numbers, thread, units)` on up to so many threads, each of which takes units until none is left.
 
-    `who` is the number of the thread; the caller's is 0. They count those that are taken, and that are finished, in `counters`, without
+    `thread` is the number of the thread; the caller's is 0. They count those that are taken, and that are finished, in `counters`, without
     Python's lock. So units can be small, and the caller goes on as soon as the last one is finished, without being put to sleep and
     woken.
     """
@@ -148,7 +148,7 @@ def share_units(
     if threads <= 1:
         function(*arguments, 0, units)
         return
-    work = _Work(function, arguments, tuple((who, units) for who in range(1, threads)))
+    work = _Work(function, arguments, tuple((thread, units) for thread in range(1, threads)))
     all_helpers = helpers(os.getpid())
     all_helpers.leave_core_of_caller()
     for _ in range(threads - 1):

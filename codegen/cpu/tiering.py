@@ -18,7 +18,7 @@ COMPILE_AFTER_S = 0.1  # time on NumPy after which a kernel is worth compiling; 
 LOAD_AFTER_S = 0.01  # the same for one that is kept on disk: it loads in a few milliseconds
 
 
-class WarmingKernel(PooledKernel):
+class TieredKernel(PooledKernel):
     """A function of arrays that gets faster.
 
     Args:

@@ -21,7 +21,7 @@ class CoalescedAccumulates:
     """Several additions.
 
     Attributes:
-        calls: one for each. unfolds: as of `NativeRun`.
+        calls: one for each. unfolds: as of `NativeRegion`.
     """
 
     unfolds = True

@@ -76,7 +76,7 @@ class CachedHandles:
     """Finds several variables of a task.
 
     Attributes:
-        calls: one for each. unfolds: as of `NativeRun`.
+        calls: one for each. unfolds: as of `NativeRegion`.
     """
 
     unfolds = True

@@ -1,9 +1,9 @@
-"""The innermost loops of CPU kernels, and what is made before them, a stretch of the axis at a time.
+"""The innermost loops of CPU kernels, and what is made before them, a block of the axis at a time.
 
-    random numbers      one counter gives four neighbours, so a stretch of them is made at once, as vectors
+    random numbers      one counter gives four neighbours, so a block of them is made at once, as vectors
     running sums        along rows: what is summed is made as vectors, the sums go step by step, and what is made of them is vectors again
 
-A stretch has BLOCK elements at most and stays in the first cache; random numbers of several short rows are one. While a row is worked on,
+A block has BLOCK elements at most and stays in the first cache; random numbers of several short rows are one. While a row is worked on,
 strips of the next one are fetched.
 """
 
@@ -24,23 +24,23 @@ FETCHED = (
 )  # lengths of rows for which that is done: others come by themselves, or would not stay in the first cache
 
 
-class StretchWriter(ValueWriter):
+class BlockWriter(ValueWriter):
     """The lines of a kernel's body, as far as they are about its innermost loops."""
 
     def inner(self, axis: int, ends: str, roots: Iterable[int], body: Callable[[], None]) -> None:
-        """The innermost loop, from a start to an end; `roots`: what it needs. What is made in stretches is made before."""
-        found = self.in_stretches(roots)
+        """The innermost loop, from a start to an end; `roots`: what it needs. What is made in blocks is made before."""
+        found = self.made_in_blocks(roots)
         if not found:
             self.strips(axis, ends, body)
             return
         end = ends.split(", ")[1]
 
-        def stretch() -> None:
+        def block() -> None:
             self.line(f"end = min(at + {BLOCK}, {end})")
             self.prepare(found)
             self.nest([self.header(axis, "at, end")], body)
 
-        self.nest([self.stretches(axis, ends)], stretch)
+        self.nest([self.block_header(axis, ends)], block)
 
     def header(self, axis: int, ends: str) -> str:
         """A loop along an axis."""
@@ -49,8 +49,8 @@ class StretchWriter(ValueWriter):
             return f"for i{axis} in range({end} - 1, {start} - 1, -1):"
         return f"for i{axis} in range({ends.removeprefix('0, ')}):"
 
-    def stretches(self, axis: int, ends: str) -> str:
-        """A loop over the stretches of an axis; `at` is where one begins."""
+    def block_header(self, axis: int, ends: str) -> str:
+        """A loop over the blocks of an axis; `at` is where one begins."""
         start, end = ends.split(", ")
         if self.goes_back(axis):
             return f"for at in range(({end} - 1) // {BLOCK} * {BLOCK}, -1, -{BLOCK}):"
@@ -102,8 +102,8 @@ class StretchWriter(ValueWriter):
         """Reductions whose operands are there after so many reductions."""
         return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
 
-    def in_stretches(self, roots: Iterable[int]) -> list[int]:
-        """The values that are made in stretches of the innermost axis, of those that these are made of and that are not known."""
+    def made_in_blocks(self, roots: Iterable[int]) -> list[int]:
+        """The values that are made in blocks of the innermost axis, of those that these are made of and that are not known."""
         values, inner = self.loops.values, self.innermost
         drawn = [i for i in self.not_known(roots, "random") if inner in values[i].axes]
         return sorted(drawn + (self.not_known(roots, "scan") if self.loops.reduced[inner] else []))
@@ -119,13 +119,13 @@ class StretchWriter(ValueWriter):
         return sorted(i for i in seen if self.loops.values[i].op == op)
 
     def prepare(self, numbers: Iterable[int]) -> None:
-        """Make a stretch of values, from position `at` of the innermost axis up to `end`."""
+        """Make a block of values, from position `at` of the innermost axis up to `end`."""
         for i in numbers:
             v = self.loops.values[i]
             name = f"{v.op}{i}"
-            if i not in self.stretch:
+            if i not in self.buffered:
                 size = f"{BLOCK} + r.MARGIN" if v.op == "random" else f"{BLOCK}"
-                self.stretch[i] = self.new_scratch(name, size, v.dtype)
+                self.buffered[i] = self.new_scratch(name, size, v.dtype)
                 if v.op == "random":
                     self.scratch.append(f"    base{i} = have{i} = 0")
             if v.op == "random":
@@ -133,10 +133,10 @@ class StretchWriter(ValueWriter):
             else:
                 self.run_along(i, v)
             begin = f"+ at{i}" if v.op == "random" else "- at"
-            self.known[i] = f"m.load({name}, {self.stretch[i]}, i{self.innermost} {begin})"
+            self.known[i] = f"m.load({name}, {self.buffered[i]}, i{self.innermost} {begin})"
 
     def draw(self, i: int, v: Value) -> None:
-        """A stretch of random numbers, if there is none from before; where rows are short, the next ones' at once."""
+        """A block of random numbers, if there is none from before; where rows are short, the next ones' at once."""
         stream = ", ".join(self.value(a) for a in v.args)
         last, whole = self.innermost, " * ".join(f"n{a}" for a in v.axes)
         ahead = f"min({BLOCK} if n{last} <= {BLOCK // 8} else 0, {whole} - first)"
@@ -148,8 +148,8 @@ class StretchWriter(ValueWriter):
         self.line(f"at{i} = first - base{i} - at")
 
     def run_along(self, number: int, v: Value) -> None:
-        """A stretch of a running sum: what is summed, as vectors, and then one step after the other."""
-        place, last = f"scan{number}, {self.stretch[number]}", self.innermost
+        """A block of a running sum: what is summed, as vectors, and then one step after the other."""
+        place, last = f"scan{number}, {self.buffered[number]}", self.innermost
         how: Scan = v.data
 
         def summed() -> None:
@@ -168,7 +168,7 @@ class StretchWriter(ValueWriter):
 
     def run_down(self, number: int, v: Value, last: int) -> None:
         """A step of a running sum down columns, whose totals are a vector."""
-        place, how, total = f"scan{number}, {self.stretch[number]}, i{last}", v.data, f"total{number}"
+        place, how, total = f"scan{number}, {self.buffered[number]}, i{last}", v.data, f"total{number}"
         self.line(f"{total} = m.load({place})")
         self.line(f"v{number} = {combine(how.kind, total, self.value(v.args[0]), v.dtype)}")
         self.line(f"m.store({place}, v{number})")

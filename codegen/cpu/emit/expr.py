@@ -83,7 +83,7 @@ class ValueWriter:
         self.known: dict[int, str] = {}  # value -> how it is called where we are
         self.fetched: list[Value] = []  # what is read of the next row meanwhile
         self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
-        self.stretch: dict[int, int] = {}  # random value or running sum -> the array with a stretch of it
+        self.buffered: dict[int, int] = {}  # random value or running sum -> the array with a block of it
         self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
         self.places: dict[int, int] = {}  # reduction -> the array in which they are
         self.put_into: dict[

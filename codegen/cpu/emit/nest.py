@@ -32,7 +32,7 @@ import numpy as np
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...fusion.range_analysis import passes_over_nan
 from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
-from .blocks import BLOCK, StretchWriter
+from .blocks import BLOCK, BlockWriter
 from .expr import NARROW, SHORT, combine, literal, start_of, type_of
 from .instantiate import versions
 
@@ -172,7 +172,7 @@ def as_passed(array: Any) -> Any:
     return array.view(np.uint16) if array.dtype in (float16.np, bfloat16.np) else array
 
 
-class _Writer(StretchWriter):
+class _Writer(BlockWriter):
     """The lines of one kernel's body."""
 
     def is_in_parts(self) -> bool:
@@ -348,9 +348,9 @@ class _Writer(StretchWriter):
                         self.put(o)
 
                 needed = roots + to_put
-                self.fetched = self.read_first() if stage == 1 and not self.in_stretches(needed) else []
+                self.fetched = self.read_first() if stage == 1 and not self.made_in_blocks(needed) else []
                 if in_blocks:
-                    self.blocks([*headers, self.stretches(axes[-1], ends)], axes[-1], reductions, needed, one_pass)
+                    self.blocks([*headers, self.block_header(axes[-1], ends)], axes[-1], reductions, needed, one_pass)
                 else:
                     self.nest(headers, partial(self.inner, axes[-1], ends, needed, partial(one_pass, "v")))
                 if self.partial:
@@ -402,7 +402,7 @@ class _Writer(StretchWriter):
             for r in reductions:
                 v = self.loops.values[r]
                 self.line(f"b{r} = {start_of(str(v.data), v.dtype)}")
-            found = self.in_stretches(roots)
+            found = self.made_in_blocks(roots)
             if found:
                 self.line(f"end = min(at + {BLOCK}, n{last})")
                 self.prepare(found)
@@ -429,12 +429,12 @@ class _Writer(StretchWriter):
             if not loops.is_full(number) or last not in v.axes:
                 continue
             name = f"got{number}"
-            if number not in self.stretch:  # later passes find it there
+            if number not in self.buffered:  # later passes find it there
                 length = " * ".join(f"n{a}" for a in loops.reduced_axes)
-                self.stretch[number] = self.new_scratch(name, f"{SOME_ROWS} * {length}", v.dtype)
-                store = f"m.store({name}, {self.stretch[number]}, {there}, {self.expression(v)})"
+                self.buffered[number] = self.new_scratch(name, f"{SOME_ROWS} * {length}", v.dtype)
+                store = f"m.store({name}, {self.buffered[number]}, {there}, {self.expression(v)})"
                 self.nest(header, partial(self.line, store))
-            self.known[number] = f"m.load({name}, {self.stretch[number]}, {there})"
+            self.known[number] = f"m.load({name}, {self.buffered[number]}, {there})"
         self.put_into = {o: self.new_scratch(f"put{o}", str(SOME_ROWS), self.dtype_of(o)) for o in outputs}
         along()
         for o, array in self.put_into.items():
@@ -474,9 +474,9 @@ class _Writer(StretchWriter):
                     fetch()
                     for s in scans:
                         v = loops.values[s]
-                        if s not in self.stretch:
-                            self.stretch[s] = self.new_scratch(f"scan{s}", f"n{last}", v.dtype)
-                        self.line(f"m.store(scan{s}, {self.stretch[s]}, i{last}, {start_of(v.data.kind, v.dtype)})")
+                        if s not in self.buffered:
+                            self.buffered[s] = self.new_scratch(f"scan{s}", f"n{last}", v.dtype)
+                        self.line(f"m.store(scan{s}, {self.buffered[s]}, i{last}, {start_of(v.data.kind, v.dtype)})")
                     for k in kept:
                         name = self.value(k)
                         vector(k)

@@ -1,6 +1,6 @@
 """Random numbers for kernels on CPUs: the words of `graph.philox`, and the very numbers that are made of them there.
 
-A kernel takes them in pieces. One counter gives four words, and neighbouring elements take neighbouring ones, so a stretch of
+A kernel takes them in pieces. One counter gives four words, and neighbouring elements take neighbouring ones, so a block of
 elements along the last axis is made at once, as vectors, into memory of the kernel's own that stays in the first cache:
 
     at = uniform32(numbers, first, count, key, draw)    the numbers of elements first to first + count; that of the first one is in

@@ -19,7 +19,7 @@ from ....graph.core.dtypes import float32
 from ....graph.core.graph import Node
 from ...target import L2_BYTES
 from ..emit.instantiate import text_of
-from ..native.recorder import AT_ONCE, Doer
+from ..native.recorder import EAGER, Executor
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS, as_vector, is_vector
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -45,9 +45,9 @@ def attention_kernel(node: Node, threads: int) -> tuple[str, Call] | None:
     scale = np.full(1, node.attrs["scale"], np.float32)
     if node.type == "AttentionWithSums":
         text = text_of("kernels/attention_source", {"attention": _FORWARD}, "float32")
-        return text, lambda function, *inputs, doer=AT_ONCE: _forward(function, inputs, scale, threads, doer)
+        return text, lambda function, *inputs, executor=EAGER: _forward(function, inputs, scale, threads, executor)
     text = text_of("kernels/attention_source", {"attention_gradient": _GRADIENT}, "float32")
-    return text, lambda function, *inputs, doer=AT_ONCE: _gradient(function, inputs, scale, threads, doer)
+    return text, lambda function, *inputs, executor=EAGER: _gradient(function, inputs, scale, threads, executor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +119,15 @@ class _Operands:
 _NO_MASK = np.zeros(1, np.float32)
 
 
-def _operands(doer: Doer, q: Array, k: Array, v: Array, mask: Array | None) -> _Operands | None:
+def _operands(executor: Executor, q: Array, k: Array, v: Array, mask: Array | None) -> _Operands | None:
     """What these are, if the kernels take such."""
     if not 3 <= q.ndim <= 5 or not q.ndim == k.ndim == v.ndim or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return None
     (queries, depth), (keys, deep), stack = q.shape[-2:], v.shape[-2:], q.shape[:-2]
     if k.shape[-2:] != (keys, depth) or 0 in (*stack, queries, keys, depth, deep):
         return None
-    arrays, jumps = zip(*(_vector(doer, x) for x in (q, k, v)), strict=True)
-    over: Array = doer.fixed(_NO_MASK)
+    arrays, jumps = zip(*(_vector(executor, x) for x in (q, k, v)), strict=True)
+    over: Array = executor.fixed(_NO_MASK)
     over_jumps: tuple[int, ...] = (0,) * 5
     if mask is not None:
         scores = (*stack, queries, keys)
@@ -137,42 +137,42 @@ def _operands(doer: Doer, q: Array, k: Array, v: Array, mask: Array | None) -> _
             return None
         if not fits:
             return None
-        mask = doer.ordered(mask)
+        mask = executor.ordered(mask)
         strides = np.broadcast_to(mask, scores).strides
         over, over_jumps = mask.reshape(-1), (*(0,) * (5 - q.ndim), *(s // mask.itemsize for s in strides))
     return _Operands(stack, queries, keys, depth, deep, (*arrays, over), (*jumps, over_jumps), mask is not None)
 
 
-def _vector(doer: Doer, x: Array) -> tuple[Array, tuple[int, ...]]:
-    """`as_vector`, whose copy, where there must be one, `doer` makes."""
-    return as_vector(x if is_vector(x) else doer.ordered(x))
+def _vector(executor: Executor, x: Array) -> tuple[Array, tuple[int, ...]]:
+    """`as_vector`, whose copy, where there must be one, `executor` makes."""
+    return as_vector(x if is_vector(x) else executor.ordered(x))
 
 
 def _forward(
-    function: Any, inputs: Sequence[Array], scale: Array, threads: int, doer: Doer
+    function: Any, inputs: Sequence[Array], scale: Array, threads: int, executor: Executor
 ) -> tuple[Array, ...] | None:
     q, k, v = inputs[:3]
-    given = _operands(doer, q, k, v, inputs[3] if len(inputs) > 3 else None)
+    given = _operands(executor, q, k, v, inputs[3] if len(inputs) > 3 else None)
     if given is None:
         return None
     cut = _blocks(given.queries, given.keys, given.depth, given.deep)
     units = given.matrices * -(-given.queries // cut.tall)
     threads = min(threads, units) if given.time(1) >= WORTH_HELP_NS else 1
-    y = _in_order_of(doer, q, (*given.stack, given.queries, given.deep))
-    sums = doer.empty((*given.stack, given.queries), np.dtype(np.float32))
-    room = _room(doer, threads, cut.tall * (cut.wide + 1), cut)
+    y = _in_order_of(executor, q, (*given.stack, given.queries, given.deep))
+    sums = executor.empty((*given.stack, given.queries), np.dtype(np.float32))
+    room = _room(executor, threads, cut.tall * (cut.wide + 1), cut)
     into, y_jumps = as_vector(y)
     unit = cut.tall, cut.wide, cut.panels, cut.rows
-    arrays = (*given.arrays, doer.fixed(scale), into, sums.reshape(-1), room)
-    doer.share_units(function, arrays, (given.sizes, given.counts, *given.jumps, y_jumps, unit), units, threads)
+    arrays = (*given.arrays, executor.fixed(scale), into, sums.reshape(-1), room)
+    executor.share_units(function, arrays, (given.sizes, given.counts, *given.jumps, y_jumps, unit), units, threads)
     return y, sums
 
 
 def _gradient(
-    function: Any, inputs: Sequence[Array], scale: Array, threads: int, doer: Doer
+    function: Any, inputs: Sequence[Array], scale: Array, threads: int, executor: Executor
 ) -> tuple[Array, ...] | None:
     q, k, v, y, sums, grad = inputs[:6]
-    given = _operands(doer, q, k, v, inputs[6] if len(inputs) > 6 else None)
+    given = _operands(executor, q, k, v, inputs[6] if len(inputs) > 6 else None)
     if given is None or y.shape != grad.shape or y.shape != (*given.stack, given.queries, given.deep):
         return None
     cut = _blocks(given.queries, given.keys, given.depth, given.deep)
@@ -182,42 +182,42 @@ def _gradient(
     parts = -(-given.queries // high)
     units = given.matrices * parts
     threads = min(threads, units) if given.time(3) >= WORTH_HELP_NS else 1
-    made = _in_one(doer, q, k, v) if parts == 1 else None
+    made = _in_one(executor, q, k, v) if parts == 1 else None
     if made is None:
         most = (*given.stack[:-1], given.stack[-1] * parts)
         made = tuple(
-            _in_order_of(doer, x, x.shape if x is q or parts == 1 else (*most, *x.shape[-2:])) for x in (q, k, v)
+            _in_order_of(executor, x, x.shape if x is q or parts == 1 else (*most, *x.shape[-2:])) for x in (q, k, v)
         )
-    room = _room(doer, threads, 2 * cut.tall * cut.wide, cut)
-    flats = [_vector(doer, x) for x in (y, grad, *made)]
+    room = _room(executor, threads, 2 * cut.tall * cut.wide, cut)
+    flats = [_vector(executor, x) for x in (y, grad, *made)]
     (old, y_jumps), (slopes, grad_jumps) = flats[:2]
     unit = cut.tall, cut.wide, cut.panels, cut.rows, parts, high
     q_array, k_array, v_array, mask = given.arrays
-    arrays = (q_array, k_array, v_array, mask, old, doer.ordered(sums).reshape(-1), slopes, doer.fixed(scale))
+    arrays = (q_array, k_array, v_array, mask, old, executor.ordered(sums).reshape(-1), slopes, executor.fixed(scale))
     results = (*(x for x, _ in flats[2:]), room)
     numbers = (given.sizes, given.counts, *given.jumps, y_jumps, grad_jumps, *(jumps for _, jumps in flats[2:]), unit)
-    doer.share_units(function, (*arrays, *results), numbers, units, threads)
+    executor.share_units(function, (*arrays, *results), numbers, units, threads)
     if parts == 1:
         return made
-    return made[0], *(doer.added(doer.ordered(x).reshape(*given.stack, parts, *x.shape[-2:]), -3) for x in made[1:])
+    return made[0], *(executor.added(executor.ordered(x).reshape(*given.stack, parts, *x.shape[-2:]), -3) for x in made[1:])
 
 
-def _room(doer: Doer, threads: int, scores: int, cut: _Blocks) -> Array:
+def _room(executor: Executor, threads: int, scores: int, cut: _Blocks) -> Array:
     """Memory for the threads' scores and what they lay out."""
     each = -(-(scores + cut.panels + cut.rows + cut.rest) // 16) * 16  # whole lines
-    return doer.empty((threads * each,), np.dtype(np.float32))
+    return executor.empty((threads * each,), np.dtype(np.float32))
 
 
-def _in_order_of(doer: Doer, model: Array, shape: tuple[int, ...]) -> Array:
+def _in_order_of(executor: Executor, model: Array, shape: tuple[int, ...]) -> Array:
     """Memory for an array whose axes lie in the order of a model's, where its last one is the innermost."""
     order = sorted(range(model.ndim), key=lambda axis: -model.strides[axis])
     if order[-1] != model.ndim - 1 or 0 in model.strides:
         order = list(range(model.ndim))
-    out = doer.empty(tuple(shape[axis] for axis in order), model.dtype)
+    out = executor.empty(tuple(shape[axis] for axis in order), model.dtype)
     return out.transpose(np.argsort(order))
 
 
-def _in_one(doer: Doer, *models: Array) -> tuple[Array, ...] | None:
+def _in_one(executor: Executor, *models: Array) -> tuple[Array, ...] | None:
     """Memory for arrays that lie as these do, if these are one array's, which lie equally far apart and fill it."""
     first, second = models[:2]
     size = first.itemsize
@@ -233,5 +233,5 @@ def _in_one(doer: Doer, *models: Array) -> tuple[Array, ...] | None:
             if stride != reach:
                 return None
             reach *= count
-    memory = doer.empty((reach // size,), first.dtype)
+    memory = executor.empty((reach // size,), first.dtype)
     return tuple(np.ndarray(first.shape, first.dtype, memory, i * apart, first.strides) for i in range(len(models)))

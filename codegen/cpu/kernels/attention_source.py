@@ -32,7 +32,7 @@ from dovetail.codegen.cpu.kernels.microkernel import MR
 from dovetail.codegen.cpu.thread_pool import FINISHED
 
 LOG2E, LN2 = m.f32(1.4426950408889634), m.f32(0.6931471805599453)
-BLOCK = 4096  # as `numba_stretches.BLOCK`
+BLOCK = 4096  # as `emit.blocks.BLOCK`
 
 
 @njit(error_model="numpy")
@@ -136,7 +136,7 @@ def of_scores(p, at, of_p, keys, less, scale):
 
 def attention(
     q, k, v, mask, scales, y, sums, room, counters,
-    sizes, counts, q_jumps, k_jumps, v_jumps, mask_jumps, y_jumps, unit, who, units,
+    sizes, counts, q_jumps, k_jumps, v_jumps, mask_jumps, y_jumps, unit, thread, units,
 ):  # fmt: skip
     """Blocks of queries, shared with all who call this with the same counters.
 
@@ -148,12 +148,12 @@ def attention(
     tall, wide = unit[0], unit[1]
     down = (queries + tall - 1) // tall
     mine = room.size // (counters.size // LINE - 1)
-    own = room[who * mine : (who + 1) * mine]
+    own = room[thread * mine : (thread + 1) * mine]
     scores, totals, own = own[: tall * wide], own[tall * wide : tall * (wide + 1)], own[tall * (wide + 1) :]
     panels, block, rest = own[: unit[2]], own[unit[2] : unit[2] + unit[3]], own[unit[2] + unit[3] :]
     scale, one = scales[0], m.f32(1.0)
     while True:
-        work = next_unit(counters, who, units)
+        work = next_unit(counters, thread, units)
         if work < 0:
             break
         matrix, top = work // down, work % down * tall
@@ -175,13 +175,13 @@ def attention(
         for i in range(high):
             divided(y, to + i * y_jumps[3], deep, totals[i])
         count_up(counters, FINISHED, 1)
-    if who == 0:
+    if thread == 0:
         wait(counters, units)
 
 
 def attention_gradient(
     q, k, v, mask, y, sums, grad, scales, dq, dk, dv, room, counters,
-    sizes, counts, q_jumps, k_jumps, v_jumps, mask_jumps, y_jumps, grad_jumps, dq_jumps, dk_jumps, dv_jumps, unit, who, units,
+    sizes, counts, q_jumps, k_jumps, v_jumps, mask_jumps, y_jumps, grad_jumps, dq_jumps, dk_jumps, dv_jumps, unit, thread, units,
 ):  # fmt: skip
     """Parts of the queries of each matrix, shared with all who call this with the same counters.
 
@@ -191,12 +191,12 @@ def attention_gradient(
     queries, keys, depth, deep, masked = sizes
     tall, wide, parts = unit[0], unit[1], unit[4]
     mine = room.size // (counters.size // LINE - 1)
-    own = room[who * mine : (who + 1) * mine]
+    own = room[thread * mine : (thread + 1) * mine]
     scores, slopes, own = own[: tall * wide], own[tall * wide : 2 * tall * wide], own[2 * tall * wide :]
     panels, block, rest = own[: unit[2]], own[unit[2] : unit[2] + unit[3]], own[unit[2] + unit[3] :]
     scale, one = scales[0], m.f32(1.0)
     while True:
-        work = next_unit(counters, who, units)
+        work = next_unit(counters, thread, units)
         if work < 0:
             break
         matrix, part = work // parts, work % parts
@@ -235,5 +235,5 @@ def attention_gradient(
             product(slopes, 0, (wide, 1), k, at_k, (k_jumps[3], k_jumps[4]), high, keys, depth,
                     dq, to_q + top * dq_jumps[3], dq_jumps[3], False, panels, block, rest)  # fmt: skip
         count_up(counters, FINISHED, 1)
-    if who == 0:
+    if thread == 0:
         wait(counters, units)

@@ -110,7 +110,7 @@ def add_parts(parts, w, places, kinds, width, chunks):
 
 
 def convolve_filter(
-    x, y, w, parts, room, done, counters, sizes, jumps, result, window, shape, counts, cuts, who, units
+    x, y, w, parts, room, done, counters, sizes, jumps, result, window, shape, counts, cuts, thread, units
 ):
     """w[tap, c, :] = sum over pixels of x[...] * y[pixel, :], in units of work as for `multiply`.
 
@@ -125,14 +125,14 @@ def convolve_filter(
     boxes, pixels = counts[0] * counts[1] * counts[2], shape[0] * shape[3] * shape[4]
     lanes = NR32 if x.itemsize == 4 else NR64
     mine = room.size // (counters.size // LINE - 1) // lanes * lanes
-    slab = room[who * mine : who * mine + (pixels * cuts[1] + lanes - 1) // lanes * lanes]
+    slab = room[thread * mine : thread * mine + (pixels * cuts[1] + lanes - 1) // lanes * lanes]
     direct = result[3] == lanes or 2 * result[3] == lanes  # one panel, as it lies
-    panel = as_written(y) if direct else room[who * mine + slab.size : (who + 1) * mine]
+    panel = as_written(y) if direct else room[thread * mine + slab.size : (thread + 1) * mine]
     most = high * wide * cuts[1]
     rows, places = np.empty(most, np.intp), np.empty(most, np.intp)
     steps = np.empty(shape[0] * shape[1] * shape[2], np.intp)
     while True:
-        unit = next_unit(counters, who, units)
+        unit = next_unit(counters, thread, units)
         if unit < 0:
             break
         chunk, piece = unit // (deep * across), unit % (deep * across)
@@ -175,5 +175,5 @@ def convolve_filter(
         if cuts[0] > 1 and count_up(done, piece, 1) == cuts[0] - 1:
             add_parts(parts, w, places, kinds, width, cuts[0])
         count_up(counters, FINISHED, 1)
-    if who == 0:
+    if thread == 0:
         wait(counters, units)

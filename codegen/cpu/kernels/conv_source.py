@@ -57,7 +57,7 @@ def copy_seen(x, slab, image, seen, first, window):
             m.store(slab, 1, to + j, x.dtype.type(0))
 
 
-def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, box, who, units):
+def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, box, thread, units):
     """y[n, r, c, :] = sum over taps of x[...] * w: units that nobody has taken, as in `matrix_loops.multiply`.
 
     room: memory to lay out in, for all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
@@ -70,8 +70,8 @@ def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, b
     high, wide, down, along, apart, beside, top, left = window
     lanes = NR32 if x.itemsize == 4 else NR64
     mine = room.size // (counters.size // LINE - 1)
-    panel = room[who * mine : who * mine + STEPS * lanes]
-    slab = room[who * mine + STEPS * lanes : (who + 1) * mine]
+    panel = room[thread * mine : thread * mine + STEPS * lanes]
+    slab = room[thread * mine + STEPS * lanes : (thread + 1) * mine]
     tall, broad = (box[1] - 1) * down + (high - 1) * apart + 1, (box[2] - 1) * along + (wide - 1) * beside + 1
     is_inside = (
         top <= 0 and left <= 0
@@ -97,7 +97,7 @@ def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, b
     targets = np.empty(box[0] * box[1] * box[2], np.intp)
     count, has = 0, -1
     while True:
-        work = next_unit(counters, who, units)
+        work = next_unit(counters, thread, units)
         if work < 0:
             break
         block, group = work // groups, work % groups
@@ -141,7 +141,7 @@ def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, b
                             seen, sources, at, panel, 0, y, to, targets, i, min(MR, count - i), own, steps, k > 0
                         )
         count_up(counters, FINISHED, 1)
-    if who == 0:
+    if thread == 0:
         wait(counters, units)
 
 
@@ -172,7 +172,7 @@ def overlay(y, w, x, size, result, window, dilations, lo, hi):
                     if line < 0 or line >= height:
                         continue
                     at, to = i * held + a * taps, (n * height + line) * width * channels
-                    if dilations[1] == 1:  # pixels beside each other, and their channels, are one stretch of memory
+                    if dilations[1] == 1:  # pixels beside each other, and their channels, are one region of memory
                         b1, b2 = max(0, left - c * along), min(wide, width + left - c * along)
                         put = to + (c * along - left) * channels
                         for j in range(b1 * channels, b2 * channels):

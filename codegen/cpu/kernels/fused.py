@@ -39,7 +39,7 @@ from ...reference import NumpyBackend, one_by_one
 from ..emit.nest import PART, PARTS, ROWS, as_passed, source_of
 from ..native.planner import NotPlannableError, Planner, Value
 from ..thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of, share
-from ..tiering import WarmingKernel
+from ..tiering import TieredKernel
 from .rows import ranges_of_rows
 
 STRIP = 512  # columns that a range of columns should have: memory is fast along rows
@@ -62,7 +62,7 @@ class _Launch:
     pieces: int  # of what is reduced, each of which notes what it has found
 
 
-class CpuFusedKernel(WarmingKernel):
+class CpuFusedKernel(TieredKernel):
     """A fused kernel: a function of arrays that gets faster.
 
     Attributes:
@@ -167,7 +167,7 @@ class CpuFusedKernel(WarmingKernel):
         """Which inputs are variables."""
         return self._variables
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launch into a native plan, in which the inputs that are variables are their values."""
         function = planner.function_of(self)
         given = [planner.in_order(v) for v in inputs[: self._loaded]]
@@ -193,7 +193,7 @@ class CpuFusedKernel(WarmingKernel):
                 outputs[j] = planner.made(shape, dtype)
         for i, j in self._overwrites:
             if outputs[j] is not given[i]:
-                planner.put(given[i], outputs[j])
+                planner.copy(given[i], outputs[j])
         arrays = [given[i] for i in self._order.inputs] + [outputs[j] for j in self._order.outputs]
         if self.source.partial:
             arrays += [planner.made((launch.pieces,), dtype.np) for dtype in self.source.partial]
@@ -278,7 +278,7 @@ def launch_of(
         outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
     limits = tuple((i, known[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
-    if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
+    if 0 in known and any(v.op in ("position", "enter_region") for v in group.loops.values):
         return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
     pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
@@ -385,15 +385,15 @@ class RegionOnlyKernel:
         kernels = fuse(unit, small=True, lone=True).kernels
         return kernels[0] if kernels else None
 
-    def gather(self) -> None:
+    def enter_region(self) -> None:
         """Become part of a region."""
         group, taken = self._group(), list(self._node.inputs)
         self.kernel = CpuFusedKernel(group, **self._options)
         self._order = tuple(taken.index(t) for t in (*group.inputs, *group.shapes))
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launch into a native plan."""
         if self.kernel is None:
             raise NotPlannableError("a node that is in no region")
-        made: Sequence[Value] = self.kernel.put_into(planner, [inputs[i] for i in self._order])
+        made: Sequence[Value] = self.kernel.record_into(planner, [inputs[i] for i in self._order])
         return made

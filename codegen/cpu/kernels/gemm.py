@@ -96,13 +96,13 @@ class ProductKernel(NodeKernel):
         super().__init__(node, reference, text, call, check=check)
         self._threads = threads
 
-    def gather(self) -> None:
+    def enter_region(self) -> None:
         """Become part of a region: products of all sizes are done here, also while the region runs one by one."""
         self._call = partial(self._call, smallest=0)
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Record its launch into a native plan."""
-        return put_product(planner, planner.function_of(self), self.node, inputs, self._threads)
+        return record_product(planner, planner.function_of(self), self.node, inputs, self._threads)
 
 
 def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> ProductKernel | None:
@@ -250,7 +250,7 @@ def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMA
     return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
 
 
-def put_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int) -> Sequence[Value]:
+def record_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int) -> Sequence[Value]:
     """Put the launch of a product, however small, into a native plan; what it makes."""
     a, b = map(planner.in_memory, inputs)
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Matrix products of float16 and bfloat16 on CPUs: widened, multiplied and summed in float32, and rounded once.
 
 The product is that of float32 (`gemm`), whatever its size; what widens its factors and narrows its result is made from
-loops, like all casts. Native stretches take them, too.
+loops, like all casts. Native regions take them, too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..emit.nest import as_passed, source_of
 from ..jit import Function, compile_now
 from ..native.planner import Planner, Value
 from ..thread_pool import Ranges, ranges_of, share
-from ..tiering import WarmingKernel
-from .gemm import FUNCTIONS, OPS, product_of, put_product
+from ..tiering import TieredKernel
+from .gemm import FUNCTIONS, OPS, product_of, record_product
 
 Array = np.ndarray[Any, Any]
 
@@ -60,7 +60,7 @@ def sources(node: Node) -> tuple[str, str, str]:
     return product, source_of(cast(dtype, float32)).text, source_of(cast(float32, dtype)).text
 
 
-class NarrowProduct(WarmingKernel):
+class NarrowProduct(TieredKernel):
     """The kernel of such a product.
 
     Args:
@@ -119,15 +119,15 @@ class NarrowProduct(WarmingKernel):
     def _ranges(self, size: int) -> Ranges:
         return ranges_of(size, size * _NS_PER_CAST, self._threads)
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launches into a native plan."""
         function = planner.function_of(self)
         widen, narrow = (planner.compiled(text) for text in (self._widen, self._narrow))
-        wide = [self._put_cast(planner, widen, v, float32.np) for v in inputs]
-        (out,) = put_product(planner, function, self.node, wide, self._threads)
-        return [self._put_cast(planner, narrow, out, self._dtype)]
+        wide = [self._record_cast(planner, widen, v, float32.np) for v in inputs]
+        (out,) = record_product(planner, function, self.node, wide, self._threads)
+        return [self._record_cast(planner, narrow, out, self._dtype)]
 
-    def _put_cast(self, planner: Planner, function: Any, value: Value, dtype: np.dtype[Any]) -> Value:
+    def _record_cast(self, planner: Planner, function: Any, value: Value, dtype: np.dtype[Any]) -> Value:
         value = planner.in_order(value)
         out, size = planner.made(value.array.shape, dtype), value.array.size
         words = [*planner.vector(value), *planner.vector(out), size]

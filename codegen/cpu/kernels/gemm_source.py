@@ -243,11 +243,11 @@ def place_of(matrix, counts, jumps):
 
 
 @njit(error_model="numpy")
-def next_unit(counters, who, units):
+def next_unit(counters, thread, units):
     """A unit that nobody has taken, or -1: of this thread's own part the next one, then the last ones of others."""
     threads = counters.size // LINE - 1
     for i in range(threads):
-        owner = (who + i) % threads
+        owner = (thread + i) % threads
         first, last = units * owner // threads, units * (owner + 1) // threads
         taken = count_up(counters, (owner + 1) * LINE, 1 if i == 0 else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
@@ -264,8 +264,8 @@ def wait(counters, units):
         looks += 1
 
 
-def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, who, units):
-    """The units of all products, shared with all who call this with the same counters; `who`: which of them this is.
+def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, thread, units):
+    """The units of all products, shared with all who call this with the same counters; `thread`: which of them this is.
 
     The caller, whose number is 0, looks for a while whether the others have finished theirs, which spares it being put to sleep and
     woken. Helpers leave at once: as long as they hold the arrays, a result cannot be overwritten by what follows.
@@ -284,15 +284,15 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
     group = max(1, min(across, unit[3] // times))  # so many units beside each other have their panels laid out
     direct, lies_in_rows = a_jumps[4] == 1, b_jumps[4] == 1
     mine = room.size // (counters.size // LINE - 1)
-    aside = room[who * mine : who * mine + (tall * wide if is_turned else 0)]
-    panels = room[who * mine + aside.size : who * mine + aside.size + unit[3] * most * wide]
-    block = room[who * mine + aside.size + panels.size : (who + 1) * mine - MR * lanes]
-    sums = room[(who + 1) * mine - MR * lanes : (who + 1) * mine]
+    aside = room[thread * mine : thread * mine + (tall * wide if is_turned else 0)]
+    panels = room[thread * mine + aside.size : thread * mine + aside.size + unit[3] * most * wide]
+    block = room[thread * mine + aside.size + panels.size : (thread + 1) * mine - MR * lanes]
+    sums = room[(thread + 1) * mine - MR * lanes : (thread + 1) * mine]
     out, out_jump = (aside, wide) if is_turned else (c, columns)
-    has_rows = laid[who * (unit[2] + unit[3]) :][: unit[2]]
-    has_panels = laid[who * (unit[2] + unit[3]) :][unit[2] : unit[2] + unit[3]]
+    has_rows = laid[thread * (unit[2] + unit[3]) :][: unit[2]]
+    has_panels = laid[thread * (unit[2] + unit[3]) :][unit[2] : unit[2] + unit[3]]
     while True:
-        work = next_unit(counters, who, units)
+        work = next_unit(counters, thread, units)
         if work < 0:
             break
         matrix, within = work // (down * across), work % (down * across)
@@ -349,5 +349,5 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
         if is_turned:
             turn(aside, 0, wide, high, width, c, begin_of_matrix + left * rows + top, rows)
         count_up(counters, FINISHED, 1)
-    if who == 0:
+    if thread == 0:
         wait(counters, units)

@@ -26,7 +26,7 @@ from ..emit.nest import HEADER, numba_source
 from ..native.planner import NotPlannableError, Planner, Value
 from ..native.vm import flat
 from ..thread_pool import share_units
-from ..tiering import WarmingKernel
+from ..tiering import TieredKernel
 from .gemm import FUNCTIONS, Product, ProductKernel, product_of
 from .optimizer import UpdateKernel
 
@@ -67,15 +67,15 @@ def product_update_source(loops: LoopNest, places: int, gradient: int) -> str:
             "",
             "",
             "def update(",
-            f"    {', '.join([*values, *others])}, a, b, room, counters, sizes, a_jumps, b_jumps, unit, high, who, units",
+            f"    {', '.join([*values, *others])}, a, b, room, counters, sizes, a_jumps, b_jumps, unit, high, thread, units",
             "):",
             "    rows, inner, columns = sizes",
             "    mine = room.size // (counters.size // LINE - 1)",
-            "    piece, own_room = room[who * mine :][: high[0] * columns], room[who * mine :][high[0] * columns : mine]",
+            "    piece, own_room = room[thread * mine :][: high[0] * columns], room[thread * mine :][high[0] * columns : mine]",
             "    own, laid = np.zeros(2 * LINE, np.int64), np.full(unit[2] + unit[3], -1, np.int64)",
             "    wide = unit[1] * (NR32 if a.itemsize == 4 else NR64)",
             "    while True:",
-            "        work = next_unit(counters, who, units)",
+            "        work = next_unit(counters, thread, units)",
             "        if work < 0:",
             "            break",
             "        top = work * high[0]",
@@ -88,7 +88,7 @@ def product_update_source(loops: LoopNest, places: int, gradient: int) -> str:
             "unit, 0, parts)",
             f"        change({', '.join(given)}, count, 0, count)",
             "        count_up(counters, FINISHED, 1)",
-            "    if who == 0:",
+            "    if thread == 0:",
             "        wait(counters, units)",
             "",
             "",
@@ -111,7 +111,7 @@ class _Cut:
     room: int
 
 
-class ProductUpdate(WarmingKernel):
+class ProductUpdate(TieredKernel):
     """An update whose gradient is a product: a kernel of the update's inputs, with the product's two in the gradient's place.
 
     Until it is compiled, and where it does not fit, it runs the two kernels one after the other.
@@ -143,7 +143,7 @@ class ProductUpdate(WarmingKernel):
                 self._in_pieces(found, values, [*inputs[update.places : at], *inputs[at + 2 :]])
         return update.result(states) if fits else self._in_turn(*inputs)
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
         """Put its launch into a native plan, whose first inputs are the variables' values."""
         at, update = self._at, self.update
         function = planner.function_of(self)

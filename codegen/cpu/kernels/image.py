@@ -24,7 +24,7 @@ from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, height_and_width, nhwc, window_of
 from ..emit.instantiate import text_of
 from ..jit import Function
-from ..native.recorder import AT_ONCE, Doer
+from ..native.recorder import EAGER, Executor
 from ..thread_pool import ranges_of
 from .conv import (
     FILTER_FUNCTIONS,
@@ -71,16 +71,16 @@ class ImageKernels:
     """The kernels.
 
     Attributes:
-        functions: the compiled ones, by name. threads: how many one kernel may use. doer: who does it.
+        functions: the compiled ones, by name. threads: how many one kernel may use. executor: who does it.
     """
 
     functions: Mapping[str, Function]
     threads: int
-    doer: Doer
+    executor: Executor
 
     def _share(self, name: str, arguments: Sequence[Any], length: int, nanoseconds: float) -> None:
         ranges = ranges_of(length, nanoseconds, self.threads)
-        self.doer.share(self.functions[name], arguments, ranges, self.threads)
+        self.executor.share(self.functions[name], arguments, ranges, self.threads)
 
     # --- convolutions ----------------------------------------------------------------------------------------------
 
@@ -90,14 +90,14 @@ class ImageKernels:
         count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
         if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
             return None
-        y = self.doer.empty((image.shape[0], *count, w.shape[3]), x.dtype)
+        y = self.executor.empty((image.shape[0], *count, w.shape[3]), x.dtype)
         pads = (window.pads(0, image.shape[1])[0], window.pads(1, image.shape[2])[0])
-        own = self.doer.ordered(w)
+        own = self.executor.ordered(w)
         convolve(
-            self.doer, self.functions["convolve"], self.threads, self.doer.ordered(image), own, y, count,
+            self.executor, self.functions["convolve"], self.threads, self.executor.ordered(image), own, y, count,
             taps=own, strides=window.strides, dilations=window.dilations, begin=(-pads[0], -pads[1]),
         )  # fmt: skip
-        return as_layout(self.doer, y, attrs["data_format"])
+        return as_layout(self.executor, y, attrs["data_format"])
 
     def _each_channel(
         self,
@@ -116,7 +116,7 @@ class ImageKernels:
         high, wide, channels, _ = w.shape
         row, y_row = x.shape[2] * channels, y.shape[2] * channels
         arguments = (
-            x.ravel(), self.doer.ordered(w).ravel(), y.ravel(), (*count, channels),
+            x.ravel(), self.executor.ordered(w).ravel(), y.ravel(), (*count, channels),
             (x.shape[1] * row, strides[0] * row, strides[1] * channels),
             (y.shape[1] * y_row, apart[0] * y_row, apart[1] * channels),
             (high, wide), (dilations[0] * row, dilations[1] * channels),
@@ -131,17 +131,17 @@ class ImageKernels:
         count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
         if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
             return None
-        y = self.doer.empty((image.shape[0], *count, w.shape[2] * w.shape[3]), x.dtype)
+        y = self.executor.empty((image.shape[0], *count, w.shape[2] * w.shape[3]), x.dtype)
         seen, own = (
-            repeated(self.doer, windowed(self.doer, image, window, self.threads), w.shape[3]),
-            self.doer.ordered(w).reshape(*w.shape[:2], -1, 1),
+            repeated(self.executor, windowed(self.executor, image, window, self.threads), w.shape[3]),
+            self.executor.ordered(w).reshape(*w.shape[:2], -1, 1),
         )
         self._each_channel(seen, own, y, count, strides=window.strides, dilations=window.dilations)
-        return as_layout(self.doer, y, attrs["data_format"])
+        return as_layout(self.executor, y, attrs["data_format"])
 
     def depthwise_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`DepthwiseConv2dNativeBackpropInput`."""
-        each = self.doer.ordered(w).reshape(*w.shape[:2], -1, 1)
+        each = self.executor.ordered(w).reshape(*w.shape[:2], -1, 1)
         n, height, width, inner = (int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
         if inner != w.shape[2]:
             return None
@@ -153,15 +153,15 @@ class ImageKernels:
         # Zeros around y, so that each phase finds what its taps ask for.
         before = tuple(max(0, *(-p.begin[i] for p in phases)) for i in range(2))
         after = tuple(max(p.begin[i] + p.count[i] + p.spans[i] - 1 for p in phases) for i in range(2))
-        seen = padded(self.doer, y, before, (before[0] + after[0], before[1] + after[1]), self.threads)  # type: ignore[arg-type]
+        seen = padded(self.executor, y, before, (before[0] + after[0], before[1] + after[1]), self.threads)  # type: ignore[arg-type]
         for p in phases:
             self._each_channel(
                 seen, each[p.taps], x, p.count, dilations=window.dilations,
                 begin=(before[0] + p.begin[0], before[1] + p.begin[1]), to=p.to, apart=window.strides,
             )  # fmt: skip
         if w.shape[3] != 1:
-            x = self.doer.added(x.reshape(n, height, width, inner, w.shape[3]), -1)
-        return as_layout(self.doer, x, attrs["data_format"])
+            x = self.executor.added(x.reshape(n, height, width, inner, w.shape[3]), -1)
+        return as_layout(self.executor, x, attrs["data_format"])
 
     def conv_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
@@ -172,14 +172,14 @@ class ImageKernels:
         if found is None:
             return None
         x, y, window, phases = found
-        own = self.doer.ordered(w)
-        turned, y = own.transpose(0, 1, 3, 2), self.doer.ordered(y)
+        own = self.executor.ordered(w)
+        turned, y = own.transpose(0, 1, 3, 2), self.executor.ordered(y)
         for p in phases:
             convolve(
-                self.doer, self.functions["convolve"], self.threads, y, own, x, p.count,
+                self.executor, self.functions["convolve"], self.threads, y, own, x, p.count,
                 taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
             )  # fmt: skip
-        return as_layout(self.doer, x, attrs["data_format"])
+        return as_layout(self.executor, x, attrs["data_format"])
 
     def _few_channels(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """The same for images whose channels would fill no tile: products of pixels and all taps, and their parts added up."""
@@ -188,15 +188,15 @@ class ImageKernels:
         expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
         if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
             return None
-        x = self.doer.empty((n, height, width, inner), grad.dtype)
+        x = self.executor.empty((n, height, width, inner), grad.dtype)
         pads = (window.pads(0, height)[0], window.pads(1, width)[0])
         arguments = (
-            self.doer.ordered(y).ravel(), self.doer.ordered(w).ravel(), x.ravel(), (height, width, inner), y.shape[1:],
+            self.executor.ordered(y).ravel(), self.executor.ordered(w).ravel(), x.ravel(), (height, width, inner), y.shape[1:],
             (*window.taps, *window.strides, *pads), window.dilations,
         )  # fmt: skip
         time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
         self._share("overlay", arguments, n, time)
-        return as_layout(self.doer, x, attrs["data_format"])
+        return as_layout(self.executor, x, attrs["data_format"])
 
     def _phases(
         self, attrs: Any, sizes: Array, w: Array, grad: Array, channels: int
@@ -209,9 +209,9 @@ class ImageKernels:
             return None
         if window.strides != (1, 1) and window.dilations != (1, 1):
             return None
-        x = self.doer.empty((n, height, width, inner), grad.dtype)
+        x = self.executor.empty((n, height, width, inner), grad.dtype)
         if any(window.strides[i] > window.span(i) for i in range(2)):
-            self.doer.clear(x)  # there are pixels that no tap meets
+            self.executor.clear(x)  # there are pixels that no tap meets
         return x, y, window, phases_of(window, (height, width))
 
     def conv_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
@@ -224,7 +224,7 @@ class ImageKernels:
         expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        return filter_gradient(self.doer, self.functions["convolve_filter"], self.threads, window, image, y)
+        return filter_gradient(self.executor, self.functions["convolve_filter"], self.threads, window, image, y)
 
     def depthwise_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`DepthwiseConv2dNativeBackpropFilter`."""
@@ -241,11 +241,11 @@ class ImageKernels:
         )
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        seen = repeated(self.doer, windowed(self.doer, image, window, self.threads), times)
+        seen = repeated(self.executor, windowed(self.executor, image, window, self.threads), times)
         row = seen.shape[2] * inner * times
-        w = self.doer.empty((high, wide, inner, times), x.dtype)
+        w = self.executor.empty((high, wide, inner, times), x.dtype)
         arguments = (
-            seen.ravel(), self.doer.ordered(y).ravel(), w.ravel(), (high, wide, inner * times),
+            seen.ravel(), self.executor.ordered(y).ravel(), w.ravel(), (high, wide, inner * times),
             (*y.shape[:3], _CHANNELS),
             (seen.shape[1] * row, window.strides[0] * row, window.strides[1] * inner * times),
             (window.dilations[0] * row, window.dilations[1] * inner * times),
@@ -262,7 +262,7 @@ class ImageKernels:
         count = tuple(window.positions(i, of.shape[1 + i]) or 0 for i in range(2))
         pads = (window.pads(0, of.shape[1])[0], window.pads(1, of.shape[2])[0])
         arguments = (
-            *(self.doer.ordered(a).ravel() for a in arrays), out.ravel(), of.shape[1:], count,
+            *(self.executor.ordered(a).ravel() for a in arrays), out.ravel(), of.shape[1:], count,
             (*window.taps, *window.strides, *pads),
         )  # fmt: skip
         work = of.shape[0] * math.prod(count) * of.shape[3] * math.prod(window.taps) * _NS_PER_TAP
@@ -278,9 +278,9 @@ class ImageKernels:
         shape = self._pooled(attrs, image.shape)
         if 0 in (x.size, *shape):
             return None
-        y = self.doer.empty(shape, x.dtype)
+        y = self.executor.empty(shape, x.dtype)
         self._pool(name, attrs, [image], y, image)
-        return as_layout(self.doer, y, attrs["data_format"])
+        return as_layout(self.executor, y, attrs["data_format"])
 
     def avg_pool(self, attrs: Any, x: Array) -> Array | None:
         """`AvgPool`."""
@@ -291,9 +291,9 @@ class ImageKernels:
         image, g = (channels_last(a, attrs["data_format"]) for a in (x, grad))
         if not _fits(g.shape, self._pooled(attrs, image.shape)) or x.size == 0:
             return None
-        out = self.doer.empty(image.shape, x.dtype)
+        out = self.executor.empty(image.shape, x.dtype)
         self._pool("max_pool_grad", attrs, [image, g], out, out)
-        return as_layout(self.doer, out, attrs["data_format"])
+        return as_layout(self.executor, out, attrs["data_format"])
 
     def avg_pool_grad(self, attrs: Any, sizes: Array, grad: Array) -> Array | None:
         """`AvgPoolGrad`."""
@@ -301,9 +301,9 @@ class ImageKernels:
         shape = tuple(int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
         if not _fits(g.shape, self._pooled(attrs, shape)) or 0 in shape:
             return None
-        out = self.doer.empty(shape, grad.dtype)
+        out = self.executor.empty(shape, grad.dtype)
         self._pool("avg_pool_grad", attrs, [g], out, out)
-        return as_layout(self.doer, out, attrs["data_format"])
+        return as_layout(self.executor, out, attrs["data_format"])
 
 
 OPS: dict[str, tuple[str, str, str]] = {
@@ -343,9 +343,9 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
         if dims is not None and dims[2] is not None:  # one of them does it, and each takes long to compile
             names = [names[dims[2] <= _FEW]]
 
-    def call(compiled: Any, *inputs: Array, doer: Doer = AT_ONCE) -> Array | None:
+    def call(compiled: Any, *inputs: Array, executor: Executor = EAGER) -> Array | None:
         each = compiled if isinstance(compiled, tuple) else (compiled,)
-        kernels = ImageKernels(dict(zip(names, each, strict=True)), threads, doer)
+        kernels = ImageKernels(dict(zip(names, each, strict=True)), threads, executor)
         made: Array | None = getattr(kernels, method)(node.attrs, *inputs)
         return made
 

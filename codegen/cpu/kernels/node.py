@@ -16,11 +16,11 @@ from ....graph.core.graph import Node
 from ...check import agree, difference
 from ...ir.program import Kernel
 from ..native.planner import Planner, Value
-from ..native.recorder import put_by
-from ..tiering import WarmingKernel
+from ..native.recorder import record_by
+from ..tiering import TieredKernel
 
 
-class NodeKernel(WarmingKernel):
+class NodeKernel(TieredKernel):
     """The kernel of one node.
 
     Args:
@@ -62,6 +62,6 @@ class NodeKernel(WarmingKernel):
                 )  # fmt: skip
         return made
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Record its launches into a native plan."""
-        return put_by(planner, partial(self._call, planner.function_of(self)), inputs, self._known_input)
+        return record_by(planner, partial(self._call, planner.function_of(self)), inputs, self._known_input)

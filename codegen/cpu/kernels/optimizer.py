@@ -41,13 +41,13 @@ from ..emit.nest import as_passed, source_of
 from ..jit import Function, compile_now
 from ..native.planner import NotPlannableError, Planner, Value
 from ..thread_pool import Ranges, ranges_of, share
-from ..tiering import WarmingKernel
+from ..tiering import TieredKernel
 from .rows import add_rows
 
 SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
 
 
-class UpdateKernel(WarmingKernel):
+class UpdateKernel(TieredKernel):
     """The kernel of one update.
 
     Args:
@@ -105,7 +105,7 @@ class UpdateKernel(WarmingKernel):
             return self._reference(*inputs)  # which says what is wrong
         return self.result(states)
 
-    def put_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
         """Put its launch into a native plan, whose first inputs are the variables' values."""
         function = planner.function_of(self)
         places = self.places
@@ -203,7 +203,7 @@ def sparse_update_of(node: Node) -> SparseUpdate | None:
     return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays)
 
 
-class SparseUpdateKernel(WarmingKernel):
+class SparseUpdateKernel(TieredKernel):
     """The kernels of one update.
 
     Args:

@@ -19,7 +19,7 @@ from ....graph.core.graph import Node
 from ...fusion.table_loops import added
 from ..emit.instantiate import text_of
 from ..emit.nest import source_of
-from ..native.recorder import AT_ONCE, Doer
+from ..native.recorder import EAGER, Executor
 from ..thread_pool import Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -44,26 +44,26 @@ def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | Non
     if node.type not in SUMS or node.outputs[0].dtype.base not in _TYPES:
         return None
 
-    def sums(function: Any, data: Array, ids: Array, count: Array, doer: Doer = AT_ONCE) -> Array | None:
-        return _segment_sum(function, data, ids, int(count), threads, doer)
+    def sums(function: Any, data: Array, ids: Array, count: Array, executor: Executor = EAGER) -> Array | None:
+        return _segment_sum(function, data, ids, int(count), threads, executor)
 
     return source_of(added(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
 
 
-def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer) -> Array | None:
-    if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or not doer.are_below(ids, count):
+def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int, executor: Executor) -> Array | None:
+    if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or not executor.are_below(ids, count):
         return None
-    return add_rows(function, data, ids, count, threads, doer)
+    return add_rows(function, data, ids, count, threads, executor)
 
 
-def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, doer: Doer = AT_ONCE) -> Array:
+def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, executor: Executor = EAGER) -> Array:
     """Rows of an array, added where ids below `count` say, by the function that `table_loops.added` was compiled to."""
     inner = data.shape[ids.ndim :]
-    out = doer.empty((count, *inner), data.dtype)
+    out = executor.empty((count, *inner), data.dtype)
     width = math.prod(inner)
     ranges = ranges_of_rows(count, width, data.size * _NS_PER_SUM, threads)
-    rows, places = doer.ordered(data).reshape(-1), doer.ordered(ids).reshape(-1)
-    doer.share(function, (rows, places, out.reshape(-1), ids.size, width), ranges, threads)
+    rows, places = executor.ordered(data).reshape(-1), executor.ordered(ids).reshape(-1)
+    executor.share(function, (rows, places, out.reshape(-1), ids.size, width), ranges, threads)
     return out
 
 
@@ -84,15 +84,15 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
     if node.type not in TOP or node.outputs[0].dtype.base not in _TYPES:
         return None
 
-    def top(function: Any, x: Array, k: Array, doer: Doer = AT_ONCE) -> tuple[Array, Array] | None:
+    def top(function: Any, x: Array, k: Array, executor: Executor = EAGER) -> tuple[Array, Array] | None:
         count, length = int(k), x.shape[-1]
         if not 0 < count <= min(length, MOST) or not x.size:
             return None
         rows, shape = x.size // length, (*x.shape[:-1], count)
-        values, places = doer.empty(shape, x.dtype), doer.empty(shape, np.dtype(np.int32))
+        values, places = executor.empty(shape, x.dtype), executor.empty(shape, np.dtype(np.int32))
         time = x.size * _NS_PER_NUMBER + rows * count * _NS_PER_FOUND
-        arrays = doer.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
-        doer.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
+        arrays = executor.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
+        executor.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
         return values, places
 
     return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top

@@ -1,4 +1,4 @@
-"""Plans of native stretches: what a run of launches is for one set of shapes, as a table that is run without Python between them.
+"""Plans of native regions: what a run of launches is for one set of shapes, as a table that is run without Python between them.
 
 All places are known but for where the arrays of a run begin: what comes in, what leaves (arrays of their own, since others will
 hold them), and the *arena*, one piece of memory for everything else. `planner` makes plans.
@@ -21,7 +21,7 @@ from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
 from ..thread_pool import Ranges, share, share_units
 from . import vm
-from .worker_pool import Crew, crew, ranges_array
+from .worker_pool import WorkerPool, ranges_array, worker_pool
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -139,7 +139,7 @@ class Plan:
         except IndexError:
             table = self._table.copy()
             at = begin_of(table)
-        together = crew() if self._threads > 1 else None
+        together = worker_pool() if self._threads > 1 else None
         if together is not None and not together.begin(self._threads):
             together = None
         try:
@@ -152,11 +152,11 @@ class Plan:
         self._tables.append((table, at))
         return status
 
-    def _others(self, table: Array, at: int, together: Crew | None) -> int:
+    def _others(self, table: Array, at: int, together: WorkerPool | None) -> int:
         """The parts behind the first native one."""
         for part in self._parts:
             is_shared = part.units or part.ranges
-            if is_shared and together is not None and self._by_crew(part, at, together):
+            if is_shared and together is not None and self._by_pool(part, at, together):
                 continue
             if is_shared and not part.is_light:
                 _by_others(part, table)
@@ -166,8 +166,8 @@ class Plan:
                     return status
         return 0
 
-    def _by_crew(self, part: Part, at: int, together: Crew) -> bool:
-        """Have a part done by the crew; False: it has no time."""
+    def _by_pool(self, part: Part, at: int, together: WorkerPool) -> bool:
+        """Have a part done by the worker pool; False: it has no time."""
         record, words = at + vm.WORD * part.first, part.last - part.first
         if part.units:
             status = together.launch_units(record, words, part.counters - part.first, part.units, part.threads)
@@ -215,10 +215,10 @@ class _Units(_Ranges):
         super().__init__(part, table)
         self._counters = part.counters - part.first
 
-    def __call__(self, counters: Array, who: int, units: int) -> None:  # type: ignore[override]
+    def __call__(self, counters: Array, thread: int, units: int) -> None:  # type: ignore[override]
         mine = self._record.copy()
         mine[self._counters] = begin_of(counters)
-        mine[-2:] = who, units
+        mine[-2:] = thread, units
         _run_alone(mine)
 
 

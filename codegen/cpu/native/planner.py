@@ -1,4 +1,4 @@
-"""How plans of native stretches are made (`plan` runs them).
+"""How plans of native regions are made (`plan` runs them).
 
 A `Planner` goes through the calls once, with stand-ins for all tensors: what comes in, arrays that nobody
 fills for what is made. Each kernel puts its launches into the plan, and says what it makes. Views (a reshape, a transposition, a
@@ -73,14 +73,14 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Address:
     """An address in a record: where a memory begins, and how many bytes behind that."""
 
     memory: Memory
     offset: int
 
 
-class Warming(Protocol):
+class Compilable(Protocol):
     """A kernel that becomes compiled.
 
     Attributes:
@@ -150,7 +150,7 @@ class Planner:
         if value.array.flags.c_contiguous:
             return value
         out = self.made(value.array.shape, value.array.dtype)
-        self.put(value, out)
+        self.copy(value, out)
         return out
 
     @staticmethod
@@ -168,7 +168,7 @@ class Planner:
 
     # --- functions -------------------------------------------------------------------------------------------------
 
-    def function_of(self, kernel: Warming) -> Any:
+    def function_of(self, kernel: Compilable) -> Any:
         """A kernel's compiled function. NotCompiledError: it is not there yet."""
         if kernel.function is None:
             raise NotCompiledError(kernel.text)
@@ -190,10 +190,10 @@ class Planner:
         words[vm.ADDRESS] = self.at(value)
         return words
 
-    def at(self, value: Value) -> At:
+    def at(self, value: Value) -> Address:
         """Where a tensor begins."""
         assert value.memory is not None
-        return At(value.memory, begin_of(value.array) - begin_of(value.memory.array))
+        return Address(value.memory, begin_of(value.array) - begin_of(value.memory.array))
 
     def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
         """A kernel's launch for ranges of its work, the last two arguments.
@@ -233,14 +233,14 @@ class Planner:
         value = self.in_order(value)
         self._plain(f"{name}{value.array.itemsize}", [self.at(value), value.array.size, limit])
 
-    def put(self, value: Value, into: Value, threads: int = 1) -> None:
+    def copy(self, value: Value, into: Value, threads: int = 1) -> None:
         """Copy a tensor; it may lie along strides. `threads`: so many may share it, where it does."""
         value = self.in_memory(value)
         x, out = value.array, into.array
         if x.flags.c_contiguous and out.flags.c_contiguous:
             self._plain("copy", [self.at(into), self.at(value), x.nbytes])
             return
-        sizes, jumps, out_jumps = joined(x, out)
+        sizes, jumps, out_jumps = joined_axes(x, out)
         try:
             function = self.compiled(copy_source(x.itemsize))
         except ValueError as e:
@@ -259,13 +259,13 @@ class Planner:
         """Add a record, whose first words `finish` fills in; gives the number of its first word."""
         if len(arguments) > vm.MOST_ARGUMENTS:
             raise NotPlannableError(f"a kernel with {len(arguments)} words of arguments")
-        self._use([w for w in arguments if type(w) is At])
+        self._use([w for w in arguments if type(w) is Address])
         first = len(self._words)
         self._functions.append((first, function))
         self._words += [vm.HEAD + len(arguments), 0, 0, *arguments]
         return first
 
-    def _use(self, addresses: Sequence[At]) -> None:
+    def _use(self, addresses: Sequence[Address]) -> None:
         for at in addresses:
             if at.memory.first < 0:
                 at.memory.first = self._launches
@@ -285,9 +285,9 @@ class Planner:
         where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
         table, patches = [0] * count, []
         for word in self._words:
-            if type(word) is At and word.memory.kind == "fixed":
+            if type(word) is Address and word.memory.kind == "fixed":
                 word = begin_of(word.memory.array) + word.offset
-            elif type(word) is At:
+            elif type(word) is Address:
                 number, offset = where[id(word.memory)]
                 patches.append((len(table), number, offset + word.offset))
                 word = 0
@@ -344,7 +344,7 @@ def sum_source(dtype: str) -> str:
     return text_of("native/copy_source", {"add_up": ("rw", (3,))}, dtype)
 
 
-def joined(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Sizes and the jumps of both along five axes, of which neighbours have been joined where that can be."""
     size = x.itemsize
     axes: list[list[int]] = []

@@ -1,7 +1,7 @@
 """Who does what a kernel of hand-written loops asks for: at once, on arrays, or later, as launches of a native plan.
 
 Such a kernel is more than one compiled function: it finds memory, puts arrays in order, adds padding, and shares its work among threads.
-What it asks for goes to a `Doer`, so it is written once:
+What it asks for goes to an `Executor`, so it is written once:
 
     AtOnce      memory is given out, copies are made, threads work
     Planned     the arrays are stand-ins; what is asked for becomes launches of a plan (`planner`)
@@ -25,7 +25,7 @@ from .vm import flat
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class Doer(Protocol):
+class Executor(Protocol):
     """What kernels may ask for. Arrays that they pass are views of what they were given, or asked for."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
@@ -34,7 +34,7 @@ class Doer(Protocol):
     def fixed(self, x: Array) -> Array:
         """An array of the kernel's own, which never changes, as others are."""
 
-    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+    def copy(self, x: Array, into: Array, threads: int = 1) -> None:
         """Copy an array; both may lie along strides. `threads`: so many may share it."""
 
     def clear(self, x: Array) -> None:
@@ -58,7 +58,7 @@ class Doer(Protocol):
         """Call a compiled function whose threads take units of work (`threads.share_units`)."""
 
 
-class AtOnce:
+class EagerExecutor:
     """Does it now."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
@@ -69,7 +69,7 @@ class AtOnce:
         """The array itself."""
         return x
 
-    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+    def copy(self, x: Array, into: Array, threads: int = 1) -> None:
         """Copy it."""
         ranges = ranges_of(len(x), x.nbytes * NS_PER_COPIED, threads)
         share(lambda lo, hi: np.copyto(into[lo:hi], x[lo:hi]), (), ranges, threads)
@@ -105,10 +105,10 @@ class AtOnce:
         share_units(function, arrays, numbers, units, threads)
 
 
-AT_ONCE = AtOnce()
+EAGER = EagerExecutor()
 
 
-class Planned:
+class Recorder:
     """Puts it into a plan."""
 
     def __init__(self, planner: Planner) -> None:
@@ -137,21 +137,21 @@ class Planned:
         """A copy that belongs to the plan."""
         return self.take(Value(x))
 
-    def put(self, x: Array, into: Array, threads: int = 1) -> None:
+    def copy(self, x: Array, into: Array, threads: int = 1) -> None:
         """Have it copied."""
-        self._planner.put(self.value_of(x), self.value_of(into), threads)
+        self._planner.copy(self.value_of(x), self.value_of(into), threads)
 
     def clear(self, x: Array) -> None:
         """Have it filled with zeros, which are copied."""
         if x.size:
-            self.put(np.broadcast_to(self.fixed(np.zeros(1, x.dtype)), x.shape), x)
+            self.copy(np.broadcast_to(self.fixed(np.zeros(1, x.dtype)), x.shape), x)
 
     def ordered(self, x: Array) -> Array:
         """The array itself where it is contiguous, else what it is copied to."""
         if x.flags.c_contiguous:
             return x
         out = self.empty(x.shape, x.dtype)
-        self.put(x, out)
+        self.copy(x, out)
         return out
 
     def added(self, x: Array, axis: int) -> Array:
@@ -185,19 +185,19 @@ class Planned:
         return words
 
 
-def put_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value], told: int = -1) -> Sequence[Value]:
+def record_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value], told: int = -1) -> Sequence[Value]:
     """Put what a kernel does into a plan; what it makes.
 
     Args:
-        call: `call(*arrays, doer=...)` gives an array or several, or None where it does not do such.
+        call: `call(*arrays, executor=...)` gives an array or several, or None where it does not do such.
         told: the input whose value it looks at, if there is one.
 
     Raises:
         NotPlannableError: it does not do such, or in a way that plans cannot.
     """
-    doer = Planned(planner)
-    arrays = [np.asarray(planner.known(v)) if i == told else doer.take(v) for i, v in enumerate(inputs)]
-    made = call(*arrays, doer=doer)
+    executor = Recorder(planner)
+    arrays = [np.asarray(planner.known(v)) if i == told else executor.take(v) for i, v in enumerate(inputs)]
+    made = call(*arrays, executor=executor)
     if made is None:
         raise NotPlannableError("sizes that the kernel does not take")
-    return [doer.value_of(x) for x in (made if isinstance(made, tuple) else (made,))]
+    return [executor.value_of(x) for x in (made if isinstance(made, tuple) else (made,))]

@@ -1,19 +1,20 @@
-"""Threads that stay together for a plan: they go from one shared launch to the next without Python, and without being woken.
+"""Worker threads that stay for a whole plan: they go from one shared launch to the next without Python and without being woken.
 
-To wake a thread takes some 70 microseconds, and Python's lock is in the way of both who wakes and who is woken. Between two launches
-of a plan (`plan`) next to nothing happens, so helpers who have come for the first one look for the next: memory that all of
-them see tells which launch it is, and what it is. They look for a fifth of a millisecond, let others have the core meanwhile, and go
-as soon as the plan is over, unless another one is known to follow.
+To wake a thread takes about 70 microseconds, and both threads need Python's lock for it. The launches of a plan (`plan`) follow
+one another at once. So helper threads of the thread pool that have come for the first launch spin on shared memory, which says
+which launch is next and what it is. They spin for `PATIENCE_NS`, yield the core now and then, and leave as soon as the plan is over,
+unless another plan is known to follow.
 
-    caller   helpers who have come: members             helper
-             a launch: its record, its counters
-             order = its number               ------>   inside + 1; is it still the order? then a share of the work
-    a share of the work
-             order = 0: nobody begins any more
-    waits until the work is done              <------   inside - 1
+    caller   helpers that have come: members             helper
+             write the launch: record, counters
+             order = its number                ------>   inside += 1; if the order is still the same: take a share of the work
+    take a share of the work
+             order = 0: nobody starts any more
+    wait until the work is done                <------   inside -= 1
 
-Nobody is inside when a record is written: who comes late finds another order, and takes nothing. As elsewhere (`threads`) nobody
-is waited for who has not begun. There is one crew in a process; when somebody has it, others share their work as they would without.
+A record is written only while no helper is inside: a late one finds another order and takes nothing. As in `thread_pool`, the caller
+never waits for a helper that has not started. A process has one worker pool, whose threads are those of `thread_pool`. While one
+thread holds it, others share their work through `thread_pool` alone.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _LONGEST = vm.HEAD + vm.MOST_ARGUMENTS
 _COUNTERS = _RECORD + -(-_LONGEST // LINE) * LINE
 
 
-class Crew:
-    """The crew of a process. Who uses it holds it: `begin` ... `launch_units`, `launch_ranges` ... `end`."""
+class WorkerPool:
+    """The worker pool of a process. A thread holds it from `begin` to `end`, and calls `launch_units` and `launch_ranges` between."""
 
     def __init__(self, most: int) -> None:
         """`most`: threads that may share a launch, the caller among them."""
@@ -57,7 +58,7 @@ class Crew:
         self._looks = self._code.looks(PATIENCE_NS)
 
     def begin(self, threads: int) -> bool:
-        """Take the crew, and call as many helpers as there should be with the caller; False when somebody else has it."""
+        """Take the pool and call helpers, so that `threads` work, the caller included. False: another thread holds the pool."""
         if threads <= 1 or threads > self._most or not self._held.acquire(blocking=False):
             return False
         self._memory[_RUNNING] = 1
@@ -65,12 +66,12 @@ class Crew:
         return True
 
     def end(self, goes_on: bool = False) -> None:
-        """Let it go. `goes_on`: another plan follows at once, so helpers look for its launches as for those of this one."""
+        """Release the pool. `goes_on`: another plan follows at once, so helpers go on to spin for its launches."""
         self._memory[_RUNNING] = int(goes_on)
         self._held.release()
 
     def call(self, threads: int) -> None:
-        """Call helpers until there are so many with the caller; those who come for a launch that is over do nothing."""
+        """Call the helpers that are missing. Those that come after a launch is over do nothing."""
         all_helpers = helpers(os.getpid())
         all_helpers.leave_core_of_caller()
         for _ in range(threads - 1 - int(self._memory[_MEMBERS])):
@@ -78,18 +79,18 @@ class Crew:
             all_helpers.put(self._shift)
 
     def launch_units(self, record: int, words: int, counters: int, units: int, threads: int) -> int | None:
-        """Share a record's units (`threads.share_units`).
+        """Share the units of a record (`thread_pool.share_units`).
 
         Args:
-            record: its address. words: of it; the last two are who calls, and the units. counters: the word that has their address.
+            record: its address. words: their number; the last two are the thread and the units. counters: the word with the address of the counters.
 
         Returns:
-            0, or what a kernel gave that failed; None: it was not done, since a helper is still busy with what was before.
+            0, or the status of a kernel that failed; None: nothing was done, because a helper is still busy with an earlier launch.
         """
         return self._launch(record, words, counters, units, 0, threads)
 
     def launch_ranges(self, record: int, words: int, ranges: Array, threads: int) -> int | None:
-        """Share the ranges of a record, the last two words, as rows of int64."""
+        """Share ranges, rows of two int64, each of which is put into the last two words of the record."""
         return self._launch(record, words, -1, len(ranges), ranges.ctypes.data, threads)
 
     def _launch(self, record: int, words: int, counters: int, count: int, ranges: int, threads: int) -> int | None:
@@ -99,32 +100,32 @@ class Crew:
         return None if status < 0 else status
 
     def serve(self) -> None:
-        """What a helper does: its share of launches, until the plan is over, or nothing comes for a while."""
+        """Run as a helper: take shares of launches until the plan is over, or none has come for a while."""
         self._code.serve(self._at, self._looks)
 
 
 class _Shift:
-    """A call for a helper, as the queue of helpers takes it."""
+    """A task for a helper thread, as the queue of `thread_pool` takes it."""
 
-    __slots__ = ("_crew",)
+    __slots__ = ("_pool",)
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
 
     def help(self) -> None:
-        """What the helper does."""
-        self._crew.serve()
+        """Serve until the plan is over."""
+        self._pool.serve()
 
 
-def crew() -> Crew | None:
-    """That of this process; None where there is none, since a system lacks what it needs."""
-    return _crew(os.getpid())
+def worker_pool() -> WorkerPool | None:
+    """The pool of this process; None where the system lacks what it needs."""
+    return _worker_pool(os.getpid())
 
 
 @cache
-def _crew(process: int) -> Crew | None:
+def _worker_pool(process: int) -> WorkerPool | None:
     try:
-        return Crew(len(helpers(process)) + 1)
+        return WorkerPool(len(helpers(process)) + 1)
     except (OSError, AttributeError):
         return None
 
@@ -185,7 +186,7 @@ def _text(sched_yield: int, usleep: int) -> str:
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
-; a moment, the i-th; every now and then others may have the core
+; the i-th pause of a spinning thread; now and then it yields the core
 define void @rest(i64 %i) alwaysinline {{
   {pause}
   %now = urem i64 %i, {_YIELD}
@@ -211,18 +212,18 @@ end:
   ret void
 }}
 
-define void @join(ptr %crew) {{
-  %members = getelementptr i64, ptr %crew, i64 {_MEMBERS}
+define void @join(ptr %pool) {{
+  %members = getelementptr i64, ptr %pool, i64 {_MEMBERS}
   %before = atomicrmw add ptr %members, i64 1 seq_cst
   ret void
 }}
 
-; a share of the launch: all units, or ranges, that nobody has taken
-define void @share(ptr %crew, i64 %who) {{
+; a share of the launch: units, or ranges, that no thread has taken
+define void @share(ptr %pool, i64 %thread) {{
 start:
   %mine = alloca [{_LONGEST} x i64]
-  %record = getelementptr i64, ptr %crew, i64 {_RECORD}
-  %words_place = getelementptr i64, ptr %crew, i64 {_WORDS}
+  %record = getelementptr i64, ptr %pool, i64 {_RECORD}
+  %words_place = getelementptr i64, ptr %pool, i64 {_WORDS}
   %words = load i64, ptr %words_place
   %bytes = mul i64 %words, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %mine, ptr %record, i64 %bytes, i1 false)
@@ -235,15 +236,15 @@ start:
   %last = sub i64 %words, 1
   %first_number = getelementptr i64, ptr %mine, i64 %before_last
   %second_number = getelementptr i64, ptr %mine, i64 %last
-  %count_place = getelementptr i64, ptr %crew, i64 {_COUNT}
+  %count_place = getelementptr i64, ptr %pool, i64 {_COUNT}
   %count = load i64, ptr %count_place
-  %kind_place = getelementptr i64, ptr %crew, i64 {_IS_UNITS}
+  %kind_place = getelementptr i64, ptr %pool, i64 {_IS_UNITS}
   %kind = load i64, ptr %kind_place
-  %failed_place = getelementptr i64, ptr %crew, i64 {_FAILED}
+  %failed_place = getelementptr i64, ptr %pool, i64 {_FAILED}
   %is_units = icmp ne i64 %kind, 0
   br i1 %is_units, label %units, label %ranges
 units:
-  store i64 %who, ptr %first_number
+  store i64 %thread, ptr %first_number
   store i64 %count, ptr %second_number
   %status = call i32 %trampoline(ptr %function, ptr %arguments)
   %is_wrong = icmp ne i32 %status, 0
@@ -252,10 +253,10 @@ wrong:
   store atomic i64 1, ptr %failed_place monotonic, align 8
   br label %end
 ranges:
-  %ranges_place = getelementptr i64, ptr %crew, i64 {_RANGES}
+  %ranges_place = getelementptr i64, ptr %pool, i64 {_RANGES}
   %table = load ptr, ptr %ranges_place
-  %taken_place = getelementptr i64, ptr %crew, i64 {_TAKEN}
-  %is_caller = icmp eq i64 %who, 0
+  %taken_place = getelementptr i64, ptr %pool, i64 {_TAKEN}
+  %is_caller = icmp eq i64 %thread, 0
   %one = select i1 %is_caller, i64 1, i64 {1 << 32}
   br label %next
 next:
@@ -283,15 +284,15 @@ end:
   ret void
 }}
 
-; what a helper does
-define void @serve(ptr %crew, i64 %looks) {{
+; the loop of a helper
+define void @serve(ptr %pool, i64 %looks) {{
 start:
-  %order_place = getelementptr i64, ptr %crew, i64 {_ORDER}
-  %inside = getelementptr i64, ptr %crew, i64 {_INSIDE}
-  %members = getelementptr i64, ptr %crew, i64 {_MEMBERS}
-  %running_place = getelementptr i64, ptr %crew, i64 {_RUNNING}
-  %joined = getelementptr i64, ptr %crew, i64 {_JOINED}
-  %sharing_place = getelementptr i64, ptr %crew, i64 {_SHARING}
+  %order_place = getelementptr i64, ptr %pool, i64 {_ORDER}
+  %inside = getelementptr i64, ptr %pool, i64 {_INSIDE}
+  %members = getelementptr i64, ptr %pool, i64 {_MEMBERS}
+  %running_place = getelementptr i64, ptr %pool, i64 {_RUNNING}
+  %joined = getelementptr i64, ptr %pool, i64 {_JOINED}
+  %sharing_place = getelementptr i64, ptr %pool, i64 {_SHARING}
   br label %look
 look:
   %seen = phi i64 [ 0, %start ], [ %seen, %wait ], [ %seen, %late ], [ %order, %done ]
@@ -321,12 +322,12 @@ late:
   br label %look
 work:
   %number = atomicrmw add ptr %joined, i64 1 seq_cst
-  %who = add i64 %number, 1
+  %thread = add i64 %number, 1
   %sharing = load i64, ptr %sharing_place
-  %is_wanted = icmp slt i64 %who, %sharing
+  %is_wanted = icmp slt i64 %thread, %sharing
   br i1 %is_wanted, label %part, label %done
 part:
-  call void @share(ptr %crew, i64 %who)
+  call void @share(ptr %pool, i64 %thread)
   br label %done
 done:
   %ignored3 = atomicrmw sub ptr %inside, i64 1 seq_cst
@@ -337,12 +338,12 @@ leave:
 }}
 
 ; 0; 1: a kernel failed; -1: nothing was done
-define i64 @launch(ptr %crew, ptr %record, i64 %words, i64 %counters, i64 %count, ptr %ranges, i64 %sharing, i64 %looks) {{
+define i64 @launch(ptr %pool, ptr %record, i64 %words, i64 %counters, i64 %count, ptr %ranges, i64 %sharing, i64 %looks) {{
 start:
-  %order_place = getelementptr i64, ptr %crew, i64 {_ORDER}
-  %inside = getelementptr i64, ptr %crew, i64 {_INSIDE}
-  %own = getelementptr i64, ptr %crew, i64 {_RECORD}
-  %own_counters = getelementptr i64, ptr %crew, i64 {_COUNTERS}
+  %order_place = getelementptr i64, ptr %pool, i64 {_ORDER}
+  %inside = getelementptr i64, ptr %pool, i64 {_INSIDE}
+  %own = getelementptr i64, ptr %pool, i64 {_RECORD}
+  %own_counters = getelementptr i64, ptr %pool, i64 {_COUNTERS}
   br label %before
 before:
   %n = phi i64 [ 0, %start ], [ %n1, %busy ]
@@ -359,21 +360,21 @@ nothing:
 write:
   %bytes = mul i64 %words, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %own, ptr %record, i64 %bytes, i1 false)
-  %words_place = getelementptr i64, ptr %crew, i64 {_WORDS}
+  %words_place = getelementptr i64, ptr %pool, i64 {_WORDS}
   store i64 %words, ptr %words_place
-  %count_place = getelementptr i64, ptr %crew, i64 {_COUNT}
+  %count_place = getelementptr i64, ptr %pool, i64 {_COUNT}
   store i64 %count, ptr %count_place
-  %sharing_place = getelementptr i64, ptr %crew, i64 {_SHARING}
+  %sharing_place = getelementptr i64, ptr %pool, i64 {_SHARING}
   store i64 %sharing, ptr %sharing_place
-  %ranges_place = getelementptr i64, ptr %crew, i64 {_RANGES}
+  %ranges_place = getelementptr i64, ptr %pool, i64 {_RANGES}
   store ptr %ranges, ptr %ranges_place
-  %joined = getelementptr i64, ptr %crew, i64 {_JOINED}
+  %joined = getelementptr i64, ptr %pool, i64 {_JOINED}
   store i64 0, ptr %joined
-  %taken_place = getelementptr i64, ptr %crew, i64 {_TAKEN}
+  %taken_place = getelementptr i64, ptr %pool, i64 {_TAKEN}
   store i64 0, ptr %taken_place
-  %failed_place = getelementptr i64, ptr %crew, i64 {_FAILED}
+  %failed_place = getelementptr i64, ptr %pool, i64 {_FAILED}
   store i64 0, ptr %failed_place
-  %kind_place = getelementptr i64, ptr %crew, i64 {_IS_UNITS}
+  %kind_place = getelementptr i64, ptr %pool, i64 {_IS_UNITS}
   %is_units = icmp sge i64 %counters, 0
   %kind = zext i1 %is_units to i64
   store i64 %kind, ptr %kind_place
@@ -386,12 +387,12 @@ count_units:
   store ptr %own_counters, ptr %address_place
   br label %publish
 publish:
-  %last_place = getelementptr i64, ptr %crew, i64 {_LAST}
+  %last_place = getelementptr i64, ptr %pool, i64 {_LAST}
   %last = load i64, ptr %last_place
   %order = add i64 %last, 1
   store i64 %order, ptr %last_place
   store atomic i64 %order, ptr %order_place seq_cst, align 8
-  call void @share(ptr %crew, i64 0)
+  call void @share(ptr %pool, i64 0)
   store atomic i64 0, ptr %order_place seq_cst, align 8
   %finished_place = getelementptr i64, ptr %own_counters, i64 {FINISHED}
   br label %wait

@@ -1,17 +1,17 @@
-"""Native stretches: runs of a program's launches on a CPU that become one call of compiled code.
+"""Native regions: runs of a program's launches on a CPU that become one call of compiled code.
 
 A small kernel takes a few microseconds, and Python between two of them as much again or more: the shapes of the inputs are looked
 up, memory for the results is found, Numba looks at each argument. So calls that follow one another and are kernels, views, or
-small things that shapes decide, are put together as a `NativeStretch`. It runs them one by one at first, while they are compiled.
+small things that shapes decide, are put together as a `KernelRegion`. It runs them one by one at first, while they are compiled.
 When it meets the same shapes for the third time it makes a plan for them (`planner`), and from then on a run is
 
-    memory for what leaves the stretch,    one call, which runs all launches from a table (`codegen/cpu/native/vm.py`).
+    memory for what leaves the region,    one call, which runs all launches from a table (`codegen/cpu/native/vm.py`).
 
 The bits are those of the calls one by one. A number that is out of range stops a run, of which nobody has seen anything; it is then
 done again one by one, which says what is wrong and where. So are shapes that a plan cannot be made for. Traced steps are always run
 one by one, so they tell the time of each kernel.
 
-Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a stretch. Sent behind it
+Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a region. Sent behind it
 is what waits for another tensor to travel with, and what would be sent next to no time earlier.
 """
 
@@ -28,13 +28,13 @@ from ....graph.core.settings import setting
 from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send
 from ...lower.region import constants_of, region_of
 from ..native import vm
-from .lowering import can_put, is_launching, work_of
+from .lowering import can_record, is_launching, work_of
 from .predicted import arenas_of, runs_of
-from .region import NativeRun, NativeStretch, NativeUpdates, is_large_update, is_update
+from .region import KernelRegion, NativeRegion, UpdateRegion, is_large_update, is_update
 
 logger = logging.getLogger(__name__)
 
-FEWEST = 2  # launches that are worth a stretch
+FEWEST = 2  # launches that are worth a region
 
 LONGEST = 0.05  # of the work that made what somebody waits for: so much more is done before it is sent
 
@@ -63,7 +63,7 @@ _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their o
 
 
 def with_native_regions(program: Program, at_once: bool = False) -> Program:
-    """The program with native stretches in the place of runs of launches, inside loops too.
+    """The program with native regions in the place of runs of launches, inside loops too.
 
     `at_once`: plans are made where they are needed, not in the background.
     """
@@ -75,14 +75,14 @@ def with_native_regions(program: Program, at_once: bool = False) -> Program:
     if setting("DOVETAIL_LOG_REWRITES"):
         found = [f"{call.op} up to {call.node}" for call in runs_of(made.instructions)]
         if found:
-            logger.warning("stretches on %s: %s", program.device, ", ".join(found))
+            logger.warning("regions on %s: %s", program.device, ", ".join(found))
     return made
 
 
 def _with_arenas(
     memory: Callable[[], MemoryNeeds] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
 ) -> Callable[[], MemoryNeeds] | None:
-    """What tells the memory of a program, with its stretches."""
+    """What tells the memory of a program, with its regions."""
     if memory is None or tensors is None:
         return memory
     return lambda: memory().with_arenas(arenas_of(instructions, tensors))
@@ -110,7 +110,7 @@ def _gathered(
 
 @dataclass(slots=True)
 class _Window:
-    """Instructions of which some become a stretch of kernels, and some behind it updates: each large one, then the small ones together.
+    """Instructions of which some become a region of kernels, and some behind it updates: each large one, then the small ones together.
 
     What can be done before them, and what can be done or sent behind the kernels, is put there.
     """
@@ -127,7 +127,7 @@ class _Window:
     made: set[int] = field(default_factory=set)  # by kernels
     later: set[int] = field(default_factory=set)  # made behind them
     updated: set[int] = field(default_factory=set)  # made by updates
-    told: set[int] = field(default_factory=set)  # by kernels, of shapes alone
+    known: set[int] = field(default_factory=set)  # by kernels, of shapes alone
     is_awaited: bool = False  # whether somebody waits for what is sent behind the kernels
     work: float = 0.0  # of kernels that make what is sent, as far as sizes are known
     put_off: float = 0.0  # of others, behind which it is sent
@@ -144,14 +144,14 @@ class _Window:
         elif is_update(step):
             self.updates.append(step)
             self.updated.update(step.outputs)
-        elif not (self.later and self.later.intersection(step.inputs)) and can_put(step, self.told, self.constants):
+        elif not (self.later and self.later.intersection(step.inputs)) and can_record(step, self.known, self.constants):
             if self.updates and getattr(step.kernel, "reads_variables", False) or not self.has_time_for(step):
                 return False
             self.kernels.append(step)
             self.made.update(step.outputs)
         elif (self.kernels or self.updates) and self.can_be_first(step):
             self.before.append(step)
-        elif self.kernels and _only_computes(step) and not is_launching(step):  # a kernel may begin the next stretch
+        elif self.kernels and _only_computes(step) and not is_launching(step):  # a kernel may begin the next region
             self.behind.append(step)
             self.later.update(step.outputs)
         else:
@@ -177,7 +177,7 @@ class _Window:
 
     def close(self) -> None:
         """Put what there is behind what was there before, and begin anew."""
-        launching = sum(is_launching(c) for c in self.kernels if not self.told.issuperset(c.outputs))
+        launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += map(self.by_itself, self.steps)
         else:
@@ -187,13 +187,13 @@ class _Window:
             if order != self.steps:
                 _let_go(order)
             self.out += self.before
-            self.out += self.joined(self.kernels, launching, NativeStretch, "kernels")
+            self.out += self.joined(self.kernels, launching, KernelRegion, "kernels")
             self.out += self.behind
             self.out += map(self.by_itself, large)
-            self.out += self.joined(small, len(small), NativeUpdates, "updates")
+            self.out += self.joined(small, len(small), UpdateRegion, "updates")
         for part in (self.steps, self.before, self.kernels, self.behind, self.updates):
             part.clear()
-        for slots in (self.made, self.later, self.updated, self.told):
+        for slots in (self.made, self.later, self.updated, self.known):
             slots.clear()
         self.is_awaited, self.work, self.put_off = False, 0.0, 0.0
 
@@ -202,26 +202,26 @@ class _Window:
         if type(step) is not Call or not is_large_update(step):
             return step
         run = region_of([step], self.constants, self.sent)
-        return run.as_call(NativeUpdates(run, 1, self.at_once), step.op)
+        return run.as_call(UpdateRegion(run, 1, self.at_once), step.op)
 
-    def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRun], what: str) -> Sequence[Call]:
+    def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRegion], what: str) -> Sequence[Call]:
         """One call in the place of several, if that is worth it."""
         if launching < FEWEST:
             return list(calls)
         for call in calls:
-            if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "gather"):
-                call.kernel.gather()
+            if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "enter_region"):
+                call.kernel.enter_region()
         run = region_of(calls, self.constants, self.sent)
-        return [run.as_call(kind(run, launching, self.at_once), f"Stretch of {launching} {what}")]
+        return [run.as_call(kind(run, launching, self.at_once), f"Region of {launching} {what}")]
 
 
 def _let_threads_stay(steps: Sequence[Instruction]) -> None:
     """Let the threads of a run stay for a large update that follows it."""
-    before: NativeRun | None = None
+    before: NativeRegion | None = None
     for step in steps:
         if type(step) is not Call:
             before = None
-        elif isinstance(step.kernel, NativeRun):
+        elif isinstance(step.kernel, NativeRegion):
             if before is not None and is_large_update(step.kernel.calls[0]):
                 before.goes_on = True
             before = step.kernel

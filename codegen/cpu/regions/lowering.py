@@ -16,8 +16,8 @@ from ..native.planner import KNOWN, NotPlannableError, Planner, Value
 
 Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]
 
-TELLING = frozenset(("Shape", "ShapeN", "Size", "Rank"))
-"""What these give is told by the shape of what they take."""
+SHAPE_OPS = frozenset(("Shape", "ShapeN", "Size", "Rank"))
+"""What these give is known by the shape of what they take."""
 
 _OF_KNOWN = frozenset(
     ("AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity",
@@ -31,26 +31,26 @@ _VIEWS = {
 """Ops that show what they take in another way, and which input that is. They have to know the others."""
 
 
-def can_put(call: Call, told: set[int], constants: Any) -> bool:
-    """Whether a plan may have this call; `told`: slots whose values shapes tell, to which those of its outputs are added."""
+def can_record(call: Call, known: set[int], constants: Any) -> bool:
+    """Whether a plan may have this call; `known`: slots whose values shapes tell, to which those of its outputs are added."""
     if getattr(call.kernel, "is_native", False):
         return True
-    if call.op in TELLING or call.op in _OF_KNOWN and _are_known(call, told, constants):
-        told.update(call.outputs)
+    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and _are_known(call, known, constants):
+        known.update(call.outputs)
         return True
     return call.op in _VIEWS or call.op in _JOINED
 
 
-def _are_known(call: Call, told: set[int], constants: Any) -> bool:
-    """Whether the values of all that a call takes are told: a loop, for this is asked of each of 100,000 additions."""
+def _are_known(call: Call, known: set[int], constants: Any) -> bool:
+    """Whether the values of all that a call takes are known: a loop, for this is asked of each of 100,000 additions."""
     for i in call.inputs:  # noqa: SIM110
-        if i not in told and i not in constants:
+        if i not in known and i not in constants:
             return False
     return True
 
 
 def is_launching(call: Call) -> bool:
-    """Whether it is work, as far as can be told without shapes."""
+    """Whether it is work, as far as can be known without shapes."""
     return (
         call.op in _JOINED
         or getattr(call.kernel, "is_native", False)
@@ -71,19 +71,19 @@ def work_of(call: Call) -> float:
     return work
 
 
-def put(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
     """Put a call into a plan; what it makes.
 
     Raises:
         NotPlannableError: that cannot be, with such inputs.
     """
     if getattr(call.kernel, "is_native", False):
-        made: Sequence[Value] = call.kernel.put_into(planner, inputs)  # type: ignore[attr-defined]
+        made: Sequence[Value] = call.kernel.record_into(planner, inputs)  # type: ignore[attr-defined]
         return made
-    if call.op in TELLING or call.op in _OF_KNOWN and all(v.memory is None for v in inputs):
+    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(v.memory is None for v in inputs):
         return [_small(x) for x in _made(call, [v.array for v in inputs])]
     if call.op in _VIEWS:
-        return _put_view(planner, call, inputs)
+        return _record_view(planner, call, inputs)
     return _JOINED[call.op](planner, call, inputs)
 
 
@@ -99,7 +99,7 @@ def _small(x: Any) -> Value:
     return Value(x)
 
 
-def _put_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def _record_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
     which = _VIEWS[call.op]
     values = [v if i == which else Value(planner.known(v)) for i, v in enumerate(inputs)]
     if values[which].memory is None:
@@ -124,7 +124,7 @@ def _join(planner: Planner, parts: Sequence[Value], axis: int) -> Value:
     for p in parts:
         end = begin + p.array.shape[axis]
         place = out.array[(*(slice(None),) * axis, slice(begin, end))]
-        planner.put(p, Value(place, out.memory))
+        planner.copy(p, Value(place, out.memory))
         begin = end
     return out
 
@@ -133,7 +133,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _put_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def _record_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
     *parts, along = inputs
     axis, rank = int(planner.known(along)), parts[0].array.ndim
     if not -rank <= axis < rank:
@@ -141,7 +141,7 @@ def _put_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequen
     return [_join(planner, parts, axis % rank)]
 
 
-def _put_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def _record_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
     kernel, arrays, memory = call.kernel, [v.array for v in inputs], inputs[0].memory
     if not isinstance(kernel, Pack) or any(x.shape != arrays[0].shape for x in arrays):
         raise NotPlannableError("parts that do not fit")
@@ -155,4 +155,4 @@ def _put_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence
     return [_join(planner, [Value(np.expand_dims(v.array, axis), v.memory) for v in parts], axis)]
 
 
-_JOINED: dict[str, Put] = {"ConcatV2": _put_concat, "Pack": _put_pack}
+_JOINED: dict[str, Put] = {"ConcatV2": _record_concat, "Pack": _record_pack}

@@ -1,6 +1,6 @@
-"""How much memory native stretches will need, told before anything is compiled or run.
+"""How much memory native regions will need, told before anything is compiled or run.
 
-A stretch takes the memory for all that leaves it, and an arena for what stays inside, when it begins. Both follow from the sizes alone:
+A region takes the memory for all that leaves it, and an arena for what stays inside, when it begins. Both follow from the sizes alone:
 the calls are gone through as for a plan (`planner`), with kernels that need not be there yet.
 """
 
@@ -15,8 +15,8 @@ from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
 from ...ir.program import Call, Instruction, Loop
 from ...memory.plan import Arena
-from ..native.planner import NotPlannableError, Planner, Value, Warming, stand_in
-from .region import NativeRun
+from ..native.planner import Compilable, NotPlannableError, Planner, Value, stand_in
+from .region import NativeRegion
 
 
 class Predictor(Planner):
@@ -28,7 +28,7 @@ class Predictor(Planner):
             raise NotPlannableError("what a kernel needs to know is not known before the step")
         return value.array
 
-    def function_of(self, kernel: Warming) -> Any:
+    def function_of(self, kernel: Compilable) -> Any:
         """None: it is not called."""
         return None
 
@@ -42,7 +42,7 @@ class Predictor(Planner):
 
 
 def arenas_of(instructions: Iterable[Instruction], tensors: Mapping[int, Tensor]) -> Iterator[Arena]:
-    """The arenas of a program's native stretches, of those whose sizes are known; `tensors`: by slot."""
+    """The arenas of a program's native regions, of those whose sizes are known; `tensors`: by slot."""
     for _, arena in predicted(instructions, tensors):
         if arena is not None:
             yield arena
@@ -50,37 +50,37 @@ def arenas_of(instructions: Iterable[Instruction], tensors: Mapping[int, Tensor]
 
 def predicted(
     instructions: Iterable[Instruction], tensors: Mapping[int, Tensor]
-) -> Iterator[tuple[NativeRun, Arena | None]]:
-    """A program's native stretches, each with its arena, if that is known; `tensors`: by slot."""
+) -> Iterator[tuple[NativeRegion, Arena | None]]:
+    """A program's native regions, each with its arena, if that is known; `tensors`: by slot."""
     for call in runs_of(instructions):
         run = call.kernel
-        assert isinstance(run, NativeRun)
+        assert isinstance(run, NativeRegion)
         needs = _needs(run, tensors)
         nodes = frozenset(n for c in run.calls for n in c.nodes or (c.node,))
-        leaving = frozenset(tensors[i].name for i in run.run.outputs if i in tensors)
+        leaving = frozenset(tensors[i].name for i in run.region.outputs if i in tensors)
         yield run, None if needs is None else Arena(nodes, leaving, needs)
 
 
 def runs_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
-    """The calls that are native stretches, in loops too."""
+    """The calls that are native regions, in loops too."""
     for step in instructions:
         if isinstance(step, Loop):
             yield from runs_of((*step.head, *step.body))
-        elif isinstance(step, Call) and isinstance(step.kernel, NativeRun):
+        elif isinstance(step, Call) and isinstance(step.kernel, NativeRegion):
             yield step
 
 
-def _needs(run: NativeRun, tensors: Mapping[int, Tensor]) -> int | None:
-    """Bytes of a stretch's arena; None where sizes are not known, or it goes one by one."""
+def _needs(run: NativeRegion, tensors: Mapping[int, Tensor]) -> int | None:
+    """Bytes of a region's arena; None where sizes are not known, or it goes one by one."""
     given = []
-    for slot in (run.run.given[i] for i in run.order):
+    for slot in (run.region.given[i] for i in run.order):
         found = _sizes(tensors.get(slot))
         if found is None:
             return None
         given.append(stand_in(*found))
     planner = Predictor()
     try:
-        return planner.needs(run.put_into(planner, given))
+        return planner.needs(run.record_into(planner, given))
     except NotPlannableError:
         return None
 

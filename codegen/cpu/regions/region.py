@@ -29,8 +29,8 @@ from ..kernels.gemm_update import ProductUpdate
 from ..kernels.optimizer import UpdateKernel
 from ..native.plan import Plan
 from ..native.planner import KNOWN, NotCompiledError, NotPlannableError, Planner, Value, stand_in
-from ..tiering import COMPILE_AFTER_S, LOAD_AFTER_S, WarmingKernel
-from .lowering import put
+from ..tiering import COMPILE_AFTER_S, LOAD_AFTER_S, TieredKernel
+from .lowering import record
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,11 @@ _UPDATES = (UpdateKernel, ProductUpdate)
 _dtypes: dict[np.dtype[Any], np.dtype[Any]] = {}  # of each the object that plans look for
 
 
-class NativeRun:
+class NativeRegion:
     """Calls of a program that run as one call.
 
     Args:
-        run: the calls. launches: how many of them are launches. at_once: make plans where they are needed, not in the background.
+        region: the calls. launches: how many of them are launches. at_once: make plans where they are needed, not in the background.
 
     Attributes:
         calls: what it runs. launches: how many of them are launches. replays: how many runs used a plan.
@@ -59,9 +59,9 @@ class NativeRun:
 
     unfolds = True
 
-    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
-        self.run = run
-        self.calls = run.calls
+    def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
+        self.region = region
+        self.calls = region.calls
         self.launches = launches
         self.goes_on = False
         self.replays = 0
@@ -72,9 +72,9 @@ class NativeRun:
         self._met: dict[Key, int] = {}
         self._refused: set[Key] = set()
         kernels: list[Any] = [
-            c.kernel.kernel if isinstance(c.kernel, RegionOnlyKernel) else c.kernel for c in run.calls
+            c.kernel.kernel if isinstance(c.kernel, RegionOnlyKernel) else c.kernel for c in region.calls
         ]
-        self._cold: list[WarmingKernel] = [k for k in kernels if isinstance(k, WarmingKernel)]
+        self._cold: list[TieredKernel] = [k for k in kernels if isinstance(k, TieredKernel)]
         self._spent = 0.0
         self._has_looked = False  # for kernels that are kept on disk
         self._lock = threading.Lock()
@@ -99,9 +99,9 @@ class NativeRun:
     @property
     def order(self) -> tuple[int, ...]:
         """In which order plans take what is given."""
-        return tuple(range(len(self.run.given)))
+        return tuple(range(len(self.region.given)))
 
-    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
         """Put all calls into a plan for arrays like these; what leaves."""
         raise NotImplementedError
 
@@ -138,7 +138,7 @@ class NativeRun:
             if self._is_due(key):
                 self._have_planned(key, self.arrays(ordered))
         began = time.perf_counter()
-        outputs = self.run.one_by_one(inputs)
+        outputs = self.region.one_by_one(inputs)
         if self._cold:
             self._spent += time.perf_counter() - began
         return outputs
@@ -189,7 +189,7 @@ class NativeRun:
     def _plan(self, key: Key, arrays: Sequence[Any]) -> None:
         try:
             planner = Planner()
-            plan = planner.finish(len(arrays), self.put_into(planner, arrays), self.run.sent)
+            plan = planner.finish(len(arrays), self.record_into(planner, arrays), self.region.sent)
         except NotCompiledError as e:
             if self._at_once:
                 compile_now(e.args[0])
@@ -213,23 +213,23 @@ def in_order(x: Any) -> Any:
     return x if x.dtype is dtype else x.view(dtype)
 
 
-class NativeStretch(NativeRun):
+class KernelRegion(NativeRegion):
     """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
 
-    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
-        super().__init__(run, launches, at_once)
-        looked_up = {c.inputs[i] for c in run.calls for i in getattr(c.kernel, "variables", ())}
-        self._variables = tuple([i for i, slot in enumerate(run.given) if slot in looked_up])
+    def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
+        super().__init__(region, launches, at_once)
+        looked_up = {c.inputs[i] for c in region.calls for i in getattr(c.kernel, "variables", ())}
+        self._variables = tuple([i for i, slot in enumerate(region.given) if slot in looked_up])
 
-    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
         """Put all calls into a plan; what leaves."""
-        run = self.run
-        values = {i: Value(value) for i, value in run.constants.items()}
-        values |= {slot: planner.given(i, x) for i, (slot, x) in enumerate(zip(run.given, arrays, strict=True))}
+        region = self.region
+        values = {i: Value(value) for i, value in region.constants.items()}
+        values |= {slot: planner.given(i, x) for i, (slot, x) in enumerate(zip(region.given, arrays, strict=True))}
         for call in self.calls:
-            made = put(planner, call, [values[i] for i in call.inputs])
+            made = record(planner, call, [values[i] for i in call.inputs])
             values.update(zip(call.outputs, made, strict=True))
-        return [values[i] for i in run.outputs]
+        return [values[i] for i in region.outputs]
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
@@ -271,20 +271,20 @@ def is_large_update(call: Call) -> bool:
     return update.places * (element_count(array.dims) or 1) * array.dtype.size > LARGEST
 
 
-class NativeUpdates(NativeRun):
+class UpdateRegion(NativeRegion):
     """Updates as one call.
 
     Attributes:
         calls: what it runs.
     """
 
-    def __init__(self, run: Region, launches: int = 0, at_once: bool = False) -> None:
-        super().__init__(run, launches, at_once)
-        places = [i for c in run.calls for i in c.inputs[: _update(c).places]]
-        self._states = tuple([run.given.index(i) for i in dict.fromkeys(places)])
-        self._others = tuple([i for i in range(len(run.given)) if i not in self._states])
-        slot_of = {o: c.inputs[0] for c in run.calls for o in c.outputs}
-        self._results = tuple([run.given.index(slot_of[o]) for o in run.outputs])
+    def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
+        super().__init__(region, launches, at_once)
+        places = [i for c in region.calls for i in c.inputs[: _update(c).places]]
+        self._states = tuple([region.given.index(i) for i in dict.fromkeys(places)])
+        self._others = tuple([i for i in range(len(region.given)) if i not in self._states])
+        slot_of = {o: c.inputs[0] for c in region.calls for o in c.outputs}
+        self._results = tuple([region.given.index(slot_of[o]) for o in region.outputs])
         self._are_distinct = len(places) == len(set(places))
 
     @property
@@ -292,14 +292,14 @@ class NativeUpdates(NativeRun):
         """The variables, then what else comes in."""
         return (*self._states, *self._others)
 
-    def put_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
         """Put all updates into a plan, of the variables' values and what else comes in. Nothing leaves."""
-        values = {i: Value(value) for i, value in self.run.constants.items()}
+        values = {i: Value(value) for i, value in self.region.constants.items()}
         values |= {
-            self.run.given[n]: planner.given(i, x) for i, (n, x) in enumerate(zip(self.order, arrays, strict=True))
+            self.region.given[n]: planner.given(i, x) for i, (n, x) in enumerate(zip(self.order, arrays, strict=True))
         }
         for call in self.calls:
-            call.kernel.put_into(planner, [values[i] for i in call.inputs])  # type: ignore[attr-defined]
+            call.kernel.record_into(planner, [values[i] for i in call.inputs])  # type: ignore[attr-defined]
         return ()
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:

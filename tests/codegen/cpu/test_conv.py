@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from image_windows import ONE_PIXEL, WINDOWS, Sizes, name_of, window_of
 
-from dovetail.codegen.cpu.native.recorder import AT_ONCE
+from dovetail.codegen.cpu.native.recorder import EAGER
 from dovetail.graph.ops.nn.conv_geometry import Window, overlay, patches
 
 pytest.importorskip("numba")
@@ -58,7 +58,7 @@ def forward(window: Window, x: Any, w: Any, threads: int) -> Any:
     y = np.full((x.shape[0], *count, w.shape[3]), np.nan, x.dtype)
     begin = tuple(-window.pads(i, x.shape[1 + i])[0] for i in range(2))
     convolve(
-        AT_ONCE, function(x.dtype.name), threads, x, w, y, count,  # type: ignore[arg-type]
+        EAGER, function(x.dtype.name), threads, x, w, y, count,  # type: ignore[arg-type]
         taps=w, strides=window.strides, dilations=window.dilations, begin=begin,  # type: ignore[arg-type]
     )  # fmt: skip
     return y
@@ -71,7 +71,7 @@ def by_image(window: Window, y: Any, w: Any, size: tuple[int, int], threads: int
     for p in phases_of(window, size):
         x[:, p.to[0] :: window.strides[0], p.to[1] :: window.strides[1]] = np.nan
         convolve(
-            AT_ONCE, function(y.dtype.name), threads, y, w, x, p.count,
+            EAGER, function(y.dtype.name), threads, y, w, x, p.count,
             taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
         )  # fmt: skip
     return x
@@ -166,7 +166,7 @@ def test_an_image_that_may_not_be_written() -> None:
 
 def test_zeros_where_no_tap_meets_a_pixel() -> None:
     attrs = {"data_format": "NHWC", "strides": (1, 3, 3, 1), "padding": "VALID", "dilations": (1, 1, 1, 1)}
-    kernels = ImageKernels({"convolve": function("float32")}, 1, AT_ONCE)
+    kernels = ImageKernels({"convolve": function("float32")}, 1, EAGER)
     rng = np.random.default_rng(0)
     w, y = rng.standard_normal((2, 2, 9, 4)).astype("f"), rng.standard_normal((1, 3, 3, 4)).astype("f")
     x = kernels.conv_input(attrs, np.array([1, 9, 9, 9]), w, y)

@@ -11,7 +11,7 @@ import dovetail as dt
 from dovetail.codegen.check import agree
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.emit.nest import as_passed
-from dovetail.codegen.cpu.regions.formation import NativeStretch
+from dovetail.codegen.cpu.regions.formation import KernelRegion
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.lower.region import region_of
@@ -153,7 +153,7 @@ def test_products_are_summed_in_float32_and_rounded_once(narrow: DType, shapes: 
     assert (made.dtype, made.shape) == (narrow.np, exact.shape)
     assert agree(made, exact.astype(np.float32).astype(narrow.np))
     call = Call(plain, (0, 1), (2,), (), "z", "MatMul", z.op._origin)
-    stretch = NativeStretch(region_of([call], {}), at_once=True)
+    stretch = KernelRegion(region_of([call], {}), at_once=True)
     for _ in range(5):
         np.testing.assert_array_equal(bits(stretch(a, b)), bits(made))
     assert stretch.replays

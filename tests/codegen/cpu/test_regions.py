@@ -1,4 +1,4 @@
-"""Native stretches: the same bits as one by one, for random runs of calls, sizes that change, several threads, and errors."""
+"""Native regions: the same bits as one by one, for random runs of calls, sizes that change, several threads, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from dovetail.codegen.cpu.regions.formation import with_native_regions
 from dovetail.codegen.cpu.regions.predicted import Predictor
-from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, NativeRun, NativeStretch, NativeUpdates
+from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, KernelRegion, NativeRegion, UpdateRegion
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import Call, Loop, Program, Send
@@ -121,75 +121,75 @@ def same(mine: Any, theirs: Any) -> None:
         assert np.array_equal(a, b, equal_nan=True)
 
 
-def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeStretch:
+def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> KernelRegion:
     for c in calls:
-        if hasattr(c.kernel, "gather"):
-            c.kernel.gather()
-    return NativeStretch(region_of(calls, constants or {}), at_once=True)
+        if hasattr(c.kernel, "enter_region"):
+            c.kernel.enter_region()
+    return KernelRegion(region_of(calls, constants or {}), at_once=True)
 
 
 @settings(max_examples=40)
 @given(runs(), st.lists(st.sampled_from([1, 2, 5, 24]), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
 def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], sizes: list[int], seed: int) -> None:
     calls, _ = made
-    stretch = stretch_of(calls)
+    region = stretch_of(calls)
     rng = np.random.default_rng(seed)
     for n in sizes * 4:
-        inputs = [rng.normal(size=(n, n)).astype(np.float32) for _ in stretch.run.given]
+        inputs = [rng.normal(size=(n, n)).astype(np.float32) for _ in region.region.given]
         before = [x.copy() for x in inputs]
-        want = stretch.run.one_by_one(inputs)
-        same(stretch(*inputs), want)
+        want = region.region.one_by_one(inputs)
+        same(region(*inputs), want)
         same(inputs, before)  # which are others'
     if calls:
-        assert stretch.replays
-    for key, plans in stretch._plans.items():
+        assert region.replays
+    for key, plans in region._plans.items():
         planner = Predictor()  # what is told beforehand is what is taken
-        needs = planner.needs(stretch.put_into(planner, [np.empty(*alike) for alike in key]))
+        needs = planner.needs(region.record_into(planner, [np.empty(*alike) for alike in key]))
         assert [plan.arena_bytes for plan in plans] == [needs]
 
 
 def test_sizes_that_change_have_plans_of_their_own() -> None:
-    stretch = stretch_of(
+    region = stretch_of(
         [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Softmax"][0], "Fused", [2], [3])]
     )
     for turn in range(8):
         for n in (3, 7):
             x, y = np.full((n, n), 0.5, np.float32), np.eye(n, dtype=np.float32)
-            same(stretch(x, y), stretch.run.one_by_one([x, y]))
-        assert stretch.replays == 2 * max(0, turn + 1 - BEFORE)
-    assert stretch.replays
-    program = Program("/cpu:0", (stretch.run.as_call(stretch, "Stretch of 2 kernels"),), (None,) * 4, (), ())
+            same(region(x, y), region.region.one_by_one([x, y]))
+        assert region.replays == 2 * max(0, turn + 1 - BEFORE)
+    assert region.replays
+    program = Program("/cpu:0", (region.region.as_call(region, "Region of 2 kernels"),), (None,) * 4, (), ())
     assert [line for line in str(program).splitlines() if "arena" in line] == [
-        f"      in an arena of {n:,} bytes" for n in stretch.arenas
+        f"      in an arena of {n:,} bytes" for n in region.arenas
     ]
-    assert stretch.arenas == (0, 0)  # all of it leaves: nobody lets go of it
+    assert region.arenas == (0, 0)  # all of it leaves: nobody lets go of it
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0)])
 def test_what_has_no_elements_goes_one_by_one(shape: tuple[int, int]) -> None:
-    stretch = stretch_of(
+    region = stretch_of(
         [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Both"][0], "Fused", [2, 1], [3, 4])]
     )
     x = np.zeros(shape, np.float32)
     for _ in range(5):
-        same(stretch(x, x), stretch.run.one_by_one([x, x]))
-    assert stretch.replays == 0
+        same(region(x, x), region.region.one_by_one([x, x]))
+    assert region.replays == 0
 
 
 def test_inputs_in_another_order_in_memory_are_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    stretch = stretch_of(
+    region = stretch_of(
         [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Softmax"][0], "Fused", [2], [3])]
     )
     x = np.arange(30, dtype=np.float32).reshape(5, 6)
     for _ in range(5):
-        same(stretch(x, x), stretch.run.one_by_one([x, x]))
+        same(region(x, x), region.region.one_by_one([x, x]))
     turned = np.asfortranarray(x)
-    same(stretch(turned, x), stretch.run.one_by_one([turned, x]))
-    assert stretch.replays == 6 - BEFORE
+    same(region(turned, x), region.region.one_by_one([turned, x]))
+    assert region.replays == 6 - BEFORE
     # From then on that is done at once, and what lies in order is as good.
-    monkeypatch.setattr(stretch, "_in_another_way", lambda inputs: pytest.fail("the plan was tried in vain"))
-    same(stretch(turned, x), stretch.run.one_by_one([turned, x]))
-    same(stretch(x, x), stretch.run.one_by_one([x, x]))
+    monkeypatch.setattr(region, "_in_another_way", lambda inputs: pytest.fail("the plan was tried in vain"))
+    same(region(turned, x), region.region.one_by_one([turned, x]))
+    same(region(x, x), region.region.one_by_one([x, x]))
 
 
 def test_several_threads_run_one_stretch_at_once() -> None:
@@ -198,28 +198,28 @@ def test_several_threads_run_one_stretch_at_once() -> None:
         call(kernels()[name][0], "Fused", [i, i + 1][: kernels()[name][1]], range(i + 2, i + 2 + kernels()[name][2]))
         for i, name in enumerate(names)
     ]
-    stretch = stretch_of(calls)
+    region = stretch_of(calls)
     failed: list[BaseException] = []
     rng = np.random.default_rng(1)
     given_ = [[rng.normal(size=(32, 32)).astype(np.float32) for _ in range(2)] for _ in range(4)]
     for _ in range(4):
-        stretch(*given_[0])
-    assert stretch.replays
+        region(*given_[0])
+    assert region.replays
 
     def work(inputs: list[Array], wanted: list[Any]) -> None:
         try:
             for _ in range(50):
-                same(stretch(*inputs), wanted)
+                same(region(*inputs), wanted)
         except BaseException as e:
             failed.append(e)
 
-    threads = [threading.Thread(target=work, args=(x, stretch.run.one_by_one(x))) for x in given_]
+    threads = [threading.Thread(target=work, args=(x, region.region.one_by_one(x))) for x in given_]
     for t in threads:
         t.start()
     for t in threads:
         t.join(120)
     assert not failed
-    assert stretch.replays > 4
+    assert region.replays > 4
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -229,7 +229,7 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
         backend = NumbaBackend(compile_first=True, threads=threads)
         product = backend.kernel(dt.matmul(x, y).op, None)
     both = CpuFusedKernel(kernels()["Both"][0].group, threads=threads, compile_first=True)
-    stretch = stretch_of(
+    region = stretch_of(
         [
             call(product, "MatMul", [0, 1], [2]),
             call(both, "Fused", [2, 1], [3, 4]),
@@ -238,10 +238,10 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
     )
     rng = np.random.default_rng(0)
     x_, y_ = (rng.normal(size=(600, 600)).astype(np.float32) for _ in range(2))
-    want = stretch.run.one_by_one([x_, y_])
+    want = region.region.one_by_one([x_, y_])
     for _ in range(6):
-        same(stretch(x_, y_), want)
-    assert stretch.replays == 6 - BEFORE
+        same(region(x_, y_), want)
+    assert region.replays == 6 - BEFORE
 
 
 # --- kernels that are more than one launch -----------------------------------------------------------------------------
@@ -256,13 +256,13 @@ def node_call(node: Any, threads: int = 1) -> Call:
 
 
 def runs_alike(node: Any, arrays: Sequence[Array], threads: int = 1) -> int:
-    """Run a node as a stretch; how often it went by a plan."""
-    stretch = stretch_of([node_call(node, threads)])
+    """Run a node as a region; how often it went by a plan."""
+    region = stretch_of([node_call(node, threads)])
     for x in arrays:
         x.flags.writeable = False
     for _ in range(5):
-        same(stretch(*arrays), stretch.run.one_by_one(list(arrays)))
-    return stretch.replays
+        same(region(*arrays), region.region.one_by_one(list(arrays)))
+    return region.replays
 
 
 IMAGES = {
@@ -327,14 +327,14 @@ def test_sums_of_segments_go_by_plans_until_an_id_is_wrong() -> None:
     places = rng.integers(-1, 5, 40).astype(np.int32)  # a negative one is left out
     count = np.array(5, np.int32)
     assert runs_alike(total.op, [data, places, count]) == 5 - BEFORE
-    stretch = stretch_of([node_call(total.op)])
+    region = stretch_of([node_call(total.op)])
     for _ in range(4):
-        stretch(data, places, count)
+        region(data, places, count)
     wrong = places.copy()
     wrong[7] = 5
     with pytest.raises(NodeError):
-        stretch(data, wrong, count)
-    assert stretch.replays == 4 - BEFORE
+        region(data, wrong, count)
+    assert region.replays == 4 - BEFORE
 
 
 def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
@@ -354,21 +354,21 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
     kernel = CpuFusedKernel(group, compile_first=True)
     assert kernel.variables and kernel.group.tables
     slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}
-    stretch = stretch_of([call(kernel, "Fused", list(slots.values()), [len(slots)])])
+    region = stretch_of([call(kernel, "Fused", list(slots.values()), [len(slots)])])
     state = VariableState("table", dt.float32)
     fed = {table.handle: state, ids: rng.integers(0, 9, 20).astype(np.int32)}
     fed[places] = rng.integers(-1, 4, 20)
     arrays = [fed[t] if t in fed else np.array(4, t.dtype.np) for t in slots]
     with pytest.raises(NodeError):
-        stretch(*arrays)  # it has no value
+        region(*arrays)  # it has no value
     for _ in range(6):
         state.assign(rng.normal(size=(9, 6)).astype(np.float32))
-        same(stretch(*arrays), stretch.run.one_by_one(arrays))
-    assert stretch.replays == 6 - BEFORE
+        same(region(*arrays), region.region.one_by_one(arrays))
+    assert region.replays == 6 - BEFORE
     for which in (ids, places):
         wrong = [np.where(np.arange(20) == 3, 9, x).astype(x.dtype) if x is fed[which] else x for x in arrays]
         with pytest.raises(NodeError):
-            stretch(*wrong)
+            region(*wrong)
 
 
 @pytest.mark.parametrize(("heads", "queries"), [(2, 200), (8, 20)])
@@ -392,17 +392,17 @@ def test_attention_and_its_gradient_go_by_plans(heads: int, queries: int, is_mas
         reference = list(forward.kernel(*given_, *over))
         slopes = rng.normal(size=reference[0].shape).astype(np.float32)
         for c, arrays in ((forward, [*given_, *over]), (backward, [*given_, *reference, slopes, *over])):
-            stretch = stretch_of([c])
+            region = stretch_of([c])
             for _ in range(5):
-                same(stretch(*arrays), stretch.run.one_by_one(arrays))
-            assert stretch.replays == 5 - BEFORE
+                same(region(*arrays), region.region.one_by_one(arrays))
+            assert region.replays == 5 - BEFORE
 
 
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-def stretches(program: Program) -> list[NativeRun]:
-    return [i.kernel for i in program.instructions if isinstance(i, Call) and isinstance(i.kernel, NativeRun)]
+def regions(program: Program) -> list[NativeRegion]:
+    return [i.kernel for i in program.instructions if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
 
 
 def test_reads_go_before_a_stretch_and_what_waits_behind_it() -> None:
@@ -415,7 +415,7 @@ def test_reads_go_before_a_stretch_and_what_waits_behind_it() -> None:
     sends = [Send(1, 2, "/cpu:1", (), held=True), Send(2, 6, "/cpu:1", (6,))]
     program = Program("/cpu:0", (first, read, sends[0], second, third, sends[1]), (None,) * 7, (), ())
     out = with_native_regions(program).instructions
-    assert [getattr(i, "op", "send") for i in out] == ["ReadVariableOp", "Stretch of 3 kernels", "send", "send"]
+    assert [getattr(i, "op", "send") for i in out] == ["ReadVariableOp", "Region of 3 kernels", "send", "send"]
     assert isinstance(out[1], Call)
     assert (set(out[1].inputs), set(out[1].outputs), set(out[1].frees)) == ({0, 1, 4}, {2, 6}, {4})
     assert (out[2].frees, out[3].frees) == ((2,), (6,))
@@ -426,7 +426,7 @@ def test_a_send_that_nothing_is_waited_for_with_is_not_put_off() -> None:
     steps = [call(joint, "Fused", [0, 1], [2]), call(joint, "Fused", [2, 1], [3]), Send(1, 3, "/cpu:1", ()),
              call(joint, "Fused", [3, 1], [4]), call(joint, "Fused", [4, 1], [5])]  # fmt: skip
     out = with_native_regions(Program("/cpu:0", tuple(steps), (None,) * 6, (), ())).instructions
-    assert [getattr(i, "op", "send") for i in out] == ["Stretch of 2 kernels", "send", "Stretch of 2 kernels"]
+    assert [getattr(i, "op", "send") for i in out] == ["Region of 2 kernels", "send", "Region of 2 kernels"]
 
 
 @pytest.mark.parametrize(("before", "together"), [(30, True), (10, False)])
@@ -437,7 +437,7 @@ def test_what_takes_next_to_no_time_is_done_before_a_tensor_is_sent(before: int,
     out = with_native_regions(Program("/cpu:0", tuple(steps), (None,) * (before + 3), (), ())).instructions
     kinds = [getattr(i, "op", "send") for i in out]
     assert kinds == (
-        [f"Stretch of {before + 1} kernels", "send"] if together else [f"Stretch of {before} kernels", "send", "Fused"]
+        [f"Region of {before + 1} kernels", "send"] if together else [f"Region of {before} kernels", "send", "Fused"]
     )
 
 
@@ -492,7 +492,7 @@ def values_of(states: Any) -> list[Array]:
 def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -> None:
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), sizes)
     twins = {i: VariableState(s.name, s.dtype) for i, s in states.items()}  # type: ignore[attr-defined]
-    kernel = NativeUpdates(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = UpdateRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
     shapes = {}
@@ -509,8 +509,8 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
         }
         held = values_of(states)[0] if _ == 4 else None  # who holds a value keeps it
         kept = None if held is None else held.copy()
-        kernel(*[{**states, **grads}[i] for i in kernel.run.given])  # type: ignore[dict-item]
-        kernel.run.one_by_one([{**twins, **grads}[i] for i in kernel.run.given])
+        kernel(*[{**states, **grads}[i] for i in kernel.region.given])  # type: ignore[dict-item]
+        kernel.region.one_by_one([{**twins, **grads}[i] for i in kernel.region.given])
         same(values_of(states), values_of(twins))
         if held is not None:
             same(held, kept)
@@ -520,7 +520,7 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
 def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
     """What NumPy computes of scalars is no array: a rate that decays, the powers of Adam's betas in Keras."""
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), [(8,), (64, 3)])
-    kernel = NativeUpdates(region_of(calls, {}), at_once=True)
+    kernel = UpdateRegion(region_of(calls, {}), at_once=True)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
     grads = {gradient_of[c.inputs[0]]: np.ones(s, np.float32) for c, s in zip(calls, [(8,), (64, 3)], strict=True)}
     for c in calls:
@@ -528,7 +528,7 @@ def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
             states[place].assign(np.zeros(grads[gradient_of[c.inputs[0]]].shape, np.float32))  # type: ignore[index]
     numbers = {i: np.float32(x) for i, x in constants.items()}  # type: ignore[attr-defined]
     for _ in range(6):
-        kernel(*[{**states, **grads, **numbers}[i] for i in kernel.run.given])  # type: ignore[dict-item]
+        kernel(*[{**states, **grads, **numbers}[i] for i in kernel.region.given])  # type: ignore[dict-item]
     assert kernel.replays == 6 - BEFORE
 
 
@@ -544,7 +544,7 @@ def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(to
     steps = (first, calls[0], calls[1], second, *calls[2:]) if together else tuple(calls[:3])
     slots = tuple([constants.get(i) for i in range(last + 5)])  # type: ignore[attr-defined]
     out = with_native_regions(Program("/cpu:0", steps, slots, (), ()), at_once=True).instructions
-    runs = [i for i in out if isinstance(i, Call) and isinstance(i.kernel, NativeRun)]
+    runs = [i for i in out if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
     assert [len(r.kernel.calls) for r in runs] == ([2, 1, 1, 2] if together else [1, 1])
     assert [r.kernel.goes_on for r in runs] == ([True, True, False, False] if together else [True, False])
     rng = np.random.default_rng(0)
@@ -556,20 +556,20 @@ def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(to
                 state.assign(start[i].copy())
         for _ in range(BEFORE + 2):
             run.kernel(*[mine.get(i, start[i]) for i in run.inputs])
-            run.kernel.run.one_by_one([twins.get(i, start[i]) for i in run.inputs])
+            run.kernel.region.one_by_one([twins.get(i, start[i]) for i in run.inputs])
         same([mine[i].read() for i in mine if i in start], [twins[i].read() for i in twins if i in start])
         assert run.kernel.replays
 
 
 def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> None:
     calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), [(8,), (8,)])
-    kernel = NativeUpdates(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = UpdateRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     a = VariableState("a", dt.float32)
     a.assign(np.zeros(8, np.float32))
     g = np.ones(8, np.float32)
     one = dict.fromkeys(states, a)  # type: ignore[attr-defined]
     for turn in range(1, 6):
-        kernel(*[one.get(i, g) for i in kernel.run.given])
+        kernel(*[one.get(i, g) for i in kernel.region.given])
         assert np.allclose(a.read(), -0.2 * turn)
     assert kernel.replays == 0
     b = VariableState("b", dt.float32)
@@ -578,7 +578,7 @@ def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> Non
     for _ in range(4):
         before = b.read()
         with pytest.raises(NodeError):
-            kernel(*[two.get(i, g) for i in kernel.run.given])
+            kernel(*[two.get(i, g) for i in kernel.region.given])
         same(b.read(), before)
 
 
@@ -608,7 +608,7 @@ def test_a_step_of_a_recurrent_network_is_one_call_and_keeps_its_bits(monkeypatc
                 for _ in range(3):
                     same(session.run(fetches, {x: fed}), first)
     bodies = [step.body for p in programs for step in p.instructions if isinstance(step, Loop)]
-    found = [i.kernel for body in bodies for i in body if isinstance(i, Call) and isinstance(i.kernel, NativeStretch)]
+    found = [i.kernel for body in bodies for i in body if isinstance(i, Call) and isinstance(i.kernel, KernelRegion)]
     assert [sorted({c.op for c in f.calls} & {"MatMul", "BiasAdd", "Split", "SplitV", "ConcatV2"}) for f in found] == [
         ["BiasAdd", "ConcatV2", "MatMul", "Split"],
         ["ConcatV2", "MatMul", "SplitV"],
@@ -649,7 +649,7 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
             program = compile_partition(unit, backend, lambda node: None)  # type: ignore[arg-type, return-value]
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
         assert not any(isinstance(getattr(i, "kernel", None), RegionOnlyKernel) for i in program.instructions)
-    assert ops == [["Stretch of 2 kernels"], ["BiasAdd"]]
+    assert ops == [["Region of 2 kernels"], ["BiasAdd"]]
 
 
 def test_a_scalar_stays_one_in_a_plan() -> None:
@@ -657,10 +657,10 @@ def test_a_scalar_stays_one_in_a_plan() -> None:
     joint = kernels()["Joint"][0]
     calls = [call(joint, "Fused", (0, 1), (3,)), call(joint, "Fused", (3, 1), (4,))]
     calls.append(call(np.expand_dims, "ExpandDims", (2, 6), (5,)))
-    stretch = NativeStretch(region_of(calls, {6: np.int32(0)}), 2, at_once=True)
+    region = KernelRegion(region_of(calls, {6: np.int32(0)}), 2, at_once=True)
     square = np.ones((4, 4), np.float32)
     shapes = [
-        dict(zip(stretch.run.outputs, stretch(square, square, np.int32(4)), strict=True))[5].shape
+        dict(zip(region.region.outputs, region(square, square, np.int32(4)), strict=True))[5].shape
         for _ in range(BEFORE + 2)
     ]
-    assert stretch.replays and shapes == [(1,)] * len(shapes)
+    assert region.replays and shapes == [(1,)] * len(shapes)

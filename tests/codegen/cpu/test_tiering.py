@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.codegen.cpu import jit, tiering
-from dovetail.codegen.cpu.tiering import WarmingKernel
+from dovetail.codegen.cpu.tiering import TieredKernel
 
 
 class Asked:
@@ -30,7 +30,7 @@ class Asked:
         self.wanted.append(text)
 
 
-def spend(kernel: WarmingKernel, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def spend(kernel: TieredKernel, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a kernel on NumPy for so long."""
     times = iter((0.0, seconds))
     monkeypatch.setattr(tiering.time, "perf_counter", lambda: next(times))
@@ -40,7 +40,7 @@ def spend(kernel: WarmingKernel, seconds: float, monkeypatch: pytest.MonkeyPatch
 def test_what_is_kept_is_loaded_sooner_than_others_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     for kept in (True, False):
         asked = Asked(monkeypatch, kept)
-        kernel = WarmingKernel("text", lambda: None)
+        kernel = TieredKernel("text", lambda: None)
         spend(kernel, tiering.LOAD_AFTER_S / 2, monkeypatch)
         assert not asked.wanted and not asked.looked
         spend(kernel, tiering.LOAD_AFTER_S, monkeypatch)
@@ -53,7 +53,7 @@ def test_what_is_kept_is_loaded_sooner_than_others_are_compiled(monkeypatch: pyt
 
 def test_what_is_kept_is_wanted_at_once_by_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, False)
-    kernel = WarmingKernel("text", lambda: None)
+    kernel = TieredKernel("text", lambda: None)
     kernel.want_if_kept()
     assert not asked.wanted
     asked.kept = True

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dovetail.codegen.cpu.native import vm
-from dovetail.codegen.cpu.native.worker_pool import Crew, crew
+from dovetail.codegen.cpu.native.worker_pool import WorkerPool, worker_pool
 from dovetail.codegen.cpu.thread_pool import LINE
 
 pytestmark = pytest.mark.skipif(not vm.is_possible(), reason="arrays do not look as native calls take them to be")
@@ -67,14 +67,14 @@ def _record(name: str, *arguments: int) -> Any:
     return np.array([*vm.head(_address(name), len(arguments)), *arguments], np.int64)
 
 
-def _ranges(record: Any, ranges: list[tuple[int, int]], together: Crew, threads: int = 2) -> int | None:
+def _ranges(record: Any, ranges: list[tuple[int, int]], together: WorkerPool, threads: int = 2) -> int | None:
     return together.launch_ranges(record.ctypes.data, len(record), np.array(ranges, np.int64), threads)
 
 
 @pytest.fixture
-def together() -> Iterator[Crew]:
-    """The crew of this process, held."""
-    found = crew()
+def together() -> Iterator[WorkerPool]:
+    """The worker pool of this process, held."""
+    found = worker_pool()
     assert found is not None
     until = time.monotonic() + PATIENT
     while not found.begin(2):
@@ -83,7 +83,7 @@ def together() -> Iterator[Crew]:
     found.end()
 
 
-def test_each_range_is_done_once_in_many_launches_on_end(together: Crew) -> None:
+def test_each_range_is_done_once_in_many_launches_on_end(together: WorkerPool) -> None:
     numbers = np.zeros(1000, np.int64)
     record = _record("add", numbers.ctypes.data, 0, 0)
     ranges = [(i, i + 100) for i in range(0, 1000, 100)]
@@ -96,7 +96,7 @@ def test_each_range_is_done_once_in_many_launches_on_end(together: Crew) -> None
     assert done
 
 
-def test_each_unit_is_done_once_in_many_launches_on_end(together: Crew) -> None:
+def test_each_unit_is_done_once_in_many_launches_on_end(together: WorkerPool) -> None:
     numbers = np.zeros(64, np.int64)
     record = _record("take", numbers.ctypes.data, 0, 0, 0)
     done = 0
@@ -109,7 +109,7 @@ def test_each_unit_is_done_once_in_many_launches_on_end(together: Crew) -> None:
 
 
 def test_plans_that_follow_each_other_share_their_launches() -> None:
-    found = crew()
+    found = worker_pool()
     assert found is not None
     numbers, done = np.zeros(64, np.int64), 0
     record = _record("take", numbers.ctypes.data, 0, 0, 0)
@@ -125,7 +125,7 @@ def test_plans_that_follow_each_other_share_their_launches() -> None:
     assert done
 
 
-def test_launches_of_both_kinds_take_turns(together: Crew) -> None:
+def test_launches_of_both_kinds_take_turns(together: WorkerPool) -> None:
     numbers, others = np.zeros(64, np.int64), np.zeros(64, np.int64)
     units, ranges = _record("take", numbers.ctypes.data, 0, 0, 0), _record("add", others.ctypes.data, 0, 0)
     done = [0, 0]
@@ -135,7 +135,7 @@ def test_launches_of_both_kinds_take_turns(together: Crew) -> None:
     assert (numbers == done[0]).all() and (others == done[1]).all()
 
 
-def test_a_kernel_that_fails_fails_the_launch_and_not_the_next(together: Crew) -> None:
+def test_a_kernel_that_fails_fails_the_launch_and_not_the_next(together: WorkerPool) -> None:
     numbers = np.zeros(10, np.int64)
     record = _record("add", numbers.ctypes.data, 0, 0)
     for _ in range(20):
@@ -143,8 +143,8 @@ def test_a_kernel_that_fails_fails_the_launch_and_not_the_next(together: Crew) -
         assert _ranges(record, [(0, 5), (5, 10)], together) in (0, None)
 
 
-def test_only_one_has_the_crew() -> None:
-    found = crew()
+def test_only_one_has_the_pool() -> None:
+    found = worker_pool()
     assert found is not None
     until = time.monotonic() + PATIENT
     while not found.begin(2):
@@ -159,15 +159,15 @@ def test_only_one_has_the_crew() -> None:
         found.end()
 
 
-def test_one_thread_needs_no_crew() -> None:
-    found = crew()
+def test_one_thread_needs_no_pool() -> None:
+    found = worker_pool()
     assert found is not None and not found.begin(1)
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_helpers_go_when_the_plan_is_over(goes_on: bool) -> None:
     """Also when the plan that should follow does not come."""
-    found = crew()
+    found = worker_pool()
     assert found is not None
     until = time.monotonic() + PATIENT
     while not found.begin(2):

@@ -15,7 +15,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.cpu.kernels.gemm_update import ProductUpdate
-from dovetail.codegen.cpu.tiering import WarmingKernel
+from dovetail.codegen.cpu.tiering import TieredKernel
 from dovetail.codegen.ir.program import Call, one_by_one
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.runtime.worker import worker
@@ -130,7 +130,7 @@ def test_compiled_kernels_of_their_own_are_those_of_the_program(monkeypatch: pyt
         call.nodes or (call.node,)
         for call in one_by_one(program.instructions)
         if isinstance(call, Call)
-        and isinstance(call.kernel, WarmingKernel | ProductUpdate)
+        and isinstance(call.kernel, TieredKernel | ProductUpdate)
         and not isinstance(call.kernel, CpuFusedKernel)
     }
     assert {k.nodes for k in told.own} == compiled
