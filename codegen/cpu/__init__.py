@@ -1,1 +1,16 @@
-"""TODO: what this package is for."""
+"""The CPU backend: kernels compiled by Numba, and regions of them that run without Python in between.
+
+    backend      what a worker asks for kernels: fused, hand-written, or NumPy's
+    passes       the list of passes around fusion and after lowering
+    dispatch     the table from ops to makers of hand-written kernels
+    regions/     region formation: runs of calls become one native call
+    kernels/     the kernels: fused loop nests, products, convolutions, attention, updates
+    native/      the launch table that compiled code runs, and what records launches into it
+    emit/        loop nests to source text for Numba
+    tiering      kernels start on NumPy and are compiled when they have cost enough
+    jit          compiles source texts and keeps them on disk
+    thread_pool  shares one kernel's work among threads
+
+Imports go downwards in this list, and to `ir`, `passes`, `fusion`, `memory`, `lower` and `vecmath` of the code generator, never to `gpu`.
+The pipeline, the report of kernels (`codegen.explain`) and the worker import this package.
+"""

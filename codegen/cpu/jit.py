@@ -1,11 +1,11 @@
-"""Compiled CPU kernels on disk, shared by all processes of a user.
+"""Compiled CPU kernels, kept on disk and shared by all processes of a user.
 
-A kernel's source text is its identity: it lies in a file named after its hash, together with what decides its meaning (the
-source of what it calls, the version of Numba), and Numba keeps the machine code beside it, per kind of processor. `artifact_cache` has
-the folder, and puts files there so that processes that make the same kernel at the same time do not disturb each other.
+A kernel's source text is its identity: it lies in a file named after its hash, together with what else decides its meaning (the
+source of the functions that it calls, the version of Numba). Numba keeps the machine code beside it, per kind of processor.
+`artifact_cache` has the folder, and writes files so that processes that make the same kernel at once do not disturb each other.
 
-Numba and LLVM are imported here and below only, when the first kernel is compiled. Compiling takes 0.1 to 1 s a kernel, once per
-machine; it happens in one background thread unless somebody waits for it (`compile_now`).
+Numba and LLVM are loaded when the first kernel is compiled. Compiling takes 0.1 to 1 s per kernel, once per machine, in a
+background thread unless a caller waits for it (`compile_now`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Compiler:
                 logger.exception("what was to be made in the background could not be; all goes on without it")
 
     def stop(self) -> None:
-        """Finish the kernel at hand, leave the others: LLVM must not be cut off in the middle."""
+        """Finish the current kernel and drop the others: LLVM must not be interrupted."""
         self.stopped = True
         self.todo.put(None)
         self.thread.join()

@@ -1,13 +1,14 @@
-"""Sharing one kernel's work among threads that may come late, or not at all.
+"""The threads that share a kernel's work, and work sharing whose helpers may come late or not at all.
 
-The work is cut into more ranges than there are threads, and whoever is free takes the next one. The caller works, too: on a
-machine whose other cores are busy it does everything itself and waits for nobody who has not begun. Nobody ever spins.
+Work is cut into more ranges than there are threads, and each thread takes the next one when it is free. The caller works too: on a machine
+whose other cores are busy it does everything itself, and never waits for a helper that has not started. Nothing spins here.
+`native.worker_pool` runs on the same threads: it keeps them between the launches of one plan.
 
-Helpers who come too late find nothing, not even the arrays: memory that has been handed on must not be held by work that is done.
+A helper that comes too late finds nothing, not even the arrays: finished work must not hold memory that has been handed on.
 
-Helpers are kept away from the core on which the caller runs. A scheduler that saves energy, or that believes a thread to be about to
-end which has just woken another one, puts the woken one on the same core and moves it when it has waited there for a while; by then
-a kernel is over. On such a machine (a virtual one of two cores) work of 0.4 ms took 0.4 ms on two threads, and takes 0.23 ms so.
+Helpers are kept off the core of the caller. A scheduler that saves energy, or that expects a thread to sleep once it has woken another,
+puts the woken thread on the same core and moves it only after it has waited there; by then a kernel is over. On such a
+machine (a virtual one of two cores) work of 0.4 ms took 0.4 ms on two threads, and takes 0.23 ms so.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1, wor
 
 
 class _Work:
-    """One call's ranges: whoever is free takes the next one."""
+    """The ranges of one call. A thread that is free takes the next one."""
 
     __slots__ = ("_arguments", "_closed", "_error", "_function", "_inside", "_lock", "_ranges", "_empty")
 
@@ -63,7 +64,7 @@ class _Work:
         self._ranges = deque(ranges)
         self._lock = threading.Lock()
         self._inside = 0  # helpers
-        self._closed = False  # to helpers who have not begun
+        self._closed = False  # to helpers that have not started
         self._empty: threading.Lock | None = None  # what the caller waits for
         self._error: BaseException | None = None
 
@@ -99,7 +100,7 @@ class _Work:
                 self._empty.release()
 
     def close(self, is_finished: bool = False) -> None:
-        """Let nobody begin any more, wait for those who have, and let go of the arrays; raises a helper's error.
+        """Let no helper start any more, wait for those that have, and drop the arrays. Raises a helper's error.
 
         `is_finished`: all has been done, though not every helper may have come back.
         """

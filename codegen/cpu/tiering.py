@@ -1,8 +1,8 @@
-"""Kernels that start on NumPy and become compiled.
+"""Tiered compilation: kernels start on NumPy and are compiled when they have cost enough.
 
-Compiling costs 0.1 to 1 s, so a kernel's work is done by the references until that has cost about as much; then it is compiled by
-the background thread and swapped in. So a first step never waits, and what runs seldom or is small is never compiled. One that
-is compiled already, and kept on disk, is loaded much sooner.
+Compiling takes 0.1 to 1 s. Until the references have taken about as long, they do a kernel's work; then the background thread
+compiles it and swaps it in. So a first step never waits, and what runs seldom or is small is never compiled. A kernel that is
+compiled and kept on disk is loaded much sooner.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOAD_AFTER_S = 0.01  # the same for one that is kept on disk: it loads in a few 
 
 
 class TieredKernel(PooledKernel):
-    """A function of arrays that gets faster.
+    """A kernel that runs its reference until it is compiled.
 
     Args:
         text: the kernel's source text. reference: what does its work until it is compiled.

@@ -1,10 +1,10 @@
-"""The innermost loops of CPU kernels, and what is made before them, a block of the axis at a time.
+"""The innermost loops of CPU kernels, and what is computed in blocks of the axis before them.
 
-    random numbers      one counter gives four neighbours, so a block of them is made at once, as vectors
-    running sums        along rows: what is summed is made as vectors, the sums go step by step, and what is made of them is vectors again
+    random numbers      one counter gives four neighbours, so a block of them is computed at once, as vectors
+    running sums        along rows: the summands are computed as vectors, the sums step by step, and their users as vectors again
 
-A block has BLOCK elements at most and stays in the first cache; random numbers of several short rows are one. While a row is worked on,
-strips of the next one are fetched.
+A block has BLOCK elements at most and stays in the first cache; random numbers of several short rows share one. While a row is worked
+on, parts of the next one are prefetched.
 """
 
 from __future__ import annotations

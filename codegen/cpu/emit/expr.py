@@ -1,7 +1,7 @@
-"""The values of a CPU kernel as expressions in Python: where an element lies, what it is called, how it is computed.
+"""The values of a CPU kernel as Python expressions: where an element lies, its name, and how it is computed.
 
-`nest` says how loops follow one another, `blocks` what is made before the innermost of them; here is what one element is,
-wherever the loops are.
+`nest` decides how loops follow one another, `blocks` what is computed before the innermost one. Here is what one element is, wherever
+the loops are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Source texts of kernels whose loops are written by hand: a file of functions, and which of them for which types.
+"""Source texts of hand-written kernels: a file of functions, and which of them for which types.
 
-A file such as `pool_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
-integers, then the range of work that a call does. Compiled and kept they are like all other kernels (`jit`).
+A file such as `kernels/pool_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
+integers, then the range of work that a call does. They are compiled and kept like all other kernels (`jit`).
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""Source text of CPU kernels: loop IR in, a readable Numba module out.
+"""Code emission for CPUs: a loop nest in, a readable Numba module out.
 
-A kernel is a function of flat arrays (the inputs, then the outputs), the sizes of the axes, and the range `[lo, hi)` of the axis
-that is split between threads. Three nests of loops serve all kernels:
+A kernel is a function of flat arrays (inputs, then outputs), the sizes of the axes, and the range `[lo, hi)` of the axis that is
+split between threads. Three nests of loops serve all kernels:
 
     pointwise   nothing is reduced: the axes in order
     rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. What
-                is costly and needed in a later pass is put aside, the rest is computed again
+                is costly and needed in a later pass is kept in a buffer, the rest is computed again
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
                 and reductions accumulate in vectors. So do short rows, some at a time: a vector has the same element of several
 
-What is made before the innermost loop (random numbers, running sums along rows) is in `blocks`. A running sum down columns is a
-vector of totals. Sums into the rows of a table have a nest of their own, in which each thread takes what goes into some rows.
+`blocks` writes what is computed before the innermost loop (random numbers, running sums along rows). A running sum down columns is
+a vector of totals. Sums into the rows of a table have a nest of their own: each thread takes what goes into some rows.
 
-What a user wrote is compiled as written: no fast-math flags, integers wrap around, NaN and infinities as in NumPy. Two things
-differ from NumPy, and both stay within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are
-added in blocks whose totals are added in float64.
+Code is compiled as written: no fast-math flags, integers wrap around, NaN and infinities behave as in NumPy. Two things differ
+from NumPy, within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are added in blocks whose totals
+are added in float64.
 
-float16 and bfloat16 are memory only: arrays of their bits. A kernel computes them in float32, and rounds where it stores them and
+float16 and bfloat16 exist in memory only, as arrays of their bits. A kernel computes in float32, and rounds where it stores them and
 where a cast asks for it (`_widened`).
 """
 
@@ -46,7 +46,7 @@ PARTS = -2
 """Where a kernel that reduces all there is is split by pieces of PART elements: whoever ends the last one adds up what all have found."""
 
 PART = 1 << 16
-"""Elements of such a piece, blocks of a sum; always the same, so that a result does not depend on who does which."""
+"""Elements of such a piece, blocks of a sum; always the same, so that a result does not depend on which thread does which."""
 
 HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
@@ -80,7 +80,7 @@ def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_r
 
     The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
     arguments are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
-    `short_rows`: see `row_facts.has_short_rows`.
+    `short_rows`: see `range_analysis.has_short_rows`.
     """
     described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
     loops = _widened(loops)

@@ -1,1 +1,16 @@
-"""TODO: what this package is for."""
+"""The kernels of CPUs. A file `X` plans and launches; `X_source` holds the loops that Numba compiles (`emit.instantiate`).
+
+    fused                  kernels made by fusion, from loop nests
+    node                   the common class of hand-written kernels of one op
+    gemm, gemm_source      matrix products after Goto and van de Geijn; gemm_narrow: of float16 and bfloat16; gemm_update: fused with
+                           the optimizer's update
+    microkernel            the register tile of products and convolutions, in LLVM
+    image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source), depthwise ones (depthwise_microkernel)
+                           and poolings (pool_source)
+    attention, ..._source  attention and its gradient without a matrix of scores in memory, after FlashAttention
+    optimizer              dense and sparse updates of variables
+    rows, topk_source      segment sums and top-k
+    copy                   copies of large tensors into pooled memory
+
+`native` is below: a kernel records its launches into a native plan. `dispatch`, `regions`, `passes` and `backend` import this package.
+"""

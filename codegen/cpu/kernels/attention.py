@@ -1,8 +1,8 @@
-"""Attention of a program that is trained, and its gradient, as compiled kernels for CPUs.
+"""Attention and its gradient on CPUs: operands, blocks and units of work (`attention_source` has the loops).
 
-They run `AttentionWithSums` and `AttentionGrad`, into which `attention_fusion` puts attention that is spelled out. Heads are read where
-they lie, and results lie as what they belong to: a layer's output has the order of its queries, and gradients of queries, keys and
-values that were cut out of one array lie in one array, as these do. So what joins them copies nothing.
+They run `AttentionWithSums` and `AttentionGrad`, which `passes.attention_fusion` makes of attention that is written out. Heads are read
+where they lie, and results lie as what they belong to: a layer's output in the order of its queries; gradients of queries, keys
+and values that were slices of one array lie in one array too. So nothing is copied to join them.
 """
 
 from __future__ import annotations

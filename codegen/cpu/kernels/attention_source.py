@@ -1,12 +1,14 @@
-"""What attention and its gradient do on CPUs, as functions that Numba compiles; see `pool_source` for how this text is used.
+"""The loops of attention and its gradient: no matrix of scores is written to memory (Dao et al., "FlashAttention", 2022).
 
-A unit of work is a block of queries of one matrix of the stack, or of its gradient all queries of a part. The scores of a block with
-all keys lie in a thread's own room, in the second cache, from when they are made until they are used up: no matrix of scores, or of
-probabilities, is written to memory. The gradient makes the probabilities again, with the sums that the forward pass left (Dao et al.,
-FlashAttention, 2022); keys are not cut, since a block of some queries has room for all of them.
+A unit of work is a block of queries of one matrix of the stack; for the gradient, all queries of a part. The scores of a block with all
+keys stay in the thread's own memory, in the second cache, until they are used up. The gradient computes the probabilities
+again, from the logarithms of the sums that the forward pass kept. Unlike in FlashAttention keys are not tiled, since a block of
+some queries has room for all of them; so no online softmax is needed.
 
 Queries, keys, values and gradients are read where they lie, and results are written where they belong, whatever the order of their
 axes: the heads of a layer's output are not copied.
+
+See `emit.instantiate` for how this text becomes a kernel.
 """
 
 # mypy: ignore-errors
@@ -138,7 +140,7 @@ def attention(
     q, k, v, mask, scales, y, sums, room, counters,
     sizes, counts, q_jumps, k_jumps, v_jumps, mask_jumps, y_jumps, unit, thread, units,
 ):  # fmt: skip
-    """Blocks of queries, shared with all who call this with the same counters.
+    """Blocks of queries, shared with all threads that call this with the same counters.
 
     sizes: (queries, keys, their depth, the values' depth, whether there is a mask). counts: of the stack's three axes. Jumps: to the
     next matrix along each of these, then to the next row and column; those of `y` are 1 in the end. unit: (queries of a block, numbers
@@ -183,7 +185,7 @@ def attention_gradient(
     q, k, v, mask, y, sums, grad, scales, dq, dk, dv, room, counters,
     sizes, counts, q_jumps, k_jumps, v_jumps, mask_jumps, y_jumps, grad_jumps, dq_jumps, dk_jumps, dv_jumps, unit, thread, units,
 ):  # fmt: skip
-    """Parts of the queries of each matrix, shared with all who call this with the same counters.
+    """Parts of the queries of each matrix, shared with all threads that call this with the same counters.
 
     As `attention`; unit: (queries of a block, numbers from one query's scores to the next one's, numbers of a thread's panels, of its
     rows, parts of a matrix, queries of a part). Each part has gradients of keys and values of its own, `parts` times as many matrices.

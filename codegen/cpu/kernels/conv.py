@@ -1,13 +1,8 @@
-"""Images in the form that compiled loops want: channels last, with the padding that windows see.
+"""Convolutions and their gradients on CPUs: padding, and how they are cut into units of work.
 
-Convolutions, and their gradients by the image, compiled for CPUs: how they are cut into units of work (`conv_source`).
-
-The gradient of a convolution by its filter, compiled for CPUs: how it is cut into units of work (`conv_filter_source`).
-
-The gradient of a convolution by its image as convolutions: one for each phase of its pixels.
-
-It is a convolution of the result's gradient with the filter turned around. With strides, the image's pixels fall into as many phases
-as there are strides, and each phase is a convolution of its own, with those taps that ever meet such a pixel.
+    forward, gradient by the image    boxes of pixels by panels of channels (`convolve`, loops in `conv_source`)
+    gradient by the filter            chunks of boxes by channels (`filter_gradient`, loops in `conv_filter_source`)
+    gradient by a strided image       one convolution for each phase of its pixels (`phases_of`, a sub-pixel decomposition)
 """
 
 from __future__ import annotations
@@ -71,7 +66,7 @@ _SEEN = L2_BYTES // 2  # bytes of the image that a box should read
 _MOST = 2048  # pixels of a box
 _ENOUGH = 512  # pixels of a box that are worth laying the taps out for
 _TWICE = 2  # from where on copying what each box sees takes longer than padding the image: taps far apart
-_UNITS = 8  # per thread: who is done early takes another one
+_UNITS = 8  # per thread: a thread that is done early takes another one
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""What the gradient of a convolution by its filter does, as functions that Numba compiles; see `pool_source` for how this text is used.
+"""The loops of a convolution's gradient by its filter, as implicit GEMM summed over pixels.
 
-It is a product: one row for each tap and channel of the image, one column for each channel of the result, and the pixels of the
-result are summed. Neither the first factor ("im2col") nor a padded image is written out. A *box*, some 200 pixels of the result that
-lie together, is done at a time: what its windows see of the image is laid out with zeros around it, in groups of MR channels, and its
-pixels of the result's gradient are laid out in panels. Both stay in the caches while all taps go over them, each of which only sees the
-image shifted.
+One row for each tap and channel of the image, one column for each channel of the result; the pixels of the result are summed. Neither the
+first factor ("im2col") nor a padded image is written. A *box*, some 200 neighbouring pixels of the result, is done at a time: what its
+windows see of the image is packed with zeros around it, in groups of MR channels, and its pixels of the result's gradient are
+packed in panels. Both stay in the caches while all taps go over them; a tap only shifts the image.
 
-A unit of work is some boxes, a range of the image's channels and a range of the result's. Where several units make the same piece of
-the filter, each writes what its boxes give, and who is last adds these parts, in their order. So the bits depend on shapes alone.
+A unit of work is some boxes, a range of the image's channels and a range of the result's. Where several units compute the same piece of
+the filter, each writes its part, and the last one adds the parts in their order. So the bits depend on shapes alone.
+
+See `emit.instantiate` for how this text becomes a kernel.
 """
 
 # mypy: ignore-errors

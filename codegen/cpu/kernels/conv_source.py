@@ -1,10 +1,14 @@
-"""What compiled convolutions do, as functions that Numba compiles; see `pool_source` for how this text is used.
+"""The loops of convolutions as implicit GEMM (Chetlur et al., "cuDNN: Efficient Primitives for Deep Learning", 2014).
 
-A convolution is a matrix product of pixels of the result and channels: what is summed are the taps and channels that a window sees. A
-unit of work is a *box* of pixels (some images, rows and columns) and some panels of channels. The taps are laid out in panels, STEPS
-steps at a time, which stay in the first cache while all tiles of the box go over them (`window_tile`); the image's part that the
-box's windows see is in the second cache meanwhile. Where windows reach beyond the image, that part is copied, with zeros around it.
-The sums are added in one order, whatever the boxes are and whoever computes them.
+A convolution is a matrix product of pixels of the result and channels, summed over the taps and channels that a window sees; the
+matrix of windows ("im2col") is never written. A unit of work is a *box* of pixels (some images, rows and columns) and some panels of
+channels. The taps are packed in panels, STEPS steps at a time, which stay in the first cache while all tiles of the box go over them
+(`table_tile`); the part of the image that the windows see stays in the second cache. Where windows reach beyond the
+image, that part is copied, with zeros around it. Each sum is added in one order, whatever the boxes and threads are.
+
+`overlay` is the gradient by the image where it has few channels: one product of pixels and all taps, whose parts are added up (col2im).
+
+See `emit.instantiate` for how this text becomes a kernel.
 """
 
 # mypy: ignore-errors

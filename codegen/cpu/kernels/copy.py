@@ -1,7 +1,7 @@
-"""Copies of large tensors on CPUs: reshapes of what does not lie in order, and tensors put side by side.
+"""Copies of large tensors on CPUs: reshapes of strided arrays, stacking and concatenation.
 
-NumPy writes their result into fresh memory, whose pages the operating system hands out and clears one by one, which takes several times
-as long as the copy. Here it is memory that has been used before (`buffers`), and threads share the work.
+NumPy writes the result into fresh memory, whose pages the operating system hands out and clears one by one, which takes several times
+as long as the copy. Here it is pooled memory that was used before (`buffer_pool`), and threads share the work.
 """
 
 from __future__ import annotations

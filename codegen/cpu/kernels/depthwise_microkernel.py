@@ -1,7 +1,7 @@
-"""The innermost pieces of convolutions of each channel by itself, as LLVM instructions: a vector of channels that lie side by side.
+"""The micro-kernels of depthwise convolutions and of their filter gradients, in LLVM: a vector of channels that lie side by side.
 
-Sums stay in registers while the window, or a row of pixels, goes by: COLUMNS pixels of a result at a time, which share what is read of
-the filter; or TAPS taps of a filter's gradient, which share what is read of the result's gradient.
+Sums stay in registers while the window, or a row of pixels, goes by: COLUMNS pixels of a result at a time, which share the loads of
+the filter; or TAPS taps of a filter's gradient, which share the loads of the result's gradient.
 """
 
 # mypy: ignore-errors

@@ -1,10 +1,10 @@
-"""Matrix products of middling size, compiled for CPUs.
+"""Matrix products of middling size: when they are done here, and how they are cut into units of work (`gemm_source` has the loops).
 
-OpenBLAS hands a product of more than 64 x 64 x 64 to threads that wait actively for each other. On a machine with nothing else to
-do that is as fast as can be; on a busy one (several tasks, as clusters on one machine are) each product costs several slices of
-the scheduler, a hundred times what the product itself does. So these products are shared like any other kernel (`threads`), in
-tiles that are as fast as those of BLAS. Left to BLAS are smaller ones, which it does at once, and larger ones, which last so
-long that waiting is no matter.
+OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other. That is fastest on an idle
+machine. On a busy one (several tasks, as clusters on one machine have) each product costs several time slices of the scheduler, a
+hundred times what the product itself does. So these products are shared like any other kernel (`thread_pool`), in tiles as fast as
+those of BLAS (docs/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger ones, which last so long
+that waiting does not matter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALLEST, LARGEST = (
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
 _ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough to come by themselves
 _NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
-_UNITS = 32  # so many units of work threads should have to share: who is done early takes another one
+_UNITS = 32  # so many units of work threads should have to share: a thread that is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
 _KEPT = L2_BYTES // 2  # bytes of a factor that stay packed for the next units of work
 WORTH_HELP_NS = 150_000.0  # of one thread's time
@@ -113,7 +113,7 @@ def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of stacks of matrices that the compiled kernel can do.
+    """A product of stacks of matrices, as the compiled kernel takes it.
 
     Attributes:
         a, b: the memory of the factors, as vectors. a_jumps, b_jumps: how far it is to the next along the stack's three axes, rows,
@@ -251,7 +251,7 @@ def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMA
 
 
 def record_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int) -> Sequence[Value]:
-    """Put the launch of a product, however small, into a native plan; what it makes."""
+    """Record a product of any size into a native plan; gives its output."""
     a, b = map(planner.in_memory, inputs)
     for _ in range(2):
         product = product_of(node, a.array, b.array, threads, 0)

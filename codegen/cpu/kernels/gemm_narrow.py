@@ -1,7 +1,6 @@
-"""Matrix products of float16 and bfloat16 on CPUs: widened, multiplied and summed in float32, and rounded once.
+"""Matrix products of float16 and bfloat16: widened, multiplied and summed in float32, and rounded once (mixed-precision GEMM).
 
-The product is that of float32 (`gemm`), whatever its size; what widens its factors and narrows its result is made from
-loops, like all casts. Native regions take them, too.
+The product is that of float32 (`gemm`), of any size. The casts around it are made from loop nests, like all casts.
 """
 
 from __future__ import annotations

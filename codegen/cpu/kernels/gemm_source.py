@@ -1,13 +1,14 @@
-"""What compiled matrix products do, as functions that Numba compiles; see `pool_source` for how this text is used.
+"""The loops of matrix products: blocked and packed GEMM (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
 
 A unit of work is a block of the product: some rows, and all columns of a few panels. INNER steps of the summed axis are done at a
-time, so that what is read again and again stays in the caches (Goto and van de Geijn, 2008). What is laid out for a unit, panels of
-the second factor and rows of the first, stays laid out for the next ones that need it, as far as the second cache holds it: each
-thread has its own places for that. Each sum is one chain along the summed axis, whoever computes it, in
-whatever pieces.
+time, so that what is read again stays in the caches. Panels of the second factor and rows of the first that are packed for a unit stay
+packed for the next ones, as far as the second cache holds them; each thread has its own memory for that. Each sum is one chain along
+the summed axis, whichever thread computes it, so results do not depend on the number of threads.
 
-Each thread has a part of the units, which lie beside each other, and takes those of others only when its own are done: what it
-wrote, or read, in the kernel before is still in its core's caches.
+Each thread has a part of the units, which lie side by side, and steals from others when its own are done: what it wrote, or read,
+in the kernel before is still in its core's caches.
+
+See `emit.instantiate` for how this text becomes a kernel.
 """
 
 # mypy: ignore-errors
@@ -42,7 +43,7 @@ NR32, NR64 = NR["float32"], NR["float64"]
 
 @njit(error_model="numpy")
 def lay_out_rows(x, block, begin, at, jumps, high, steps):
-    """Rows that are contiguous across the summed axis: MR of them interleaved, one group after the other, from `begin` on."""
+    """Pack rows that are contiguous across the summed axis: MR of them interleaved, one group after the other, from `begin` on."""
     whole = high // MR
     for first in range(0, whole, GROUPS):
         groups = min(GROUPS, whole - first)
@@ -58,7 +59,7 @@ def lay_out_rows(x, block, begin, at, jumps, high, steps):
 
 @njit(error_model="numpy")
 def lay_out_panels(x, panel, begin, at, jumps, columns, steps, lanes):
-    """Panels of the second factor, one after the other, from `begin` on. jumps: to the next step, to the next column."""
+    """Pack panels of the second factor, one after the other, from `begin` on. jumps: to the next step, to the next column."""
     whole = columns // lanes
     if jumps[1] == 1:
         for k in range(steps):
@@ -244,7 +245,7 @@ def place_of(matrix, counts, jumps):
 
 @njit(error_model="numpy")
 def next_unit(counters, thread, units):
-    """A unit that nobody has taken, or -1: of this thread's own part the next one, then the last ones of others."""
+    """The next unit to work on, or -1: the next one of this thread's part, then the last ones of other parts (work stealing)."""
     threads = counters.size // LINE - 1
     for i in range(threads):
         owner = (thread + i) % threads
@@ -258,14 +259,14 @@ def next_unit(counters, thread, units):
 
 @njit(error_model="numpy")
 def wait(counters, units):
-    """Look for a while whether all units are finished."""
+    """Spin for a while until all units are finished."""
     looks = 0
     while looks < LOOKS and count_now(counters, FINISHED) < units:
         looks += 1
 
 
 def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, thread, units):
-    """The units of all products, shared with all who call this with the same counters; `thread`: which of them this is.
+    """The units of all products, shared with all threads that call this with the same counters; `thread`: the number of this one.
 
     The caller, whose number is 0, looks for a while whether the others have finished theirs, which spares it being put to sleep and
     woken. Helpers leave at once: as long as they hold the arrays, a result cannot be overwritten by what follows.

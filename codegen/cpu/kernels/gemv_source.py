@@ -1,8 +1,8 @@
-"""Products of a matrix and a single row or column: what a model does with one example at a time.
+"""The loops of matrix-vector products (GEMV): a single row by a matrix, and a matrix by a single column.
 
-They read each number of the matrix once, and nothing else takes time. A tile of several rows would lay the matrix out, and do its
-arithmetic for rows that are not there. Here the matrix is read where it lies: a row times a matrix adds multiples of its rows, eight at
-a time, and a matrix times a column is the dot products of its rows.
+They read each number of the matrix once, and nothing else takes time. A tile of several rows would pack the matrix, and compute rows
+that do not exist. Here the matrix is read where it lies: a row times a matrix adds multiples of its rows, eight at a time,
+and a matrix times a column is the dot products of its rows.
 """
 
 # mypy: ignore-errors

@@ -1,14 +1,14 @@
-"""Convolutions and poolings of images, compiled for CPUs.
+"""Convolutions and poolings of images on CPUs: how each op's arrays are prepared for the loops.
 
-Each kernel is a function like the op's reference, on arrays; the loops are in `pool_source`. What is done around them is to bring
-the arrays into the form that the loops want: channels last, padding added, filters in panels.
+Each kernel is a function like the op's reference. It brings the arrays into the form of the loops: channels last, padding added, filters in
+panels. `conv` cuts convolutions into units of work; `conv_source`, `conv_filter_source` and `pool_source` have the loops.
 
-The gradient of a convolution for its image is a convolution itself, of the result's gradient with the filter turned around. With
-strides, the image's pixels fall into as many phases as there are strides, and each phase is a convolution of its own, with those
-taps that ever meet such a pixel.
+The gradient of a convolution by its image is a convolution of the result's gradient with the filter rotated by 180 degrees. With
+strides, the image's pixels fall into as many phases as there are strides, and each phase is a convolution of its own, with the
+taps that meet such a pixel (`conv.phases_of`).
 
-A kernel gives None for what it does not do (no elements, dilations together with strides): the reference does that, and it is
-also what raises errors for shapes that do not fit.
+A kernel gives None for what it does not do (no elements, dilations together with strides). The reference does that, and also raises the
+errors for shapes that do not fit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ImageKernels:
     """The kernels.
 
     Attributes:
-        functions: the compiled ones, by name. threads: how many one kernel may use. executor: who does it.
+        functions: the compiled ones, by name. threads: how many one kernel may use. executor: runs or records them.
     """
 
     functions: Mapping[str, Function]

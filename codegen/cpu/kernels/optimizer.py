@@ -1,15 +1,12 @@
-"""Dense updates of variables on CPUs: one compiled kernel per rule of an optimizer, which overwrites the variable and its slots.
+"""Updates of variables on CPUs, dense and sparse: one compiled kernel per optimizer rule, which overwrites the variable and its slots.
 
-An update reads and writes each element once, and makes nothing beside: no temporary arrays, and no new value next to the old
-one, unless somebody holds that (`graph.state.changing`). All variables of one element type share their rule's kernel.
+Dense: an update reads and writes each element once. It makes no temporary arrays, and no new value beside the old one unless someone
+holds that (`resource_manager.changing`). All variables of one element type share their rule's kernel.
 
-Updates of the rows that a gradient names, on CPUs: an embedding's step of training touches nothing else.
+Sparse, for the rows that a gradient names, as in an embedding: two kernels, both loops with a table (`Store.row`):
 
-Two compiled kernels, both loops with a table (`Store.row`):
-
-    the sums     rows of the gradient that name the same row of the variable are added up, in their order. Where each names another
-                 one, which is common, there is nothing to add
-    the update   the optimizer's rule for each row that is named: read from the variable and its slots, and put back there
+    the sums     rows of the gradient that name the same row of the variable are added up, in their order. Often there are none
+    the update   the rule for each named row: read from the variable and its slots, and written back
 
 A rule whose slots decay everywhere (Adam) needs all rows: the sums are as large as the variable, and the update is the dense one.
 """

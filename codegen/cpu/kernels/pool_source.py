@@ -1,11 +1,10 @@
-"""What compiled poolings, and convolutions of each channel by itself, do, as functions that Numba compiles.
+"""The loops of poolings and of depthwise convolutions: one pass over the windows, with channels side by side in vectors.
 
-The text of this file is the head of such a kernel's source; `image` adds which function with which types. Images lie as
-`[batch, rows, columns, channels]`, flat, those of convolutions wide enough that every window fits (`image` adds the
-padding). All functions end with the range of work that one call does, so that threads can share it: an element of the result is
-always made by one call, in one order, however many there are.
+Images lie as `[batch, rows, columns, channels]`, flat; those of convolutions are padded so that every window fits (`image` adds the
+padding). Each function ends with the range of work that one call does, so that threads can share it. One call computes an element of
+the result, in one order, so results do not depend on the number of threads.
 
-Convolutions of all channels are in `conv_source`, their gradients by the filter in `conv_filter_source`.
+See `emit.instantiate` for how this text becomes a kernel. Convolutions over all channels are in `conv_source` and `conv_filter_source`.
 """
 
 # mypy: ignore-errors

@@ -1,7 +1,9 @@
-"""What the search for the largest numbers of rows does, as a function that Numba compiles; see `pool_source` for how this text is used.
+"""The loop of top-k: a short sorted list of the largest numbers so far, into which larger ones are inserted.
 
-The largest so far are kept in order. A number joins them if it is larger than the least of these: seldom, once some have been seen. So
-numbers are compared BLOCK at a time, in vectors, and only a block with such a number is looked at one by one.
+A number enters the list if it is larger than the least in it: seldom, after the first ones. So numbers are compared BLOCK at a
+time, in vectors, and only a block with such a number is scanned one by one.
+
+See `emit.instantiate` for how this text becomes a kernel.
 """
 
 # mypy: ignore-errors

@@ -1,1 +1,11 @@
-"""TODO: what this package is for."""
+"""Native plans: launches of compiled kernels in a table that compiled code runs, without Python or its lock in between.
+
+    recorder     the executor interface of hand-written kernels: run now, or record into a plan
+    planner      goes through calls with stand-ins for tensors, and lays out memory, records and what threads share
+    plan         a plan for one set of shapes, ready to run
+    vm           the interpreter of the table, and the calling conventions of Numba and NumPy that it relies on
+    worker_pool  threads that spin between the launches of one plan
+    copy_source  strided copies and sums for plans
+
+`kernels` records into plans, `regions` makes and runs them. This package knows neither.
+"""

@@ -1,4 +1,5 @@
-"""What copies along strides do, as functions that Numba compiles; see `pool_source` for how this text is used."""
+"""The loops of strided copies and of sums along an axis, for native plans. See `emit.instantiate` for how this text becomes a kernel.
+"""
 
 # mypy: ignore-errors
 # Numba infers the types of what is compiled.

@@ -1,11 +1,10 @@
-"""Plans of native regions: what a run of launches is for one set of shapes, as a table that is run without Python between them.
+"""Native plans: the launches of a region for one set of shapes, as a table that runs without Python in between.
 
-All places are known but for where the arrays of a run begin: what comes in, what leaves (arrays of their own, since others will
-hold them), and the *arena*, one piece of memory for everything else. `planner` makes plans.
+All addresses are known up to where the arrays of a run begin: the inputs, the outputs (arrays of their own, since others will hold
+them), and the *arena*, one piece of memory for everything else. `planner` makes plans.
 
-A kernel that has work for several threads is launched by the plan, too, but between two native parts, by threads that stay together
-for the plan (`codegen/cpu/native/worker_pool.py`); where others have these, by those who share work as elsewhere
-(`codegen/cpu/thread_pool.py`).
+A launch with work for several threads is part of the plan too, between two native parts. The threads of the worker pool
+share it (`worker_pool`), which stay for the whole plan; while another plan holds these, `thread_pool` shares it.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class Plan:
 
 
 def _by_others(part: Part, table: Array) -> None:
-    """Have a part done by those who share work as elsewhere."""
+    """Share a part through `thread_pool`."""
     if part.units:
         share_units(_Units(part, table), (), (), part.units, part.threads)
     else:

@@ -1,12 +1,11 @@
-"""How plans of native regions are made (`plan` runs them).
+"""The planner: makes native plans from a region's calls (`plan` runs them).
 
-A `Planner` goes through the calls once, with stand-ins for all tensors: what comes in, arrays that nobody
-fills for what is made. Each kernel puts its launches into the plan, and says what it makes. Views (a reshape, a transposition, a
-slice) are made of the stand-ins by the ops' own references, so their address tells where they begin. What depends on
-shapes alone is computed at once, and known from then on.
+A `Planner` goes through the calls once, with stand-ins for all tensors: the inputs, and arrays without contents for what launches make.
+Each kernel records its launches and gives its outputs. Views (reshape, transpose, slice) are made of the stand-ins by the ops'
+own references, so their addresses say where they begin. What depends on shapes alone is computed at once, and known from then on.
 
-What neither comes in nor leaves shares the arena (`codegen/memory/plan.py`: two that are needed at the same time do
-not overlap, others share). A kernel may write where its input was if that is needed no more.
+Tensors that neither enter nor leave share the arena (`memory.plan`): two that are needed at the same time do not overlap, others
+may. A kernel may write its output over an input that is not needed any more.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Who does what a kernel of hand-written loops asks for: at once, on arrays, or later, as launches of a native plan.
+"""Executors: what a hand-written kernel asks for is done now, or recorded as launches of a native plan.
 
-Such a kernel is more than one compiled function: it finds memory, puts arrays in order, adds padding, and shares its work among threads.
-What it asks for goes to an `Executor`, so it is written once:
+Such a kernel is more than one compiled function: it allocates, puts arrays in order, adds padding and shares its work among threads.
+It asks an `Executor` for each of these, so it is written once:
 
-    AtOnce      memory is given out, copies are made, threads work
-    Planned     the arrays are stand-ins; what is asked for becomes launches of a plan (`planner`)
+    EagerExecutor  allocates, copies, calls functions
+    Recorder       the arrays are stand-ins, and each request becomes launches of a plan (`planner`)
 
 The bits are the same: both copy, and call the same functions with the same arguments.
 """
@@ -26,7 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Executor(Protocol):
-    """What kernels may ask for. Arrays that they pass are views of what they were given, or asked for."""
+    """What kernels may ask for. Arrays that they pass are views of their inputs, or of memory from here."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """Memory."""
@@ -59,7 +59,7 @@ class Executor(Protocol):
 
 
 class EagerExecutor:
-    """Does it now."""
+    """Executes at once."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """Memory that may have been used before."""
@@ -109,7 +109,7 @@ EAGER = EagerExecutor()
 
 
 class Recorder:
-    """Puts it into a plan."""
+    """Records into a plan."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner

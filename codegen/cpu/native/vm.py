@@ -1,19 +1,19 @@
-"""Calls of compiled kernels without Python between them: a table of launches, and what runs it.
+"""The launch table and its interpreter: compiled kernels are called without Python in between.
 
-A kernel that Numba has compiled is a function with an address. Numba calls it by a wrapper that looks at each Python argument, which
-takes microseconds; a small kernel takes less. Here the arguments are numbers in a table, and one compiled function goes through
-it. A table is a vector of int64:
+A kernel that Numba has compiled is a function with an address. Numba calls it through a wrapper that looks at each Python argument, which
+takes microseconds; a small kernel takes less. Here the arguments are words of a table, and one compiled function interprets it. A
+table is a vector of int64:
 
-    addresses of the arrays that a run is about,  then records: [words of the record, trampoline, function, arguments ...]
+    addresses of the arrays of a run,  then records: [words of the record, trampoline, function, arguments ...]
 
-A *trampoline* takes so many arguments out of the table and calls the function with them; there is one for each number of arguments.
-Before the records are run, `begin` looks whether the arrays are as expected (type, sizes, contiguous), and writes where they lie
-into the records. All of it works without Python's lock.
+A *trampoline* loads so many arguments from the table and calls the function with them; there is one for each number of arguments.
+Before the records run, `begin` checks the arrays (type, sizes, contiguous) and writes their addresses into the records. All of it
+works without Python's lock.
 
-This is the only module that knows how Numba passes arguments (its calling convention for CPUs; `tests/codegen/cpu/test_vm.py`
-would notice a change), and where NumPy keeps what it knows of an array, which its C headers promise to those who are compiled with them:
+No other module knows how Numba passes arguments (its CPU calling convention, which `tests/codegen/cpu/test_vm.py` checks), or
+where NumPy keeps the fields of an array, which its C headers fix for compiled extensions:
 
-    function(result*, error**, arguments ...) -> status, 0 when all is well
+    function(result*, error**, arguments ...) -> status, 0: success
     a vector:   0, 0, elements, bytes of an element, address, elements, bytes of an element
     a tuple:    its elements        an integer: itself
 """

@@ -82,7 +82,7 @@ class WorkerPool:
         """Share the units of a record (`thread_pool.share_units`).
 
         Args:
-            record: its address. words: their number; the last two are the thread and the units. counters: the word with the address of the counters.
+            record: its address. words: of the record, the last two the thread and the units. counters: the word with their address.
 
         Returns:
             0, or the status of a kernel that failed; None: nothing was done, because a helper is still busy with an earlier launch.

@@ -1,18 +1,16 @@
-"""Native regions: runs of a program's launches on a CPU that become one call of compiled code.
+"""Region formation: runs of a program's launches on a CPU become one call of compiled code.
 
-A small kernel takes a few microseconds, and Python between two of them as much again or more: the shapes of the inputs are looked
-up, memory for the results is found, Numba looks at each argument. So calls that follow one another and are kernels, views, or
-small things that shapes decide, are put together as a `KernelRegion`. It runs them one by one at first, while they are compiled.
-When it meets the same shapes for the third time it makes a plan for them (`planner`), and from then on a run is
+A small kernel takes a few microseconds, and Python between two kernels takes as long again or longer: it looks up the shapes of the
+inputs, allocates the results, and Numba inspects each argument. So consecutive calls that are kernels, views, or small
+computations on shapes form a native region (`region`), which runs by a plan from the third run with the same shapes on:
 
-    memory for what leaves the region,    one call, which runs all launches from a table (`codegen/cpu/native/vm.py`).
+    allocate what leaves the region,    one call, which runs all launches from a table (`native.vm`)
 
-The bits are those of the calls one by one. A number that is out of range stops a run, of which nobody has seen anything; it is then
-done again one by one, which says what is wrong and where. So are shapes that a plan cannot be made for. Traced steps are always run
-one by one, so they tell the time of each kernel.
+The bits are those of the calls one by one. A number that is out of range ends a run before any effect of it can be seen; the calls then
+run one by one, which raises the error and says where. Shapes that no plan can be made for, and traced steps, run one by one.
 
-Nothing that others could notice is moved. Reads of variables and what else can be done before are done before a region. Sent behind it
-is what waits for another tensor to travel with, and what would be sent next to no time earlier.
+No visible effect is reordered. Reads of variables, and other calls that may run earlier, go before a region. Sends go behind it
+if they wait for another tensor to travel with, or would hardly leave any earlier.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How calls that are no kernels of their own go into a native plan: views, what shapes tell, tensors put side by side.
+"""How calls without a kernel enter a native plan: views, values that shapes determine, concatenations.
 
-Views, and what is known, are made by the ops' own references, of stand-ins or of the values themselves. Only copies are launches.
+The ops' own references compute views and known values, on stand-ins or on the values themselves. Only copies are launches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..native.planner import KNOWN, NotPlannableError, Planner, Value
 Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]
 
 SHAPE_OPS = frozenset(("Shape", "ShapeN", "Size", "Rank"))
-"""What these give is known by the shape of what they take."""
+"""Ops whose outputs depend on the shapes of their inputs alone."""
 
 _OF_KNOWN = frozenset(
     ("AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity",
@@ -72,7 +72,7 @@ def work_of(call: Call) -> float:
 
 
 def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
-    """Put a call into a plan; what it makes.
+    """Record a call into a plan; gives its outputs.
 
     Raises:
         NotPlannableError: that cannot be, with such inputs.

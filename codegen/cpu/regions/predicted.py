@@ -1,7 +1,7 @@
-"""How much memory native regions will need, told before anything is compiled or run.
+"""The memory that native regions will need, before anything is compiled or run.
 
-A region takes the memory for all that leaves it, and an arena for what stays inside, when it begins. Both follow from the sizes alone:
-the calls are gone through as for a plan (`planner`), with kernels that need not be there yet.
+A region allocates what leaves it, and an arena for what stays inside, when it begins. Both follow from sizes alone: the calls go
+through a planner that looks up no compiled function.
 """
 
 from __future__ import annotations
