@@ -71,7 +71,7 @@ def fuse_products_into_updates(program: Program, threads: int, compile_first: bo
 
 
 def _kept(steps: Iterable[Instruction], needed: Sequence[int]) -> list[int]:
-    """Let these steps keep the slots that are needed after them; gives those that somebody else must let go of."""
+    """Let these steps keep the slots that are needed after them; gives those that another step must free."""
     kept: dict[int, None] = {}
     for step in steps:
         target = step.call if isinstance(step, Predicated) else step

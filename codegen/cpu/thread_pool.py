@@ -171,7 +171,7 @@ class _Helpers:
     """A process's helpers, and where they take their work from.
 
     Attributes:
-        put: hand work to whoever is free.
+        put: hand work to the next free helper.
     """
 
     def __init__(self) -> None:

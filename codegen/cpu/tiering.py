@@ -63,7 +63,7 @@ class TieredKernel(PooledKernel):
             self.want()
 
     def want(self) -> None:
-        """Have it compiled in the background, if nobody has asked for that yet."""
+        """Have it compiled in the background, unless that has been asked for already."""
         if not self._asked:
             self._asked = True
             compile_soon(self.text, self._swap_in)

@@ -37,13 +37,13 @@ from .expr import NARROW, SHORT, combine, literal, start_of, type_of
 from .instantiate import versions
 
 ROWS = -1
-"""Where a kernel is split by the rows of the table that it adds to: whoever has some takes all that goes into them, in order."""
+"""The split of a kernel that adds to a table: each thread has some rows of the table, and adds all that goes into them, in order."""
 
 SOME_ROWS = 512
 """So many short rows are worked on at a time: vectors of these stay in the first cache."""
 
 PARTS = -2
-"""Where a kernel that reduces all there is is split by pieces of PART elements: whoever ends the last one adds up what all have found."""
+"""The split of a kernel that reduces everything: pieces of PART elements. The thread that finishes last adds up the partial results."""
 
 PART = 1 << 16
 """Elements of such a piece, blocks of a sum; always the same, so that a result does not depend on which thread does which."""
@@ -222,7 +222,7 @@ class _Writer(BlockWriter):
         return split
 
     def added(self) -> None:
-        """Sums into the rows of a table: whoever has its rows from lo to hi goes along everything, and takes what goes into those."""
+        """Sums into the rows of a table: the call for rows lo to hi scans all inputs, and adds what goes into those."""
         (store,) = self.loops.stores
         assert store.row is not None and not any(self.loops.reduced)
         width = " * ".join(f"n{a}" for a in store.axes) or "1"

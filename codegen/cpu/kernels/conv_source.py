@@ -62,7 +62,7 @@ def copy_seen(x, slab, image, seen, first, window):
 
 
 def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, box, thread, units):
-    """y[n, r, c, :] = sum over taps of x[...] * w: units that nobody has taken, as in `matrix_loops.multiply`.
+    """y[n, r, c, :] = sum over taps of x[...] * w: units that no thread has taken, as in `gemm_source.multiply`.
 
     room: memory to lay out in, for all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
     is computed. window: taps, strides, dilations and padding before, for rows and then for columns. w_jumps: where the first tap

@@ -52,7 +52,7 @@ def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """The kernel that puts arrays side by side along a new axis."""
+    """The kernel that stacks arrays along a new axis."""
 
     axis: int
     reference: Kernel

@@ -183,7 +183,7 @@ class Plan:
     """How a product is done.
 
     Attributes:
-        terms: what the kernel is told beside the vectors; the last are rows and panels of a unit, and how many pieces of each factor
+        terms: the kernel's arguments behind the vectors; the last are rows and panels of a unit, and how many pieces of each factor
             stay laid out.
         units: of work, for `threads`. room: how many numbers each of them lays out.
         is_turned: whether the kernel takes the second factor as its first.

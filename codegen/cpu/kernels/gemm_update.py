@@ -103,7 +103,7 @@ SMALLEST = 1 << 16  # elements of a gradient from which that is worth it: smalle
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Pieces of a gradient: what the kernel is told, how many there are, for how many threads, and each thread's room."""
+    """Pieces of a gradient: the kernel's arguments, how many pieces there are, for how many threads, and each thread's memory."""
 
     numbers: tuple[tuple[int, ...], ...]
     pieces: int

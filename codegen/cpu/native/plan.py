@@ -25,7 +25,7 @@ from .worker_pool import WorkerPool, ranges_array, worker_pool
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-_NO_MEMORY = "a kernel found no memory for what it puts aside"
+_NO_MEMORY = "a kernel found no memory for its scratch arrays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,13 @@ class Plan:
         self._held = held
         self._threads = max([p.threads for p in parts if p.ranges or p.units], default=1)
         self._ranges = {p.first: ranges_array(p.ranges) for p in self._parts if p.ranges}
-        self._tables: list[tuple[Array, int]] = []  # that nobody runs now
+        self._tables: list[tuple[Array, int]] = []  # copies that no thread runs now
         self._arena = (max(1, arena_bytes),), np.dtype(np.uint8), arena_bytes >= LARGE
 
     def run(self, inputs: tuple[Any, ...], goes_on: bool = False) -> list[Any] | None:
         """Run it; what it gives. `goes_on`: as for `launch`.
 
-        None: the arrays are not such as it was made for, or a kernel failed: nobody saw anything of it.
+        None: the arrays are not such as it was made for, or a kernel failed, without a visible effect.
         """
         for i, value in self.looked_at:
             if inputs[i].tobytes() != value:

@@ -326,7 +326,7 @@ class Planner:
 
 
 def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array that nobody fills: of a large one there are addresses, but no memory."""
+    """An array that is never filled: a large one has addresses, but no memory."""
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
 

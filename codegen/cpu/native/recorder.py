@@ -185,18 +185,18 @@ class Recorder:
         return words
 
 
-def record_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value], told: int = -1) -> Sequence[Value]:
-    """Put what a kernel does into a plan; what it makes.
+def record_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value], known: int = -1) -> Sequence[Value]:
+    """Record what a kernel does; gives its outputs.
 
     Args:
         call: `call(*arrays, executor=...)` gives an array or several, or None where it does not do such.
-        told: the input whose value it looks at, if there is one.
+        known: the input whose value it reads, if there is one.
 
     Raises:
         NotPlannableError: it does not do such, or in a way that plans cannot.
     """
     executor = Recorder(planner)
-    arrays = [np.asarray(planner.known(v)) if i == told else executor.take(v) for i, v in enumerate(inputs)]
+    arrays = [np.asarray(planner.known(v)) if i == known else executor.take(v) for i, v in enumerate(inputs)]
     made = call(*arrays, executor=executor)
     if made is None:
         raise NotPlannableError("sizes that the kernel does not take")

@@ -85,7 +85,7 @@ def head(function: Any, arguments: int) -> list[int]:
 
 
 def expected(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, int]]) -> Array:
-    """What `begin` is told beside the table.
+    """What `begin` needs to know of the arrays, as words.
 
     Args:
         arrays: what those of each run must be like, None: anything that is an array, in the order in which they are given.
@@ -105,7 +105,7 @@ def begin(table: int, plan: int, arrays: tuple[Array, ...], first: int, last: in
 
     Args:
         table: its address. plan: that of what `expected` gave.
-        arrays: as many as it was told.
+        arrays: as many as `expected` was given.
         first, last: words of the table: where the first record begins and the last one ends.
 
     Returns:

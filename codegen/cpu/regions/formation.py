@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a region
 
-LONGEST = 0.05  # of the work that made what somebody waits for: so much more is done before it is sent
+LONGEST = 0.05  # of the work behind an awaited send: so much more work may delay it
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
-"""What only looks, or takes what belongs to this step."""
+"""Ops that only read, or read what belongs to this step."""
 _SMALL = frozenset(
     (
         "AddV2",
@@ -56,12 +56,12 @@ _SMALL = frozenset(
         "Sub",
     )
 )
-"""What mostly is of counters and shapes, where it is not part of a kernel: done before, it holds no memory for longer."""
+"""Ops that mostly compute counters and shapes outside kernels: to run them earlier keeps no memory for longer."""
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
 
 def with_native_regions(program: Program, at_once: bool = False) -> Program:
-    """The program with native regions in the place of runs of launches, inside loops too.
+    """The program with native regions in place of runs of launches, inside loops too.
 
     `at_once`: plans are made where they are needed, not in the background.
     """
@@ -80,7 +80,7 @@ def with_native_regions(program: Program, at_once: bool = False) -> Program:
 def _with_arenas(
     memory: Callable[[], MemoryNeeds] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
 ) -> Callable[[], MemoryNeeds] | None:
-    """What tells the memory of a program, with its regions."""
+    """The memory needs of a program, with the arenas of its regions."""
     if memory is None or tensors is None:
         return memory
     return lambda: memory().with_arenas(arenas_of(instructions, tensors))
@@ -108,7 +108,7 @@ def _gathered(
 
 @dataclass(slots=True)
 class _Window:
-    """Instructions of which some become a region of kernels, and some behind it updates: each large one, then the small ones together.
+    """A window of instructions that become a region of kernels, and behind it the updates: each large one, then the small ones together.
 
     What can be done before them, and what can be done or sent behind the kernels, is put there.
     """
@@ -126,12 +126,12 @@ class _Window:
     later: set[int] = field(default_factory=set)  # made behind them
     updated: set[int] = field(default_factory=set)  # made by updates
     known: set[int] = field(default_factory=set)  # by kernels, of shapes alone
-    is_awaited: bool = False  # whether somebody waits for what is sent behind the kernels
+    is_awaited: bool = False  # whether another task waits for what is sent behind the kernels
     work: float = 0.0  # of kernels that make what is sent, as far as sizes are known
     put_off: float = 0.0  # of others, behind which it is sent
 
     def takes(self, step: Instruction) -> bool:
-        """Take an instruction, if it can be moved into the window."""
+        """Take an instruction into the window, if that is possible."""
         if type(step) is Send:
             if not self.kernels or step.slot in self.updated or step.slot < 0 and self.updates:
                 return False
@@ -158,7 +158,7 @@ class _Window:
         return True
 
     def has_time_for(self, kernel: Call) -> bool:
-        """Whether what others wait for may be sent behind a kernel, too: it takes next to no time beside what made that."""
+        """Whether a send that another task waits for may be delayed by one more kernel, which is short beside the work before the send."""
         work = work_of(kernel)
         if not self.is_awaited:
             self.work += work
@@ -174,7 +174,7 @@ class _Window:
         return call.op in _HANDLES or call.op in _SMALL or looks and not self.updates
 
     def close(self) -> None:
-        """Put what there is behind what was there before, and begin anew."""
+        """Emit the window behind what was emitted before, and empty it."""
         launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += map(self.by_itself, self.steps)
@@ -196,14 +196,14 @@ class _Window:
         self.is_awaited, self.work, self.put_off = False, 0.0, 0.0
 
     def by_itself(self, step: Call | Send) -> Call | Send:
-        """What stands in the place of an instruction that nothing else is joined with: a large update as a run."""
+        """What replaces an instruction that joins no other: a large update becomes a region of its own."""
         if type(step) is not Call or not is_large_update(step):
             return step
         run = region_of([step], self.constants, self.sent)
         return run.as_call(UpdateRegion(run, 1, self.at_once), step.op)
 
     def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRegion], what: str) -> Sequence[Call]:
-        """One call in the place of several, if that is worth it."""
+        """One call in place of several, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
         for call in calls:
@@ -214,7 +214,7 @@ class _Window:
 
 
 def _let_threads_stay(steps: Sequence[Instruction]) -> None:
-    """Let the threads of a run stay for a large update that follows it."""
+    """Let the threads of a region stay for a large update that follows it."""
     before: NativeRegion | None = None
     for step in steps:
         if type(step) is not Call:
@@ -226,7 +226,7 @@ def _let_threads_stay(steps: Sequence[Instruction]) -> None:
 
 
 def _only_computes(call: Call) -> bool:
-    """Whether a call takes values, gives others, and does nothing else."""
+    """Whether a call is pure: it computes values from values."""
     if call.op in _NOT_OPS:
         return not getattr(call.kernel, "reads_variables", False)
     try:
@@ -237,7 +237,7 @@ def _only_computes(call: Call) -> bool:
 
 
 def _let_go(order: Sequence[Call | Send]) -> None:
-    """Let the slots that these let go of go with the last that needs them, now that they run in this order."""
+    """Free each slot with its last user in the new order."""
     freed = {i for step in order for i in step.frees}
     for step in reversed(order):
         used = (step.slot,) if isinstance(step, Send) else (*step.inputs, *step.outputs)

@@ -28,11 +28,11 @@ _VIEWS = {
     "BroadcastTo": 0, "ExpandDims": 0, "Identity": 0, "PreventGradient": 0, "Reshape": 0, "Slice": 0, "Split": 1, "SplitV": 0,
     "Squeeze": 0, "StopGradient": 0, "StridedSlice": 0, "Transpose": 0, "Unpack": 0,
 }  # fmt: skip
-"""Ops that show what they take in another way, and which input that is. They have to know the others."""
+"""Ops that give a view of one input, and which input that is. The values of their other inputs must be known."""
 
 
 def can_record(call: Call, known: set[int], constants: Any) -> bool:
-    """Whether a plan may have this call; `known`: slots whose values shapes tell, to which those of its outputs are added."""
+    """Whether a plan can have this call. `known`: slots whose values follow from shapes; outputs of which that is true are added."""
     if getattr(call.kernel, "is_native", False):
         return True
     if call.op in SHAPE_OPS or call.op in _OF_KNOWN and _are_known(call, known, constants):
@@ -42,7 +42,7 @@ def can_record(call: Call, known: set[int], constants: Any) -> bool:
 
 
 def _are_known(call: Call, known: set[int], constants: Any) -> bool:
-    """Whether the values of all that a call takes are known: a loop, for this is asked of each of 100,000 additions."""
+    """Whether the values of all inputs of a call are known. A plain loop: it runs for each of 100,000 additions."""
     for i in call.inputs:  # noqa: SIM110
         if i not in known and i not in constants:
             return False
@@ -50,7 +50,7 @@ def _are_known(call: Call, known: set[int], constants: Any) -> bool:
 
 
 def is_launching(call: Call) -> bool:
-    """Whether it is work, as far as can be known without shapes."""
+    """Whether a call is a launch, as far as can be known without shapes."""
     return (
         call.op in _JOINED
         or getattr(call.kernel, "is_native", False)
@@ -88,7 +88,7 @@ def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Va
 
 
 def _made(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
-    """What the reference gives."""
+    """The outputs of the reference."""
     result = call.kernel(*arrays)
     return (result,) if len(call.outputs) == 1 else result
 
@@ -113,7 +113,7 @@ def _record_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Seque
 
 
 def _join(planner: Planner, parts: Sequence[Value], axis: int) -> Value:
-    """Parts put side by side along an axis, which they all have."""
+    """Concatenate parts along one of their axes."""
     first = parts[0].array
     along = sum(p.array.shape[axis] for p in parts)
     for p in parts:

@@ -232,7 +232,7 @@ class KernelRegion(NativeRegion):
         return [values[i] for i in region.outputs]
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Run by a plan; None: it does not fit, or a kernel has failed, which nobody has seen anything of."""
+        """Run by a plan; None: it does not fit, or a kernel has failed, without a visible effect."""
         return plan.run(self.arrays(inputs), self.goes_on)
 
     def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -311,7 +311,7 @@ class UpdateRegion(NativeRegion):
         with changing(states) as values:
             status = plan.launch((*values, *others, plan.arena()), self.goes_on)
             if status > 0:
-                raise MemoryError("an update found no memory for what it puts aside")
+                raise MemoryError("an update found no memory for its scratch arrays")
         return None if status else [inputs[i] for i in self._results]
 
     def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
