@@ -394,12 +394,13 @@ def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
 import numpy as np, time
 import dovetail as dt
 from dovetail.codegen.cpu import jit
+from dovetail.codegen.cpu.emit.nest import source_of
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
 b = LoopNestBuilder([False])
 x = b.load(0, float32, [0])
 b.store(b.apply("exp", b.apply("mul", x, b.constant(0.75, float32))), [0])
-function = jit.compile_now(jit.source_of(b.finish()[0]).text)
+function = jit.compile_now(source_of(b.finish()[0]).text)
 out = np.empty(3, np.float32)
 function(np.ones(3, np.float32), out, 3, 0, 3)
 assert np.allclose(out, np.exp(0.75))
