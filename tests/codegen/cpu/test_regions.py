@@ -451,7 +451,7 @@ def test_an_error_in_the_middle_names_the_node_and_its_line() -> None:
             want = session.run(y, {labels: [1, 2], logits: np.ones((2, 4))})
             for _ in range(5):
                 assert session.run(y, {labels: [1, 2], logits: np.ones((2, 4))}) == want
-            with pytest.raises(dt.errors.InvalidArgumentError, match=r"(?s)label.*test_native_regions"):
+            with pytest.raises(dt.errors.InvalidArgumentError, match=r"(?s)label.*test_regions"):
                 session.run(y, {labels: [1, 4], logits: np.ones((2, 4))})
             assert session.run(y, {labels: [1, 2], logits: np.ones((2, 4))}) == want
 
