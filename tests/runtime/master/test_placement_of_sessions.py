@@ -105,7 +105,7 @@ def test_state_stays_where_a_run_that_needed_less_has_put_it() -> None:
         placed = session.last_plan.placement
         assert placed["v"] == placed[change.name] == CPU.format(0)
         (told,) = [r for r in session.last_plan.relaxations if r.node == change.name]
-        assert told.requested == "/device:CPU:1" and "takes the place" in told.reason
+        assert told.requested == "/device:CPU:1" and "takes the reference" in told.reason
         assert session.run(value).tolist() == [1.0, 1.0]
 
 
