@@ -115,7 +115,7 @@ def test_a_variable_without_a_value_is_the_error_that_it_always_is(pair):
             with pytest.raises(tf.errors.FailedPreconditionError) as caught:
                 session.run(y)
             text = caught.value.message
-            assert "uninitialized value v" in text and "node 'v' (Read)" in text and "test_direct_reads.py" in text
+            assert "uninitialized value v" in text and "node 'v' (Read)" in text and "test_one_sided_reads.py" in text
             assert "/job:ps/replica:0/task:0/device:CPU:0" in text
         assert caught.value.op.name == "v"
         session.run(v.initializer)  # no new plan is needed then

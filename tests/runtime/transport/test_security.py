@@ -549,7 +549,7 @@ def test_a_registration_says_whose_it_is() -> None:
     told = Registration("p", "s", (), seed=1, client="someone").to_fields()
     assert Registration.from_fields(told).client == "someone"
     told["info"]["client"] = "x" * 100
-    with pytest.raises(InvalidArgumentError, match="whose session"):
+    with pytest.raises(InvalidArgumentError, match="`client` must be a text of at most 64"):
         Registration.from_fields(told)
 
 
