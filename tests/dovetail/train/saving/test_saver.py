@@ -509,7 +509,7 @@ _SAVES = """
 import itertools, os, sys
 import numpy as np
 import dovetail as tf
-from dovetail.graph.io import atomic_files
+from dovetail.graph.formats import atomic_files
 
 folder, fault, same = sys.argv[1], sys.argv[2], sys.argv[3] == "same"
 v = tf.get_variable("v", initializer=np.zeros(1000, np.float32))
