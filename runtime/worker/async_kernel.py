@@ -1,8 +1,8 @@
 """A kernel that runs asynchronously to its program: started by one instruction (Begin), awaited by a later one (Await).
 
-Theory of operation. The inputs of a collective are there long before the program needs its result. So the program only starts it and
-continues. The next piece of its work (the kernel, or what follows a settled request) is done once, by the first that comes to it: a
-thread of the pool, or the program itself when it awaits the result.
+Theory of operation. The inputs of a collective are available long before the program needs its result. So the program only starts it
+and continues. Each piece of its work (the kernel, or what follows a settled request) is done once. The first thread that reaches it
+does it: a thread of the pool, or the program's thread when it awaits the result.
 
     READY    --run-->      RUNNING                 a thread does the next piece of work
     RUNNING  --request-->  WAITING                 it waits for other members of the collective
@@ -11,7 +11,7 @@ thread of the pool, or the program itself when it awaits the result.
     RUNNING  --error-->    DONE                    the step fails, without waiting for the program to come to the Await
     any      --cancel-->   CANCELLED               the step ended first: an open request is cancelled
 
-Nothing here knows threads or clocks: `offload` is given, and a test can play any order of events.
+The module uses neither threads nor clocks: the caller passes `offload`, so a test can play any order of events.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class AsyncKernel(Generic[W]):
     """One asynchronous run of a kernel.
 
     Args:
-        what: the node, in words.
+        what: the node's description, for error texts.
         kernel, inputs: what is run. The inputs are released when the kernel has taken them.
         offload: runs work in another thread; or at once.
         resume: called with the waiter when it can continue.
         ended: called once with the result or the error; not after `cancel`.
 
     Attributes:
-        waiter: what awaits the result.
-        error: of a run that is DONE.
+        waiter: the program that awaits the result.
+        error: the error of a failed run that is DONE.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AsyncKernel(Generic[W]):
         self.error: Exception | None = None
 
     def start(self) -> None:
-        """Have it run by another thread."""
+        """Have another thread run it."""
         self._offload(self.run)
 
     def run(self) -> None:
@@ -99,7 +99,7 @@ class AsyncKernel(Generic[W]):
             self._finish(result, None)
 
     def awaited(self, waiter: W) -> bool:
-        """Whether the result is there. If not, the waiter is resumed when it may be, and asks again."""
+        """Whether the result is available. If not, the waiter is resumed later and asks again."""
         while True:
             with self._lock:
                 if self._now is State.DONE:

@@ -1,6 +1,6 @@
 """The servers of this process: a session in the same process hands them its steps without a message.
 
-Between-graph replication works like that: the client of each worker runs beside the worker's server.
+Between-graph replication uses it: the client of each worker runs in the process of the worker's server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..observability.step_notes import Recorder
 
 
 class CallerThread:
-    """The thread of a client that waits for its step: meanwhile it runs programs of the step, which saves waking another thread.
+    """A client's thread that waits for its step. Meanwhile it runs programs of the step, which saves waking another thread.
 
     Args:
         wake: wakes the thread.
@@ -45,7 +45,7 @@ class CallerThread:
             self._wake()
 
     def work(self) -> bool:
-        """Do the work that was taken; False if there is none. Called by the thread itself."""
+        """Do the work that was taken; False if there is none. The client's thread calls it."""
         work, self._work = self._work, None
         if work is None:
             return False
@@ -57,7 +57,7 @@ class CallerThread:
 
 
 class ColocatedServer(Protocol):
-    """What a session needs of a server in its own process; `Server` is above this module."""
+    """The interface that a session uses of a server in its own process. `Server` implements it, in a higher layer."""
 
     task: str
     incarnation: int
@@ -89,12 +89,12 @@ _servers: dict[str, tuple[int, ref[ColocatedServer]]] = {}  # by address: the pr
 
 
 def add_server(address: str, server: ColocatedServer) -> None:
-    """`server` listens at `address` from now on. A forked child does not have it."""
+    """Register `server`, which listens at `address`. A forked child does not have it."""
     _servers[address] = process_id(), ref(server)
 
 
 def remove_server(address: str) -> None:
-    """The server at `address` listens no longer."""
+    """Remove the server at `address`, which has stopped listening."""
     if _servers.get(address, (0,))[0] == process_id():
         del _servers[address]
 
@@ -111,7 +111,7 @@ def colocated_tasks() -> list[str]:
 
 
 def find_colocated(address: str, incarnation: int) -> ColocatedServer | None:
-    """The server that listens at `address`, if it is one of this process and the one meant."""
+    """The server that listens at `address`, if it belongs to this process and has this incarnation."""
     found = _servers.get(address)
     if found is None or found[0] != process_id():
         return None

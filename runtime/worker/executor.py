@@ -1,18 +1,18 @@
-"""The interpreter of a program: it suspends where it must wait, without holding a thread, and resumes from there.
+"""The interpreter of a program. It suspends where it must wait, without holding a thread, and resumes from there.
 
 Theory of operation. An `Executor` is an instruction counter and slots. It runs until its program ends, or until it comes to a Recv
 whose tensor has not arrived. Then it registers with its step and returns, so no thread waits. When the tensor arrives, the step hands
 the executor to a thread, which runs it from there.
 
-In a loop, an executor has a stack of frames: where it continues after the loop, and the iteration. Tensors that are sent inside a
-loop belong to an iteration, so the number of their channel is followed by those of the iterations, outermost first: `7@2@0`. Devices
-that share a loop may therefore be in different iterations, as far as data allow.
+In a loop, an executor has a stack of frames: the instruction after the loop, and the iteration. A tensor that is sent inside a loop
+belongs to an iteration. Its channel key is the channel's number followed by the iterations, outermost first: `7@2@0`. So devices that
+share a loop may be in different iterations, as far as data dependences allow.
 
 An instruction that waits for another step (a dequeue) suspends its program in the same way: it leaves the request with the step, and
-is resumed when the request is settled. When the step ends first, the request is cancelled, which puts back what it holds
+is resumed when the request is settled. If the step ends first, it cancels the request, which returns what the request holds
 (`graph/resources/async_request.py`).
 
-An exception of a kernel becomes an `OpError` of the class that fits, with the node, the user's line and the device in its text.
+An exception of a kernel becomes an `OpError` of the matching class, with the node, the user's source line and the device in its text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
 
 
 def explained(e: Exception, instruction: Any, device: str) -> OpError:
-    """The error of the right class, with the node, the user's line and the device in its text."""
+    """The error of the matching class, with the node, the user's source line and the device in its text."""
     fused = e.node if isinstance(e, NodeError) else None
     if isinstance(e, NodeError):
         e = e.__cause__ if isinstance(e.__cause__, Exception) else e
@@ -80,12 +80,12 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
 
 
 ABSENT = object()
-"""What a step returns for a tensor that has not arrived."""
-_EMPTY = None  # what a control message carries
+"""A step returns it for a tensor that has not arrived."""
+_EMPTY = None  # the value of a control message
 
 
 class Step(Protocol):
-    """What an executor asks of its step, which is above this module: `TaskStep` (`step.py`) says what each method does."""
+    """The interface of a step that an executor uses. `TaskStep` (`step.py`) implements and documents it."""
 
     is_over: bool
 
@@ -105,14 +105,14 @@ _thread = threading.local()
 
 
 def ignore_numpy_warnings() -> None:
-    """Turn NumPy's floating-point warnings off for this thread, which is one of ours, so that no program has to do it each time."""
+    """Disable NumPy's floating-point warnings in this runtime thread once, so that no program has to do it for each run."""
     np.seterr(all="ignore")
     _thread.is_calm = True
 
 
 @dataclass(slots=True)
 class _LoopFrame:
-    """A loop that is being run: where to continue after it, and its iteration."""
+    """A running loop: the instruction to continue with after it, and its iteration."""
 
     loop: Loop
     around: tuple[Instruction, ...]
@@ -126,9 +126,9 @@ class Executor:
     """Runs one program of one step.
 
     Attributes:
-        instructions: those that are being run: the program's, or the head or body of a loop.
+        instructions: the instructions being run: the program's, or the head or body of a loop.
         counter: index of the instruction at which it continues.
-        suffix: what follows a channel's number: the iterations of the enclosing loops.
+        suffix: the iterations of the enclosing loops, which follow a channel's number.
     """
 
     __slots__ = ("counter", "instructions", "program", "rounds", "slots", "step", "suffix")
@@ -143,14 +143,14 @@ class Executor:
         self.rounds: list[_LoopFrame] = []
 
     def feed(self, number: int, feeds: Mapping[str, Any]) -> None:
-        """Put the feeds of a step into their slots. InternalError: one is missing."""
+        """Store the feeds of a step in their slots. InternalError: a feed is missing."""
         for name, slot in self.program.feeds:
             if name not in feeds:
                 raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
             self.slots[slot] = feeds[name]
 
     def run(self) -> None:
-        """Run until the program ends, suspends, or fails; tells the step which."""
+        """Run until the program ends, suspends or fails, and notify the step."""
         if getattr(_thread, "is_calm", False):
             self._run()
         else:
@@ -186,7 +186,7 @@ class Executor:
                         for i, value in zip(outputs, result, strict=True):
                             slots[i] = value
                         value = None
-                    result = None  # so that the slot alone holds it: the next kernel may write where it is
+                    result = None  # so that only the slot refers to it: the next kernel may reuse its buffer in place
                     for i in now.frees:
                         slots[i] = None
                 elif type(now) is Recv:
@@ -285,7 +285,7 @@ class Executor:
         self.instructions = loop.head
 
     def _end_of_part(self) -> int:
-        """Continue after the end of a loop's head (with the body, or behind the loop) or body (with the head); the new counter."""
+        """Continue after the end of a loop's head (with the body, or after the loop) or body (with the head); the new counter."""
         slots = self.slots
         now = self.rounds[-1]
         loop = now.loop
@@ -335,7 +335,7 @@ def _run_guarded(now: Predicated, slots: list[Any]) -> None:
 
 
 def _value(value: Any) -> Any:
-    """A fetched value. A reference to a variable (an Assign that was fetched) gives its value at the end of the step."""
+    """A fetched value. For a reference to a variable (a fetched Assign), it is the variable's value at the end of the step."""
     if isinstance(value, np.ndarray | np.generic):
         return value  # as most are
     if value is DEAD:

@@ -1,11 +1,10 @@
-"""What clients and masters ask of a worker.
+"""Handlers of the requests that clients and masters send to a worker.
 
-`StepHandlers` starts, repeats and aborts parts of steps for clients, and reports their end. A client may ask for a step that is
-repeated (what a queue runner does). Then each task starts its part again by itself when it has ended, under the next number, without
-a message. So the client hears of errors only, and the tasks of two rounds need not wait for each other: tensors that one of them
-sends early are kept for the other, as in any step.
+`StepHandlers` starts, repeats and aborts parts of steps for clients, and reports their end. A client may ask for a repeated step (a
+queue runner does). Then each task starts its part again when it has ended, under the next step number, without a message. So the
+client receives errors only, and tasks may be in different rounds: a worker keeps tensors that arrive early, as in any step.
 
-`WorkerHandlers` does what masters, of this server and of others, ask: to register and release programs, to close sessions, to publish
+`WorkerHandlers` handles requests of the masters of this and other servers: register and release programs, close sessions, publish
 variables for one-sided access.
 """
 
@@ -71,21 +70,21 @@ class _RunningPart:
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
             steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        # Other steps that this one lets continue come first: mostly more than one client waits for them.
+        # Steps that this one unblocks come first: usually more than one client waits for them.
         steps.run_queues.current.at_end(lambda: self._answer(outcome))
 
     def _answer(self, outcome: Mapping[str, Any] | OpError) -> None:
         self._steps.answer(self.caller.peer, self.request, outcome, self.quiet)
-        self._steps.running.pop(self.step, None)  # now that the answer is on its way
+        self._steps.running.pop(self.step, None)  # the answer has been sent
 
 
 class StepHandlers:
     """The parts of steps that clients have asked for. They start on the I/O thread, and end on any thread.
 
     Attributes:
-        quota: running steps, and bytes fed to them, of each client.
-        running: by the step's number.
-        repeated: those that are started again when they end, by the number of the first.
+        quota: the running steps of each client, and the bytes fed to them.
+        running: running parts by step number.
+        repeated: parts that are started again when they end, by the number of their first step.
     """
 
     def __init__(self, worker: Worker, responder: Responder) -> None:
@@ -106,7 +105,7 @@ class StepHandlers:
         step, names, client = fields["step"], fields["feeds"], fields.get("client", 0)
         caller = self._callers.heard(peer, client, time.monotonic())
         if not self._worker.is_new(step):
-            return  # its tensors have started it (data-triggered start)
+            return  # tensors have already started it (data-triggered start)
         if len(names) != len(tensors):
             error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
             self.responder.refuse(peer, fields["request"], error)
@@ -177,7 +176,7 @@ class StepHandlers:
             self._worker.abort(fields["step"], fields["reason"], fields["code"])
         else:
             self._worker.abort(asked.step, fields["reason"], fields["code"])
-            self.repeated.pop(asked.request, None)  # if it was about to begin again
+            self.repeated.pop(asked.request, None)  # if it was about to be started again
 
     def goes_on(self, asked: _RunningPart) -> bool:
         """A repeated part has ended: start it again after the messages that wait; False: the server is stopping."""
@@ -192,12 +191,12 @@ class StepHandlers:
             self.repeated.pop(asked.request, None)
             asked.finish({})
             return
-        asked.step += 1  # the other tasks count as this one does
+        asked.step += 1  # the other tasks count in the same way
         self.running[asked.step] = asked
         self._worker.start(asked.step, asked.again, {}, asked.finish)
 
     def lives(self, peer: bytes, now: float) -> None:
-        """A client gives a sign of life."""
+        """Record a client's heartbeat."""
         self._callers.lives(peer, now)
 
     def runs(self, peer: bytes, step: int) -> bool:
@@ -211,7 +210,7 @@ class StepHandlers:
         return step if asked is None else asked.step
 
     def end_forsaken(self, now: float) -> None:
-        """Abort the steps of clients that have been silent for `SILENT_S`, so that nothing waits here for ever."""
+        """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""
         for step, asked in list(self.running.items()):
             silent = now - asked.caller.heard
             if silent > SILENT_S:
@@ -226,10 +225,10 @@ class StepHandlers:
 
 
 class WorkerHandlers:
-    """Requests of masters. Compiling programs and publishing variables are done in a pool.
+    """Requests of masters. A thread pool compiles programs and publishes variables.
 
     Args:
-        incarnation: of the task.
+        incarnation: the task's incarnation.
     """
 
     def __init__(self, worker: Worker, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
@@ -281,7 +280,7 @@ class WorkerHandlers:
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
     def on_page(self, peer: bytes, message: Message) -> None:
-        """Tell the address at which others can try to read this process's memory."""
+        """Reply with the address at which others can try to read this process's memory."""
         page = self._worker.direct.page()
         self._responder.reply(peer, Message("paged", {"request": message.fields["request"], "page": page}))
 
@@ -297,7 +296,7 @@ class WorkerHandlers:
     def _post(self, message: Message) -> Message:
         fields = message.fields
         names = fields["names"]
-        lengths = (2, 5) if fields.get("changed") else (2,)  # an accumulator has its kind with it
+        lengths = (2, 5) if fields.get("changed") else (2,)  # the name of an accumulator includes its kind
         if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
             raise InvalidArgumentError(None, None, "A post message must name variables by container and name")
         places = self._worker.post(

@@ -1,7 +1,7 @@
 """The payload of a `register` message: one task's part of a run signature, and the codec of its units.
 
-`pack_units` turns each unit into a small graph of its own, in which placeholders stand for the tensors that come from outside, and a
-list of steps that points into it. The graph travels in the same checked form as every other, so `unpack_units`, on the worker, infers
+`pack_units` turns each unit into a small graph of its own, in which placeholders stand for tensors from outside, and a list of steps
+that refers to it. The graph is serialized in the same checked form as every graph, so `unpack_units`, on the worker, infers
 and checks all of it again: each step may only use what an earlier one has made.
 """
 
@@ -42,7 +42,7 @@ __all__ = ["Registration", "Trigger", "device_fields", "device_from_fields", "pa
 
 
 class Trigger(NamedTuple):
-    """What tensors start on the task that they come to: a program, for a client."""
+    """The program that tensors start on the task that receives them, and the client that it runs for."""
 
     program: str
     client: int
@@ -53,15 +53,15 @@ class Registration:
     """One task's part of a run signature.
 
     Attributes:
-        program: handle under which the task is to know it.
-        session: handle of the session that it belongs to.
-        units: what each device of the task runs.
-        seed: of the session's random numbers.
-        isolated: whether the session has state of its own.
-        kernels: how kernels are made.
-        peer_timeout_s: a task that is silent for so long counts as dead.
-        compresses: whether tensors are compressed on their way to other machines.
-        triggers: the tasks whose parts are started by the tensors that this one sends (`master/lowering.py`).
+        program: handle of the program on the task.
+        session: handle of its session.
+        units: the program of each device of the task.
+        seed: seed of the session's random numbers.
+        isolated: whether the session has its own state.
+        kernels: options for making kernels.
+        peer_timeout_s: seconds of silence after which a task counts as dead.
+        compresses: whether tensors to other machines are compressed.
+        triggers: the tasks whose parts are started by the tensors that this part sends (`master/lowering.py`).
         client: the name of the process that opened the session; its steps count towards its quota (`rpc/dispatch.py`).
     """
 
@@ -78,7 +78,7 @@ class Registration:
 
     @property
     def reports(self) -> bool:
-        """Whether the client must be told of the end of the part (`master/lowering.py`, completion elision)."""
+        """Whether the task reports the end of the part to the client (`master/lowering.py`, completion elision)."""
         return any(u.fetches or not u.steps or not isinstance(u.steps[-1], SendTensor) for u in self.units)
 
     def to_fields(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _pack(unit: PartitionGraph) -> dict[str, Any]:
     steps: list[Any] = []
     for step in unit.steps:
         if isinstance(step, Node):
-            node = copy.copied.get(step) or copy.node(step)  # one that is reached is there already
+            node = copy.copied.get(step) or copy.node(step)  # it may have been copied already
             steps.append(("n", node.index))
         elif isinstance(step, SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
@@ -266,7 +266,7 @@ def unpack_units(data: bytes) -> list[PartitionGraph]:
         InvalidArgumentError: anything is wrong with the data.
     """
     try:
-        # A unit's graph is one byte string of any size; lengths that lie are noticed because the data end too early.
+        # A unit's graph is one byte string of any size; wrong lengths are detected because the data end too early.
         described = msgpack.unpackb(data, use_list=False, strict_map_key=True)
         return [_unpack(d) for d in described]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as e:
@@ -278,15 +278,15 @@ def _unpack(described: Any) -> PartitionGraph:
 
 
 class _Unpacking:
-    """Decodes and checks a unit of a message; knows which of its tensors exist so far. No part of the message is trusted."""
+    """Decodes and checks a unit of a message, and tracks which tensors exist so far. It trusts no part of the message."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.available: set[Tensor] = set()
         self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
         self.begun: set[Node] = set()  # collectives that may still be awaited: no step has used their outputs
-        self.loops: list[BeginLoop] = []  # those that are open
-        self.left: list[bool] = []  # whether each has its `LeaveUnless` behind it
+        self.loops: list[BeginLoop] = []  # the open loops
+        self.left: list[bool] = []  # whether each open loop's `LeaveUnless` has been seen
 
     def unit(self, described: Any) -> PartitionGraph:
         """The unit, its steps checked one by one."""
@@ -389,7 +389,7 @@ class _Unpacking:
 
 
 def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
-    """The type in which a tensor travels, where that is not its own: float32 may go as bfloat16."""
+    """The type in which a tensor is sent, where it is not the tensor's own: float32 may be sent as bfloat16."""
     if not given:
         return None
     if list(given) != [bfloat16.name] or tensor.dtype.base is not float32:
@@ -398,7 +398,7 @@ def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
 
 
 def _posted(place: Any, incarnation: Any, *texts: Any) -> Posted:
-    """A published variable. Only the types are checked here: the reader checks what is at the address."""
+    """A published variable. Only the types are checked here: the reader checks the record at the address."""
     container, name, node, op, source = map(_text, texts)
     return Posted(tuple([_number(n) for n in place]), _number(incarnation), container, name, node, op, source)
 

@@ -1,13 +1,13 @@
 """One step on one task: its programs, and the rendezvous between them and with other tasks.
 
 Theory of operation. Each device's program is run by an `Executor` (`executor.py`), which suspends where its next tensor has not
-arrived. When the tensor is delivered, the rendezvous has the executor scheduled again, in any thread. So a step needs no thread of its
-own, a small program runs in the thread that received its message, and to stop a step is to forget it.
+arrived. When the tensor is delivered, the rendezvous schedules the executor again, in any thread. So a step needs no thread of its
+own, a small program runs in the thread that received its message, and a step is stopped by dropping it.
 
 All programs of a step follow one global order of nodes, so some executor can always continue: a step never deadlocks with itself.
 Nodes that may wait for other steps are as late in that order as possible, so that they delay only what depends on them.
 
-Nothing here knows sockets, threads or clocks: the step is told events, and calls its `StepRuntime`.
+The module uses no sockets, threads or clocks: its callers pass events to the step, and the step calls its `StepRuntime`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .executor import ABSENT, Executor, explained
 
 
 class StepRuntime(Protocol):
-    """What a step calls: the threads, the network and the client around it."""
+    """The callbacks of a step to its threads, the network and its client."""
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to a device of another task. The value may be `DEAD`."""
         ...
 
     def schedule(self, executor: Executor) -> None:
-        """An executor can continue: have `run()` called on it, now or soon, by some thread."""
+        """An executor can continue: some thread calls its `run()`, now or soon."""
         ...
 
     def resume(self, executor: Executor) -> None:
@@ -42,11 +42,11 @@ class StepRuntime(Protocol):
         ...
 
     def offload(self, work: Callable[[], None]) -> None:
-        """Do work that may run beside the programs, in another thread if there is one."""
+        """Do work that may run concurrently with the programs, in another thread if there is one."""
         ...
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
-        """Ask other tasks for variables that could not be read in their memory; they arrive on their channels."""
+        """Ask other tasks for variables that could not be read in those tasks' memory; the values arrive on their channels."""
         ...
 
     def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
@@ -59,10 +59,10 @@ class TaskStep:
 
     Args:
         number: the step's number, the same on all tasks.
-        session: handle of the session it belongs to.
+        session: handle of its session.
         programs: one per device of this task that takes part.
         feeds: name -> value.
-        runtime: what it calls.
+        runtime: its callbacks.
         arrived: tensors that have arrived already; the step owns the dictionary from now on.
     """
 
@@ -108,7 +108,7 @@ class TaskStep:
     # --- variables of other tasks ----------------------------------------------------------------------------------
 
     def read(self, now: Read, slots: list[Any], device: str) -> None:
-        """Read variables in the memory of their tasks, for a program of `device`; ask for those that cannot be read."""
+        """Read variables in the memory of their tasks, for a program of `device`; request those that cannot be read."""
         values = now.read()
         missing = []
         for receive, slot, value in zip(now.receives, now.slots, values, strict=True):
@@ -163,7 +163,7 @@ class TaskStep:
             self._runtime.schedule(executor)
 
     def waits_for(self) -> list[str]:
-        """What the step waits for, in words: for the error when it takes too long."""
+        """Descriptions of what the step waits for, for the text of a timeout error."""
         with self._lock:
             channels = [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
             asked = [(x, r.waits_for) for x, r in self._requests.items()]
@@ -171,7 +171,7 @@ class TaskStep:
         return channels + [f"{x.program.device} waits for {what()}" for x, what in asked]
 
     def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
-        """The channels on which tensors are awaited: (device that sends, channel)."""
+        """The channels with outstanding receives: (sending device, channel)."""
         with self._lock:
             return [(_source(x), channel) for channel, x in self._waiting.items()]
 
@@ -189,7 +189,7 @@ class TaskStep:
         if request.when_settled(lambda: self._runtime.resume(executor)):
             return True
         with self._lock:
-            return self._requests.pop(executor, None) is None  # the step has ended, and cancelled it
+            return self._requests.pop(executor, None) is None  # None: the step has ended, and has cancelled it
 
     def answered(self, executor: Executor) -> Request | None:
         """The settled request for which an executor was resumed; None: it has not made one yet."""
@@ -200,7 +200,7 @@ class TaskStep:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether an event may still resume it though none of its programs runs: it is ending, or waits for another step."""
+        """Whether an event may still resume it although none of its programs runs: it is ending, or waits for another step."""
         return self.is_over or bool(self._requests) or any(b.waiter is not None for b in list(self._async_kernels))
 
     # --- asynchronous kernels --------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class TaskStep:
     def begin(
         self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
     ) -> AsyncKernel[Executor]:
-        """Start a call's kernel beside the program of a device; `noted` is called with the result as soon as it is there."""
+        """Start a call's kernel asynchronously to a device's program; `noted` is called with the result as soon as it exists."""
 
         def ended(kernel: AsyncKernel[Executor], result: Any, error: Exception | None) -> None:
             with self._lock:
@@ -230,7 +230,7 @@ class TaskStep:
             if self.is_over:
                 return kernel
             self._async_kernels[kernel] = None
-        if getattr(call.kernel, "returns_at_once", False):  # it must not overtake, nor be overtaken
+        if getattr(call.kernel, "returns_at_once", False):  # such calls must stay in order
             kernel.run()
         else:
             kernel.start()
@@ -268,11 +268,11 @@ class TaskStep:
             self.is_over = True
             self._arrived.clear()
             self._waiting.clear()
-            # Step and executors refer to each other: without this, arrays would stay until Python's cycle collector comes by.
+            # Step and executors refer to each other: without this, arrays would live until Python's cycle collector runs.
             self._fetched = {}
             for executor in self._executors:
                 executor.slots = []
-            self._executors = []  # nor has the collector anything to do for them then
+            self._executors = []  # this breaks the reference cycle
             requests, kernels = self._requests, self._async_kernels
             if requests or kernels:
                 self._requests, self._async_kernels = {}, {}

@@ -1,20 +1,21 @@
-"""Which thread runs the programs of a step on this task, and when the tensors that they produce leave.
+"""Chooses the thread that runs each program of a step on this task, and the time at which its tensors are sent.
 
-Theory of operation. A *segment* is what a program does between two pauses; it is known by its device and by where it begins. The
-scheduler measures each segment. A short one is run by the thread that made it ready: a hand-over would cost about as much as the
-segment. Any other one is run by the thread of the client in the same process, if that is idle (`colocated.py`), or by the pool.
+Theory of operation. A *segment* is what a program does between two pauses. Its device and its first instruction identify it. The
+scheduler measures each segment. The thread that made a short segment ready runs it: a hand-over would cost about as much as the
+segment. Any other segment is run by the client's thread in the same process, if that is idle (`colocated.py`), or by the pool.
 
-A thread does not run programs inside one another where they become ready. It appends them to its `RunQueue` and runs them one after
-the other, so the stack stays flat however long a chain between two devices is.
+A thread does not run programs recursively as they become ready. It appends them to its `RunQueue` and runs them one after the other,
+so the stack depth does not grow with the length of a chain between two devices.
 
-A part of a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`), by the thread that was
-asked for it. Nobody can abort it, deliver to it or ask what it waits for meanwhile, so it need not be entered among the running
-steps, which takes as long as a small program itself.
+A part of a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`), by the thread that got
+the request. It cannot be aborted, receive a tensor or be asked what it waits for, so it is not entered among the running steps: that
+would take as long as a small program itself.
 
 Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So the tensors that a program
-produces for one task travel together, as long as that keeps nobody waiting. A tensor that the receiver takes next leaves before the
-program continues for long. One that the receiver takes later leaves with the one that it takes next (`master/lowering.py`).
-Everything leaves when the program pauses. On a network, a large tensor leaves at once, so that its transfer overlaps what follows.
+produces for one task are sent together, as long as that does not delay the receiver. A tensor that the receiver takes next is sent
+before the program continues for long. One that the receiver takes later is sent with the one that it takes next
+(`master/lowering.py`). When the program pauses, all pending tensors are sent. On a network, a large tensor is sent at once, so that
+its transfer overlaps the computation that follows.
 """
 
 from __future__ import annotations
@@ -46,26 +47,25 @@ __all__ = [
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
-SLOW_MEMORY: Final = 6  # how many short runs in a row make a slow segment a steady one again, at most
-CALLER_THREAD_S: Final = 0.2  # a client that runs a program gives no signs of life meanwhile: no segment may take longer
+SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
+CALLER_THREAD_S: Final = 0.2  # a client that runs a program sends no heartbeats meanwhile: no segment may take longer
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
-MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing, and receivers wait for it
+MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing while receivers wait
 Finish = Callable[[Mapping[str, Any] | OpError], None]
 """Called once, with the fetched values or the error."""
 
 
 class Segment:
-    """What was measured of one segment.
+    """Measurements of one segment.
 
-    A slow run may be slow because other processes had the cores. So what counts is the CPU time of the thread, unless the thread was
-    off the CPU for very long. It takes more than one slow run to make a segment slow, and several short ones to make it short again.
-    Asking for the CPU time is a system call: it is not asked for after a short run, and the first slow run after short ones is not
-    judged yet.
+    A run may be slow because other processes had the cores. So the thread's CPU time counts, unless the thread was off the CPU for
+    very long. More than one slow run makes a segment slow, and several short runs make it short again. Reading the CPU time is a
+    system call: it is skipped after a short run, so the first slow run after short ones does not count.
 
     Attributes:
         last: seconds of the last run; an hour if it never ran.
         is_short: whether it is known to be short.
-        is_steady: whether all recent runs were short, the last one too: then its CPU time is not measured.
+        is_steady: whether all recent runs were short, including the last: then its CPU time is not measured.
     """
 
     __slots__ = ("_slow", "is_short", "is_steady", "last")
@@ -76,7 +76,7 @@ class Segment:
         self._slow = -1  # 0: short, SLOW_MEMORY: slow; -1: not known yet
 
     def measured(self, seconds: float, cpu_s: float | None) -> None:
-        """Take notice of a run that took `seconds`, and of them `cpu_s` on the CPU, if that was measured."""
+        """Record a run of `seconds`, of which the thread was on the CPU for `cpu_s`, if that was measured."""
         if cpu_s is None and seconds <= SHORT_S:
             return
         self.last = seconds
@@ -95,11 +95,11 @@ class RegisteredProgram:
     Attributes:
         programs: one for each device of the task that takes part.
         coalesced: channels whose tensors wait for a later send (`master/lowering.py`).
-        handle: under which it is known.
+        handle: its handle.
         triggers, reports, client: as in `Registration`.
         inline_segment: the only segment of a part that can be run inline; None: it cannot.
-        segments: by device and where they begin.
-        gaps: channel -> seconds for which the program continues after sending on it, until it sends again or pauses; smoothed.
+        segments: by device and first instruction.
+        gaps: channel -> smoothed seconds from a send on it until the program sends again or pauses.
     """
 
     session: str
@@ -119,12 +119,12 @@ class RegisteredProgram:
         return self.segments.get(key) or self.segments.setdefault(key, Segment())
 
     def continued(self, channel: ChannelKey, seconds: float) -> None:
-        """After sending on a channel, the program continued for so long. One outlier counts little."""
+        """Record for how many seconds the program continued after sending on a channel. One outlier counts little."""
         known = self.gaps.get(channel, 0.0)
         self.gaps[channel] = min((known + seconds) / 2, 2 * known + SHORT_S / 4)
 
     def trigger(self, client: int, task: str) -> Trigger | None:
-        """What a client's tensors start on a task."""
+        """The program that a client's tensors start on a task."""
         return Trigger(self.handle, client) if client and task in self.triggers else None
 
 
@@ -136,14 +136,14 @@ def only_segment(registered: RegisteredProgram) -> Segment | None:
 
 
 class RunQueue:
-    """What one thread runs next, and what its program has produced and not sent yet.
+    """The executors that one thread runs next, and the tensors that its program has produced and not sent yet.
 
     Attributes:
-        ready: (runner, executor, segment) of what comes next; None while the thread runs nothing.
-        last: what is done when nothing is left to run.
+        ready: (runner, executor, segment) of each ready executor; None while the thread runs nothing.
+        last: calls to make when nothing is left to run.
         outbox: task -> tensors of the running program that have not been sent.
-        since: task -> when the first of them was produced that the receiver may be waiting for.
-        sent, sent_at: the channel of the last tensor that was produced, and when.
+        since: task -> the time when the first pending tensor was produced that the receiver may be waiting for.
+        sent, sent_at: the channel of the last tensor that was produced, and the time.
     """
 
     __slots__ = ("last", "outbox", "ready", "sent", "sent_at", "since")
@@ -173,14 +173,14 @@ class RunQueue:
                 self._end()
 
     def _end(self) -> None:
-        """Do what was put off, all of it, whatever it raises."""
+        """Make all deferred calls, even if some raise."""
         last, self.last = self.last, []
         with contextlib.ExitStack() as stack:
             for do in reversed(last):
                 stack.callback(do)
 
     def at_end(self, do: Callable[[], None]) -> None:
-        """Do something that is not urgent when the queue is empty: at once, if nothing is ready."""
+        """Make a call that is not urgent when the queue is empty: at once, if nothing is ready."""
         if self.ready:
             self.last.append(do)
         else:
@@ -195,14 +195,14 @@ class RunQueues(threading.local):
 
 
 class InlineStep:
-    """A part of a step that is run inline, as its only program sees it: what an executor of calls asks of a step.
+    """A part of a step that is run inline: the interface of a step for the executor of its only program.
 
     Args:
         registered: the program, which has an `inline_segment`.
         feeds: name -> value.
 
     Attributes:
-        outcome: what is fetched, or the error, when it has run.
+        outcome: the fetched values or the error, after the run.
 
     Raises:
         InternalError: a feed is missing.
@@ -242,8 +242,8 @@ class WorkerThreads:
     Attributes:
         pool: runs segments that are not short; None: the caller's thread runs everything.
         busy_poll_hint: called by a thread that has sent tensors of a step which now waits for others.
-        run_queues: of the threads.
-        in_pool: what the pool runs.
+        run_queues: the run queue of each thread.
+        in_pool: the executors that the pool runs.
     """
 
     pool: ThreadPoolExecutor | None
@@ -253,7 +253,7 @@ class WorkerThreads:
 
 
 class StepOwner(Protocol):
-    """What a step uses of its worker, which is above this module: `Worker` says what each method does."""
+    """The interface of a worker that a step uses. `Worker` implements and documents it."""
 
     threads: WorkerThreads
     is_near: Callable[[str], bool]
@@ -267,13 +267,13 @@ class StepRunner:
     """The `StepRuntime` of one part of a step.
 
     Args:
-        worker: whose part it is.
-        number: the step's.
+        worker: the worker that runs the part.
+        number: the step's number.
         registered: the programs.
-        client: for whom its tensors start the parts of other tasks, or 0.
+        client: the client for which its tensors start the parts of other tasks, or 0.
         finish: called at the end.
         caller_thread: the client's thread, which runs segments that are neither short nor long if it is idle; None: there is none.
-        resume: has some thread do what resumes a program; None: this thread or the pool does.
+        resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
     """
 
     __slots__ = ("_caller_thread", "_client", "_finish", "_number", "_registered", "_resume", "_threads", "_worker")
@@ -300,7 +300,7 @@ class StepRunner:
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def schedule(self, executor: Executor) -> None:
-        """Queue a short segment in this thread; have any other one run by the client's thread if that is idle, else by the pool."""
+        """Queue a short segment in this thread; pass any other to the client's thread if that is idle, else to the pool."""
         threads = self._threads
         segment = self._registered.segment(executor)
         queue = threads.run_queues.current
@@ -331,7 +331,7 @@ class StepRunner:
             self._resume(lambda: run_queues.current.take(self.run, executor, segment))
 
     def offload(self, work: Callable[[], None]) -> None:
-        """Do what may run beside a program: in the pool, if there is one."""
+        """Do work that may run concurrently with a program: in the pool, if there is one."""
         pool, run_queues = self._threads.pool, self._threads.run_queues
         if pool is not None:
             pool.submit(lambda: run_queues.current.take(work))

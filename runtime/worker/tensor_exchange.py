@@ -1,4 +1,4 @@
-"""What workers send each other during steps: tensors, lent GPU memory, requests for lost tensors and for variables.
+"""The messages between workers during steps: tensors, lent GPU memory, requests for lost tensors and for variables.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class TensorExchange:
     """One task's side of the exchange. `push` and `want` may be called from any thread; the `on_` methods take messages.
 
     Args:
-        responder: reaches the other tasks.
-        executor: its pool sends what has to be copied from a GPU first.
-        incarnation: of this task.
+        responder: sends to the other tasks.
+        executor: its pool sends tensors that must first be copied from a GPU.
+        incarnation: this task's incarnation.
         gpus: numbers of its GPUs.
 
     Attributes:
         traffic: counts what is sent and received.
-        loans: the GPU memory that is lent.
+        loans: the GPU memory that is lent to other tasks.
     """
 
     worker: Worker
@@ -56,7 +56,7 @@ class TensorExchange:
         return self.loans.lends if self._lends else None
 
     def serve(self, worker: Worker, steps: StepHandlers) -> None:
-        """Messages that arrive from now on are for these."""
+        """Pass messages to this worker and these handlers from now on."""
         self.worker, self.steps = worker, steps
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class TensorExchange:
     # --- tensors -----------------------------------------------------------------------------------------------------
 
     def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
-        """Send tensors of one step to a task, in one message. Control edges and dead values travel without a tensor."""
+        """Send tensors of one step to a task, in one message. Control edges and dead values are sent without a tensor."""
         channels, tensors, without, loans, size = [], [], [], [], 0
         for channel, value in values.items():
             if type(value) is Outgoing:
@@ -132,7 +132,7 @@ class TensorExchange:
             self.worker.deliver(message.fields["step"], arrived)
 
     def _send_otherwise(self, task: str, step: int, tensors: Mapping[ChannelKey, Outgoing]) -> None:
-        """Send lent tensors that could not be read through the host's memory; in a pool, since copying waits for the GPU."""
+        """Send lent tensors that the receiver could not read, through host memory; in a pool, since copying waits for the GPU."""
         self.worker.not_sent(step, tensors)
 
         def send() -> None:
@@ -171,7 +171,7 @@ class TensorExchange:
         step, task = message.fields["step"], message.fields["task"]
         try:
             known, sent = self.worker.account(step, _channels(message.fields["channels"]))
-        except ValueError:  # no channel looks so
+        except ValueError:  # not a channel key
             return
         responder, endpoint = self._responder, self._responder.endpoint
         if endpoint is None or not responder.peers.knows(task):
@@ -181,17 +181,17 @@ class TensorExchange:
         responder.reply(peer, Message("coming", fields))
         if sent:
             answer = Message("accounted", {"step": step, "task": responder.task, "channels": sent})
-            endpoint.call_soon(lambda: responder.tell(task, answer))  # behind the tensors that other threads have queued
+            endpoint.call_soon(lambda: responder.tell(task, answer))  # after the tensors that other threads have queued
 
     def on_coming(self, peer: bytes, message: Message) -> None:
-        """The first answer, at once: what another task has sent."""
+        """The first answer, which comes at once: the tensors that another task has sent."""
         fields = message.fields
         step, task, sent = fields["step"], fields["task"], _channels(fields["channels"])
         now, waiting = time.monotonic(), self.worker.waiting().get(step)
         self._lose(self._overdue.coming(now, step, task, fields["known"], sent, fields["left"], waiting))
 
     def on_accounted(self, peer: bytes, message: Message) -> None:
-        """The second answer, behind the tensors on the same connection."""
+        """The second answer, which follows the tensors on the same connection."""
         step, task = message.fields["step"], message.fields["task"]
         sent, waiting = _channels(message.fields["channels"]), self.worker.waiting().get(step)
         self._lose(self._overdue.accounted(time.monotonic(), step, task, sent, waiting))
@@ -199,14 +199,14 @@ class TensorExchange:
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
     def want(self, task: str, incarnation: int, step: int, session: str, wants: Sequence[Want]) -> None:
-        """Ask another task for variables that could not be read in its memory. KeyError: the cluster has no such task."""
+        """Request variables of another task that could not be read in its memory. KeyError: the cluster has no such task."""
         mine, endpoint = self._responder.task, self._responder.endpoint
         fields = {"step": step, "task": mine, "session": session, "incarnation": incarnation, "wants": list(wants)}
         if endpoint is not None:
             endpoint.send(self._responder.peers.address(task), Message("want", fields))
 
     def on_want(self, peer: bytes, message: Message) -> None:
-        """Another task asks for variables of this one."""
+        """Another task requests variables of this one."""
         fields = message.fields
         step, task, wants = fields["step"], fields["task"], fields["wants"]
         if not self._responder.peers.knows(task):

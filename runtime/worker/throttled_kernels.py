@@ -1,8 +1,8 @@
-"""Fault injection: kernels that are slower than they are (the fault `slow:FACTOR`), for tests of clusters with unequal devices.
+"""Fault injection: slows kernels down by a factor (the fault `slow:FACTOR`), for tests of clusters with unequal devices.
 
-A kernel that keeps the processor busy for 3 ms then takes 3 ms times the factor, by the clock. It sleeps for the rest, so it needs a
-core only for its share: two tasks that are slowed twofold can share a core, and each runs as if it had half of one for itself. Time
-for which a kernel waited for a core counts as part of its time, as long as the factor allows.
+A kernel that uses the processor for 3 ms then takes 3 ms times the factor of wall-clock time. It sleeps for the rest, so two tasks that
+are slowed by a factor of 2 can share a core, and each runs as if it had half a core. The time for which a kernel waits for a core counts
+as part of this time, as long as the factor allows.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from ...codegen.ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
 from ...graph.core.fault_injection import faults
 
-LEAST_S = 1e-4  # a shorter sleep lasts longer than it should: what is owed adds up first
-CREDIT_S = 2e-3  # what slept or waited too long makes up for later, at most
+LEAST_S = 1e-4  # a shorter sleep is inaccurate, so shorter delays are accumulated first
+CREDIT_S = 2e-3  # at most this much time slept or waited in excess is subtracted from later delays
 
 
 class _Pace:
-    """How far one program is ahead of the processor that it should have."""
+    """How far one program is ahead of the slowed processor."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
         self.owed = 0.0
 
     def slowed(self, kernel: Kernel) -> Kernel:
-        """The kernel, taking its time. Of one that works in several threads the caller's counts."""
+        """The kernel, slowed. For a kernel with several threads, the caller's thread counts."""
 
         def run(*inputs: Any) -> Any:
             began, worked = time.perf_counter(), time.thread_time()
@@ -56,10 +56,10 @@ class _Pace:
 
 
 def throttled(program: Program) -> Program:
-    """The program at the pace that `slow` of DOVETAIL_FAULTS asks for; itself, as everywhere but in tests: nothing asks.
+    """The program slowed by the factor of `slow` in DOVETAIL_FAULTS; the program itself if that is not set.
 
     Raises:
-        ValueError: the factor is no number, or less than 1.
+        ValueError: the factor is not a number, or is less than 1.
     """
     text = faults().get("slow")
     if text is None:

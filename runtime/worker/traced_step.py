@@ -1,4 +1,4 @@
-"""The part of a traced step that runs on this task: a `TaskStep` that takes notes (`observability/step_notes.py`)."""
+"""The part of a traced step that runs on this task: a `TaskStep` that records events (`observability/step_notes.py`)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .step import StepRuntime, TaskStep
 
 
 class TracedStep(TaskStep):
-    """A `TaskStep` that takes notes."""
+    """A `TaskStep` that records its events."""
 
     def __init__(
         self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRuntime,
         arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:  # fmt: skip
         self._recorder = recorder
-        self._since: dict[ChannelKey | Executor, int] = {}  # what is waited for -> since when
+        self._since: dict[ChannelKey | Executor, int] = {}  # awaited channel or waiting executor -> start of the wait
         super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, runtime, arrived)
 
     def take(self, channel: ChannelKey, executor: Executor) -> Any:
         """As `TaskStep.take`."""
-        # Noted before the executor is registered: the thread that delivers may run it before this returns.
+        # Recorded before the executor is registered: the delivering thread may run it before this returns.
         paused = self._since.get(channel)
         began = self._since[channel] = clock() if paused is None else paused
         value = super().take(channel, executor)

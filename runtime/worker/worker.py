@@ -1,8 +1,8 @@
 """The worker service of a task: it keeps programs and state, and runs the task's part of steps.
 
-Every server has one. It knows no sockets: the server hands it the contents of messages, and gives it `push` to send tensors to other
-tasks. Tensors may arrive before the step that they belong to is started here, because their producer was started first: a bounded
-number of them is kept for it. Tensors that arrive after their step has ended are dropped.
+Every server has one. It uses no sockets: the server passes it the contents of messages, and `push` to send tensors to other tasks.
+Tensors may arrive before their step is started here, because their producer was started first: a bounded number of them is kept.
+Tensors that arrive after their step has ended are dropped.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, W
 from .throttled_kernels import throttled
 from .traced_step import TracedStep
 
-MAX_EARLY_STEPS = 1_000  # steps that have not been started here, for which tensors are kept
-MAX_EARLY_MESSAGES = 4_000  # messages of tensors that are kept for each of them
+MAX_EARLY_STEPS = 1_000  # steps not yet started here for which tensors are kept
+MAX_EARLY_MESSAGES = 4_000  # messages of tensors that are kept for each such step
 REMEMBER_STEPS = 4_000  # ended steps whose late tensors are recognised and dropped
 
 
 @dataclass(slots=True)
 class WorkerSession:
-    """What this task keeps for one session."""
+    """The state that this task keeps for one session."""
 
     resources: Resources
     state: SessionState
-    compresses: bool = False  # whether its tensors are compressed on their way to other machines
-    peer_timeout_s: float = 5.0  # a task that is silent for so long counts as dead
+    compresses: bool = False  # whether its tensors to other machines are compressed
+    peer_timeout_s: float = 5.0  # seconds of silence after which a task counts as dead
 
 
 def closed() -> OpError:
@@ -72,13 +72,13 @@ class Worker:
     Args:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
-        push: (task, step, values by channel, trigger): sends tensors to another task; `trigger` is what they start there.
+        push: (task, step, values by channel, trigger): sends tensors to another task; they start the program `trigger` there.
         busy_poll_hint: called by a thread that has sent tensors of a step which now waits for others.
-        is_near: whether large tensors cost no more than small ones on the way to a task: it reads this one's memory.
+        is_near: whether a task reads this one's memory, so that sending it a large tensor costs no more than a small one.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
         lends: which GPUs of other tasks read this one's GPU memory: see `cuda_ipc.py`; None: none.
-        resources: the state of the task; None: a new one. make_state: makes what a session keeps between steps, from its seed.
+        resources: the state of the task; None: a new one. make_state: makes a session's state between steps, from its seed.
         data_folders: folders whose files the data sets of other processes may read; None: any.
         threads: size of the pool that runs segments that are not short; 0: everything runs in the caller's thread.
     """
@@ -133,7 +133,7 @@ class Worker:
     # --- sessions and programs -------------------------------------------------------------------------------------
 
     def open_session(self, handle: str, seed: int, isolated: bool) -> WorkerSession:
-        """What this task keeps for a session; made when it is first named."""
+        """The state that this task keeps for a session; created at its first use."""
         with self._lock:
             session = self._sessions.get(handle)
             if session is None:
@@ -145,7 +145,7 @@ class Worker:
             return session
 
     def register(self, new: Registration) -> None:
-        """Compile the units of a registration to programs, and keep these. Nothing is kept when one of them fails."""
+        """Compile the units of a registration to programs, and store them. Nothing is stored if one of them fails."""
         state = self.open_session(new.session, new.seed, new.isolated)
         state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
 
@@ -218,7 +218,7 @@ class Worker:
             finish: called with the fetched values or the error, in the thread that ends the part.
             resume: takes calls that continue the part when another step resumes it; None: that step's thread or the pool does it.
             caller_thread: runs segments that are neither short nor long, if it is idle; None: the pool does.
-            recorder: takes notes of the step; None: it is not traced.
+            recorder: records the events of the step; None: it is not traced.
             client: the tensors of this part may start the parts of other tasks for this client; 0: they start nothing.
             arrived: the tensors that have started this part; the step owns the dictionary from now on.
         """
@@ -246,7 +246,7 @@ class Worker:
             self.started += 1
             early = self._early.pop(number, ()) if self._early else ()
         if early:
-            if len(early) >= MAX_EARLY_MESSAGES:  # more may have come, and have been dropped
+            if len(early) >= MAX_EARLY_MESSAGES:  # more may have arrived and been dropped
                 step.fail(
                     ResourceExhaustedError(
                         None, None,
@@ -324,28 +324,28 @@ class Worker:
     def post(
         self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
     ) -> list[RecordAddress | None]:
-        """Let others read these variables of a session, or also change them: see `RemoteVariables.post` and `open`."""
+        """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.post` and `open`."""
         session = self.open_session(handle, seed, isolated)
         return (self.direct.open if changed else self.direct.post)(handle, session, names)
 
     def look(self) -> None:
-        """Look for gradients that other tasks have added to accumulators here: their doorbell rang, or they were killed before."""
+        """Check for gradients that other tasks have added to accumulators here: a doorbell rang, or a task was killed before it."""
         self.run_queues.current.take(self.direct.posts.look)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
-        """Ask other tasks for variables that could not be read. UnavailableError and others: they cannot be asked."""
+        """Request variables of other tasks that could not be read. UnavailableError and others: the request cannot be sent."""
         assert self._ask is not None
         for (task, incarnation), wants in self.direct.wants(number, receives).items():
             self._ask(task, incarnation, number, session, wants)
 
     def want_again(self, number: int, channels: Iterable[ChannelKey]) -> None:
-        """Ask again for those of these overdue tensors that are variables."""
+        """Repeat the requests for those overdue tensors that are variables."""
         step, overdue = self._steps.get(number), self.direct.overdue(number, channels)
         if step is not None and overdue:
             self.want(number, step.session, overdue)
 
     def values(self, handle: str, wants: Iterable[Want]) -> dict[ChannelKey, Any]:
-        """The values of variables that another task has asked for, by channel. Errors are those of `RemoteVariables.values`."""
+        """The values of variables that another task has requested, by channel. Errors are those of `RemoteVariables.values`."""
         return self.direct.values(self._sessions.get(handle), wants)
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -357,20 +357,20 @@ class Worker:
         if sent is None:
             with self._lock:
                 if number not in self._steps:
-                    return  # it has ended: nothing more of it is to come
+                    return  # the step has ended
                 sent = self._sent.setdefault(number, {})
         for channel in values:
             sent[channel if type(channel) is int else int(str(channel).partition("@")[0])] = channel
 
     def not_sent(self, number: int, channels: Iterable[ChannelKey]) -> None:
-        """What was sent on these channels could not be read there: it will be sent again."""
+        """The receiver could not read the tensors of these channels: they will be sent again."""
         with self._lock:
             sent = self._sent.get(number, {})
             for channel in channels:
                 sent.pop(_moment(channel)[0], None)
 
     def account(self, number: int, channels: Iterable[ChannelKey]) -> tuple[bool, list[ChannelKey]]:
-        """Whether this task knows a step, and which of these tensors it has sent, or will never send."""
+        """Whether this task knows a step, and which of these tensors it has sent or will never send."""
         with self._lock:
             if number in self._ended:
                 return True, list(channels)
@@ -409,7 +409,7 @@ class Worker:
             self._forget(number)
 
     def compresses(self, number: int) -> bool:
-        """Whether a step's tensors are to be compressed on their way to other machines."""
+        """Whether a step's tensors to other machines are compressed."""
         step = self._steps.get(number)
         session = None if step is None else self._sessions.get(step.session)
         return session is not None and session.compresses
@@ -424,7 +424,7 @@ class Worker:
         return step.waits_for() if step is not None else []
 
     def may_go_on(self, number: int) -> bool:
-        """Whether an event may still resume a step of which nothing runs: it is ending, or waits for another step."""
+        """Whether an event may still resume a step with no running program: it is ending, or waits for another step."""
         step = self._steps.get(number)
         return step is None or step.may_go_on
 
