@@ -84,14 +84,14 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
 
 def map_structure(func: Callable[..., Any], *structure: Any, check_types: bool = True) -> Any:
-    """A structure with `func(leaf, ...)` in place of each leaf; all structures must have one form."""
+    """A structure with `func(leaf, ...)` for each leaf. All structures must have the same form."""
     for other in structure[1:]:
         assert_same_structure(structure[0], other, check_types)
     return pack_sequence_as(structure[0], [func(*x) for x in zip(*map(flatten, structure), strict=True)])
 
 
 def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> list[Any]:
-    """What stands in a structure where a shallower one has its leaves, in order."""
+    """The substructures at the leaves of a shallower structure, in order."""
     assert_shallow_structure(shallow_tree, input_tree, check_types)
     parts, inner = _parts(shallow_tree), _parts(input_tree)
     if parts is None or inner is None:
@@ -100,7 +100,7 @@ def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) 
 
 
 def map_structure_up_to(shallow_tree: Any, func: Callable[..., Any], *inputs: Any) -> Any:
-    """A structure as the shallow one, with `func` of what stands at its leaves in the others."""
+    """The shallow structure, with `func` of the others' substructures at each of its leaves."""
     found = [func(*x) for x in zip(*(flatten_up_to(shallow_tree, i) for i in inputs), strict=True)]
     return pack_sequence_as(shallow_tree, found)
 

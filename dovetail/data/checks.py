@@ -16,7 +16,7 @@ from .runtime_values import Number, as_known, known
 from .spec import Component, Element, as_array, flatten, pack
 
 AUTOTUNE = -1
-"""In place of a number: one that suits the machine."""
+"""A parameter value that lets the runtime choose a number for the machine."""
 
 
 def positive(name: str, value: int) -> None:

@@ -1,7 +1,7 @@
 """`Dataset`: a pipeline of elements.
 
-Theory. A data set is a description (a kind, parameters, the data sets that it is made from); nothing runs until an iterator takes from
-it. How elements come from the description is said for each kind in `element_iterators.py`, `files.py` and `records.py`. A
+Theory. A data set is a description: a kind, parameters, and the data sets that it is made from. It is lazy: nothing runs until an
+iterator takes an element. `element_iterators.py`, `files.py` and `records.py` define how each kind makes its elements. A
 description can be sent (`serialize.py`), so an iterator runs where it is placed: in this process, or in a worker's.
 """
 
@@ -60,7 +60,7 @@ class Dataset(Described):
         self._memory = {}
         self._sent = False  # by another process
         found = [g for d in inputs for g in d._given] + given_in(tuple(params.values()))
-        self._given = tuple(dict.fromkeys(g for g in found if g.count))  # whose values an initializer brings
+        self._given = tuple(dict.fromkeys(g for g in found if g.count))  # tensors whose values the initializer passes in
         self._options: Any = next((d._options for d in inputs if d._options is not None), None)
 
     def _then(self, kind: str, size: float | None = None, like: Described | None = None, **params: Any) -> Dataset:
@@ -73,7 +73,7 @@ class Dataset(Described):
         return self._walk(At(seeds))
 
     def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Walk[Element]:
-        """The elements behind the first `skip` ones, with the values of its tensors, in the order of `_given`; none: not known."""
+        """The elements after the first `skip` ones. `values`: of its tensors, in the order of `_given`; empty: not known."""
         left = iter(values)
         brought = {g: [next(left) for _ in range(g.count)] for g in self._given} if values else {}
         return self._walk(At((seed,), brought, task, sent=self._sent), skip)
@@ -143,7 +143,7 @@ class Dataset(Described):
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
         """The names of the files that match a pattern, or one of several: `/data/train-*.tfrecord`.
 
-        They are looked for when an iterator starts, where it runs: NotFoundError in that step if there is none.
+        The pattern is matched when an iterator starts, on the task where it runs: NotFoundError in that step if no file matches.
 
         Args:
             file_pattern: text, several, or a tensor of them.
@@ -230,7 +230,7 @@ class Dataset(Described):
         return self._then("shuffle", self._size, buffer_size=size, seed=seed_of(seed), reshuffle=again)
 
     def enumerate(self, start: Any = 0) -> Dataset:
-        """Each element behind its number: `(number, element)`."""
+        """Each element with its number: `(number, element)`."""
         return Dataset.zip((Dataset.range(start, 2**63 - 1), self))
 
     def unbatch(self) -> Dataset:
@@ -400,7 +400,7 @@ class Dataset(Described):
         block_length: Any = 1,
         num_parallel_calls: Any = None,
     ) -> Dataset:
-        """A data set for each element, `cycle_length` of them at once, `block_length` elements of each in turn.
+        """A data set for each element, `cycle_length` of them at once, `block_length` elements of each, round-robin.
 
         Args:
             map_func: gives a `Dataset` for an element; it is traced as the function of `map`.

@@ -1,6 +1,6 @@
-"""Data sets made again of the bytes that `serialize.py` wrote.
+"""Deserializes the data sets that `serialize.py` wrote.
 
-What is read is not trusted: nothing is evaluated, and kinds and ops are those that are known here.
+The input is not trusted: nothing is evaluated, and only the kinds and ops that are registered here are accepted.
 """
 
 from __future__ import annotations

@@ -357,7 +357,7 @@ def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 class _Interleaved:
-    """Elements of the data sets of elements, of several in turn. An error is that of one element."""
+    """Interleaves the data sets that the function makes of elements, round-robin. An error belongs to one element."""
 
     def __init__(self, d: Described, at: At, cycle: int, block: int, parallel: bool) -> None:
         self._at, self._block, self._parallel = at, block, parallel
@@ -393,7 +393,7 @@ class _Interleaved:
                 self._count()
                 found: Element = element
                 return found
-            self._slots[self._slot] = None  # it has ended: the next one is taken in the next turn
+            self._slots[self._slot] = None  # it has ended: the next round starts the next data set
             self._turn()
         raise StopIteration
 
@@ -547,7 +547,7 @@ def _single(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("with_values")
 def _with_values(d: Described, at: At, skip: int) -> Walk[Element]:
-    """A data set whose tensors are computed by a function of nothing."""
+    """A data set whose tensors are computed by a function without arguments."""
     found = iter(d._params["function"].at(at)([], 0))
     brought = {given: [next(found) for _ in range(count)] for given, count in d._params["bound"]}
     return d._inputs[0]._walk(at.with_values(brought), skip)

@@ -1,4 +1,4 @@
-"""`dt.data.experimental`: where an input stands, as something to save; transformations for `Dataset.apply`."""
+"""`dt.data.experimental`: iterator positions in checkpoints; transformations for `Dataset.apply`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .transformations import (
 
 
 def make_saveable_from_iterator(iterator: Iterator) -> Any:
-    """Let checkpoints hold where an iterator stands; gives the variable that says so.
+    """Save the position of an iterator in checkpoints. Returns the variable that holds the position.
 
     From then on its position is a global variable: `global_variables_initializer` starts it, each `Saver` without a list of
     variables saves it, and after a restore the next element is the one that would have come. In training of several clients only

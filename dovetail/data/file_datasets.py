@@ -1,4 +1,4 @@
-"""The data sets of files, as programs make them. Files are looked for when an iterator starts, where it runs."""
+"""The public data sets of files. Files are opened when an iterator starts, on the task where it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _plain(value: Any) -> Any:
 
 
 class _FromFiles(Dataset):
-    """Records of files whose names are known, or a tensor's, or the elements of another data set."""
+    """Records of files. The names are constants, a tensor, or the elements of another data set."""
 
     def __init__(self, kind: str, filenames: Any, parallel: Any, **params: Any) -> None:
         components = [Component(string, ())]
@@ -57,7 +57,7 @@ class TextLineDataset(_FromFiles):
     Args:
         filenames: a file, or several; also a tensor of names: see `Dataset.from_tensor_slices`; or a data set of names.
         compression_type: "", "ZLIB" or "GZIP"; None: none. buffer_size: accepted.
-        num_parallel_reads: so many files at once, a line of each in turn.
+        num_parallel_reads: number of files that are read at once, one line of each, round-robin.
 
     Raises:
         NotFoundError: in a step: a file is not there.
@@ -79,7 +79,7 @@ class TFRecordDataset(_FromFiles):
     Args:
         filenames: a file, or several, or a tensor of names, or a data set of names.
         compression_type: "", "ZLIB" or "GZIP"; None: none. buffer_size: accepted.
-        num_parallel_reads: so many files at once, a record of each in turn.
+        num_parallel_reads: number of files that are read at once, one record of each, round-robin.
 
     Raises:
         NotFoundError: in a step: a file is not there. DataLossError: when it comes to a record that is damaged.

@@ -108,7 +108,7 @@ def _npy_rows(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def npy_files(names: Sequence[str]) -> list[Array]:
-    """NumPy's files, whose rows are read as they are needed. ValueError: rows of different shapes or types."""
+    """NumPy's files, whose rows are read lazily. ValueError: rows of different shapes or types."""
     for name in names:
         if not Path(name).is_file():
             raise NotFoundError(None, None, f"{name}; No such file or directory")

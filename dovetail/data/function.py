@@ -28,8 +28,8 @@ class Function:
     """A graph of an element.
 
     Attributes:
-        graph: it. inputs: the components of the element, then what the function has captured. outputs: the results.
-        given: the captured tensors; None: none. places: nodes around it whose state it uses.
+        graph: the function's graph. inputs: the components of the element, then the captured tensors. outputs: the results.
+        given: the captured tensors; None: none. places: nodes of the outer graph whose state it uses.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Function:
 
 
 def _has_effect(node: Node) -> bool:
-    """Whether a node of a function runs though nothing takes its outputs, as a print, an assertion or an assignment."""
+    """Whether a node of a function has a side effect and so runs without consumers: a print, an assertion or an assignment."""
     return (
         node.opdef.is_stateful
         and Trait.STATE_HANDLE not in node.opdef.traits
@@ -115,7 +115,7 @@ class DatasetFunction:
 def traced(
     function: Callable[..., Any], structure: Any, components: Sequence[Component], what: str
 ) -> tuple[Function, Any]:
-    """A function of elements as a graph, and the structure of what it gives.
+    """A function of elements as a graph, and the structure of its results.
 
     Raises:
         TypeError: it gives a data set, or what can be no tensor.

@@ -35,8 +35,8 @@ class Iterator:
     """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.
 
     Attributes:
-        initializer: starts it. position: the variable that says where it stands: a seed, and how many elements it has given; and from
-            which data set, for one of `from_structure`.
+        initializer: starts it. position: the variable that holds its position: a seed, the number of elements given so far and, after
+            `from_structure`, the data set.
     """
 
     def __init__(self, dataset: Described, one_shot: bool, name: str | None = None) -> None:
@@ -88,7 +88,7 @@ class Iterator:
     def from_string_handle(
         string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> HandleIterator:
-        """What takes from the iterator whose handle is fed.
+        """An iterator that takes elements of the iterator whose handle is fed.
 
         Args:
             string_handle: a placeholder of one text, for what `session.run(iterator.string_handle())` gave.
@@ -152,7 +152,7 @@ class Iterator:
         return self._start(dataset, which, name)
 
     def _start(self, dataset: Described, which: int | None, name: str | None = None) -> Node:
-        """A node that starts a data set anew, with the values that its tensors have then. `which`: its number, if there are several."""
+        """A node that restarts a data set with the current values of its tensors. `which`: its number, if there are several."""
         graph = self.position.graph
         sent = self._sent if which is None else _sent(dataset, which, self._attrs, self.position)
         with (
@@ -238,7 +238,7 @@ class HandleIterator:
 
 
 def single_element(dataset: Described) -> Any:
-    """The first element of a data set, which each step walks anew, as tensors."""
+    """The first element of a data set as tensors. Each step starts the data set again."""
     graph = get_default_graph()
     attrs = {**register({0: dataset}, graph), "which": 0, "seed": seed_of(None) or 0, **_outputs(dataset._components)}
     tensors = [t for given in dataset._given for t in given.tensors]

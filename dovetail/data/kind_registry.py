@@ -3,8 +3,8 @@
 A data set is a description: a kind, parameters, and the data sets that it is made from. Parameters are what a message can carry
 (`serialize.py`), or Python functions, which keep it in this process. So the same walk runs in the client and in a worker.
 
-A walk may begin at any position: it gives the elements behind the first `skip` ones. Most kinds leave elements out without making
-them. What is random depends on the seeds of the walk only.
+A walk may begin at any position: it gives the elements after the first `skip` ones. Most kinds skip elements without making
+them. Random choices depend only on the seeds of the walk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Described:
     """A data set as walks see it; `Dataset` is one.
 
     Attributes:
-        _kind, _params, _inputs: what it is. _structure: of an element; None where the description was sent. _components: of an element.
-        _size: how many elements; infinity: without end; None: not known. _given: whose values a start brings.
-        _memory: what a cache keeps.
+        _kind, _params, _inputs: the description. _structure: of an element; None if the description was sent. _components: of an element.
+        _size: number of elements; infinity: without end; None: not known. _given: the tensors whose values a start passes in.
+        _memory: elements that a cache holds.
     """
 
     _kind: str
@@ -53,7 +53,7 @@ class Described:
         return pack(self._structure, [Tensor] * len(self._components))
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
-        """The elements behind the first `skip` ones."""
+        """The elements after the first `skip` ones."""
         return WALKS[self._kind](self, at, skip)
 
 

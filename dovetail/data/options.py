@@ -1,4 +1,4 @@
-"""`Options` of data sets. Most of TensorFlow's switch its optimizations; here they are kept and change nothing."""
+"""`Options` of data sets. Most of TensorFlow's options switch its optimizations. Here they are stored and have no effect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Walks with threads: calls that keep the order, and elements that are made ahead.
 
-They are classes, not generators: an error is that of one element, and the walk goes on behind it.
+They are classes, not generators: an error belongs to one element, and the walk continues after it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class InOrder:
 def _work(
     call: Call, work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None], changed: threading.Condition
 ) -> None:
-    """What a thread does until it is told to end."""
+    """The loop of a worker thread, until it takes the end marker None."""
     while (given := work.get()) is not None:
         element, number, outcome = given
         try:

@@ -1,4 +1,4 @@
-"""How files of records are walked: TensorFlow's own, and those whose records have one size."""
+"""Iterators over record files: TensorFlow's format, and files with records of a fixed size."""
 
 from __future__ import annotations
 

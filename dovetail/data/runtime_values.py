@@ -28,7 +28,7 @@ Seeds: TypeAlias = tuple[int, ...]
 
 
 class Given:
-    """Tensors whose values a start brings; of none: a name for what a walk is given by another one.
+    """Tensors whose values a start passes in. Without tensors: a name for a value that another walk passes in.
 
     Attributes:
         tensors: of the graph; none where the description was sent. count: how many. name: of the first one.
@@ -139,7 +139,7 @@ class Source:
     """Values of which some may be tensors: their types and shapes now, their arrays when they are walked.
 
     Attributes:
-        arrays: None in the place of a tensor. given: the tensors.
+        arrays: the arrays, with None for each tensor. given: the tensors.
     """
 
     __slots__ = ("arrays", "components", "given")
@@ -161,7 +161,7 @@ def arrays_of(at: At, arrays: Sequence[Array | None], given: Given | None) -> li
 
 
 def known(value: Any) -> Any:
-    """The value, or the tensor whose value only a step will tell."""
+    """The value, or the tensor whose value only a step gives."""
     if isinstance(value, list) and any(isinstance(v, Tensor) for v in value):
         value = convert(value)
     if not isinstance(value, Tensor) and not hasattr(value, "_as_tensor"):

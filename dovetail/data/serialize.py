@@ -1,7 +1,7 @@
 """Descriptions of data sets as bytes, so that they run in another process.
 
 A description is a list of data sets, each after those that it is made from: kind, numbers of those, components, and parameters.
-Graphs of functions are written as graphs are (`graph/io/serialize.py`); arrays travel beside the description. `deserialize.py` reads it.
+Graphs of functions are written as graphs are (`graph/io/serialize.py`); arrays are sent next to the description. `deserialize.py` reads it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def same_form(a: Any, b: Any) -> bool:
 
 
 def refuse_sparse(structure: Any, what: str) -> None:
-    """UnimplementedError where an element has a sparse tensor, whose three parts cannot be cut or stacked like arrays."""
+    """UnimplementedError if an element has a sparse tensor: its three parts cannot be sliced or stacked like arrays."""
     if is_sparse(structure):
         raise UnimplementedError(
             None,

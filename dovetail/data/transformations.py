@@ -60,13 +60,13 @@ def parallel_interleave(
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Transformation:
-    """`prefetch`, in the task where the iterator is placed: elements lie in its memory, and what takes them to a device runs beside
+    """`prefetch`, on the task where the iterator is placed. Elements are in its host memory; copies to the device overlap with
     other kernels."""
     return lambda dataset: dataset.prefetch(buffer_size or 2)
 
 
 def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transformation:
-    """The data set itself: elements lie on the host until somebody needs them."""
+    """The data set itself: elements stay in host memory until a consumer needs them."""
     return lambda dataset: dataset
 
 
@@ -143,7 +143,7 @@ def sample_from_datasets(
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
-    """Elements of the data sets whose numbers another one gives; it ends with that one.
+    """Elements of the data sets that `choice_dataset` selects by number. It ends with `choice_dataset`.
 
     Raises:
         TypeError: `choice_dataset` does not give int64 numbers, or the elements are of different types.
@@ -262,7 +262,7 @@ def _filled(shapes: Any, dataset: Dataset, size: int) -> Any:
 def get_single_element(dataset: Dataset) -> Any:
     """The element of a data set that has one, as tensors.
 
-    Each run of the graph takes it anew. InvalidArgumentError in the step: there is none, or there are several.
+    Each run of the graph takes it again. InvalidArgumentError in the step: there is none, or there are several.
     """
 
     return single_element(dataset._then("single"))

@@ -1,4 +1,4 @@
-"""Where the program stands: in a strategy's scope, in one of its replicas, or outside all of them.
+"""The current context: a strategy's scope, one of its replicas, or outside all strategies.
 
 Two contexts. *Cross-replica*: inside `strategy.scope()`, and in what `merge_call` runs; a value may be one per replica.
 *Replica*: inside the function that `strategy.run` runs, once per replica. Outside every scope the default strategy holds:
@@ -79,7 +79,7 @@ class entered:  # noqa: N801  (used as `with entered(...)`)
 
 
 class outside_strategies:  # noqa: N801  (used as `with outside_strategies()`)
-    """A block outside all strategies, in whatever scope the program stands: for a graph that has nothing to do with it."""
+    """A block outside all strategies, whatever scopes are open: for a graph to which they do not apply."""
 
     def __enter__(self) -> None:
         self._outer = _contexts.stack

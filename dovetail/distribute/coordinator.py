@@ -1,11 +1,11 @@
 """`ClusterCoordinator`: one client hands out work to the workers of a cluster, whichever is free.
 
-The workers and parameter servers run bare servers (`dovetail server`). A function that is scheduled is a function that builds
-nodes: it is called once per worker, under the worker's device, and what it made is run each time the function is scheduled, with the
-arguments fed. A thread per worker takes calls from one queue and runs them in a session of its own.
+The workers and parameter servers run bare servers (`dovetail server`). A scheduled function builds nodes. It is called once
+per worker, under the worker's device. Each time the function is scheduled, these nodes are run with the arguments fed. A thread per
+worker takes calls from one queue and runs them in a session of its own.
 
-A call whose worker dies goes back into the queue, so each call is done at least once; the others go on, and the worker is given
-work again when it answers again, with all others (a session is made only when every task answers). When a parameter server
+A call whose worker dies goes back into the queue, so each call is executed at least once. The other workers continue. The worker gets
+calls again when it and all other tasks answer, because a session is made only when every task answers. When a parameter server
 dies, its variables are lost: that is an error for the user.
 """
 
@@ -347,7 +347,7 @@ class ClusterCoordinator:
                 result = self._sessions[n].run(call.traced.results[n], feeds)
             except (UnavailableError, AbortedError) as e:
                 outcome = e
-                if "/job:ps" not in e.message and not self._closed:  # the worker: somebody else does it
+                if "/job:ps" not in e.message and not self._closed:  # the worker died: another one executes it
                     if not is_lost:
                         is_lost = True
                         logger.warning("/job:worker/task:%d is lost: another one does its call. %s", index, e.message)

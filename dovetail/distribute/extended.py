@@ -1,4 +1,4 @@
-"""`strategy.extended`: what those who write training loops, or optimizers, ask of a strategy, and few others."""
+"""`strategy.extended`: the interface of a strategy for authors of training loops and optimizers."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Extended:
 
         Args:
             fn: function of a `MultiStepContext` and of an element, called across replicas; it mostly calls `call_for_each_replica`.
-                What it gives runs in each turn.
-            iterator: gives the elements, one for each turn. iterations: how many turns.
+                The nodes that it returns run in each iteration.
+            iterator: gives the elements, one for each iteration. iterations: how many iterations.
             initial_loop_values: the same structure as the outputs of the last step, before the first one.
 
         Returns:
@@ -167,7 +167,7 @@ class Extended:
 
     @contextmanager
     def _plain_variables(self) -> Iterator[None]:
-        """A block whose variables are plain ones, such as the slots beside a copy."""
+        """A block whose variables are plain ones, such as the slots of a copy."""
         with without_creators(lambda creator: creator == self._strategy._make):
             yield
 

@@ -19,10 +19,10 @@ from .values import PerReplica
 class DistributedDataset:
     """A dataset for the replicas: made by `Strategy.experimental_distribute_dataset`, or `distribute_datasets_from_function`.
 
-    In the second case (`whole`) each replica of this process takes an element of its own, in turn.
+    In the second case (`whole`) the replicas of this process take the elements round-robin, one element per replica.
 
-    In the first each element is cut for all replicas. Where several workers go in step, each makes the same elements, and takes its
-    own share of the rows of each: shuffle with the same seed on all of them. The number of rows must be a multiple of the number of
+    In the first case each element is split over all replicas. Synchronous workers all make the same elements, and each takes its own
+    rows of each element: shuffle with the same seed on all of them. The number of rows must be a multiple of the number of
     replicas.
     """
 
@@ -30,7 +30,7 @@ class DistributedDataset:
         self._strategy, self._dataset, self._whole = strategy, dataset, whole
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> DistributedIterator:
-        """An iterator whose `initializer` starts it; one of a function that gives elements needs no start."""
+        """An iterator whose `initializer` starts it. With a function as the source, the initializer does nothing."""
         if callable(self._dataset):
             made: Any = _Calls(self._dataset)
         else:
@@ -43,7 +43,7 @@ class DistributedDataset:
 
 
 class _Calls:
-    """An iterator whose elements a function gives, such as one that takes them from a queue."""
+    """An iterator whose elements come from a function, such as one that dequeues them."""
 
     def __init__(self, get_next: Callable[[], Any]) -> None:
         self.get_next = get_next
@@ -73,7 +73,7 @@ class DistributedIterator:
         return self.get_next()
 
     def get_next(self) -> Any:
-        """The next element, in the structure of the dataset's, with a `PerReplica` in place of each tensor."""
+        """The next element, in the dataset's structure, with a `PerReplica` for each tensor."""
         strategy = self._strategy
         here = len(strategy._devices)
         if self._whole:

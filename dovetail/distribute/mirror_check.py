@@ -1,4 +1,4 @@
-"""Whether mirrored copies still hold the same bits, asked now and then while a program is debugged (DOVETAIL_CHECK)."""
+"""A debugging check (DOVETAIL_CHECK) that mirrored copies are bitwise equal, run at intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY = 100  # updates between two comparisons
 
 
 def compared(strategy: StrategyProtocol, variables: Sequence[Any], update: Node) -> Node:
-    """A node behind `update` that compares the copies of all replicas every so many updates; `update` itself where nothing is to do.
+    """A node after `update` that compares the copies of all replicas at intervals; `update` itself where there is nothing to compare.
 
     The comparison fails the step with an InternalError that names the variable and the replicas.
     """

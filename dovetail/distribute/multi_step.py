@@ -16,7 +16,7 @@ from .values import PerReplica
 
 
 class MultiStepContext:
-    """What the function of `experimental_run_steps_on_iterator` gives out beside its updates.
+    """The outputs of the function of `experimental_run_steps_on_iterator`, besides its updates.
 
     Attributes:
         run_op: the node that runs all steps.

@@ -4,8 +4,8 @@ Each worker builds a graph of its own, with its own copies of the variables, and
 applied they are reduced, first over the replicas of the worker, then over the workers by a collective op; so all workers apply
 the same update to the same values. Those start out the same, because the first worker sends its initial values to the others.
 
-Nobody goes on before the last worker has started: the first collective waits for it. An error or the death of one worker ends
-the step of all, with an error that says who it was; sessions made anew then go on, from the last checkpoint.
+All workers wait until the last one has started: the first collective blocks. An error or the death of one worker ends the step
+of all workers, with an error that names it. New sessions then resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class CollectiveCommunication(enum.Enum):
 class MultiWorkerMirroredStrategy(Strategy):
     """Replicas on all workers of a cluster go in step; each has its own copies of the variables, which change alike.
 
-    Run the same program in each worker; TF_CONFIG, or the resolver, tells them apart. Give sessions `strategy.session_target`: the
-    worker's server, which is the program's own `dt.train.Server` for the task, or else is started then.
+    Run the same program in each worker; TF_CONFIG or the resolver gives each its task. Give sessions `strategy.session_target`: the
+    worker's server. It is the program's own `dt.train.Server` for the task, or else it is started then.
 
     Args:
         communication: how workers reduce: a `CollectiveCommunication`.
-        cluster_resolver: what tells of the cluster; None: TF_CONFIG.
+        cluster_resolver: describes the cluster; None: TF_CONFIG.
         devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
         communication_options: TensorFlow 2's way to say `communication`: an object with `implementation`.
         server: the server of the task; None: the one of this process, or a new one.
@@ -119,7 +119,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """What told it of the cluster."""
+        """The resolver that describes the cluster."""
         return self._resolver
 
     @property
@@ -183,7 +183,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return out
 
     def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """As `Strategy._mean_gradients`. Where several replicas are here, each takes part for itself, so nothing is added up before."""
+        """As `Strategy._mean_gradients`. Several replicas in this process are separate members, so nothing is reduced locally before."""
         if not self._each_meets():
             return super()._mean_gradients(gradients, variables)
         count, graph = len(self._devices), get_default_graph()

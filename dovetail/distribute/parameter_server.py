@@ -23,17 +23,17 @@ from .strategy import Strategy
 
 
 class ParameterServerStrategy(Strategy):
-    """Variables on the tasks of job `ps`, in turn; computing on this worker. Without a cluster: on this process's CPU.
+    """Variables on the tasks of job `ps`, round-robin; compute on this worker. Without a cluster: on this process's CPU.
 
     Tasks of job `ps` run `strategy.server.join()`, or any server. A device block in the scope says where ops go (as far as it says
     more than the worker's device), and never moves variables.
 
     Args:
-        cluster_resolver: what tells of the cluster; None: TF_CONFIG.
-        variable_partitioner: cuts what `get_variable` makes (but scalars) into parts, which go to the servers in turn: a function of
+        cluster_resolver: describes the cluster; None: TF_CONFIG.
+        variable_partitioner: partitions the variables of `get_variable`, except scalars, over the servers, round-robin: a function of
             shape and dtype, such as `experimental.partitioners.MinSizePartitioner()`; None: variables are whole.
         devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
-        ps_strategy: which server a variable goes to; None: in turn.
+        ps_strategy: which server a variable goes to; None: round-robin.
         server: the server of the task; None: the one of this process, or a new one.
 
     With a cluster but no task (a resolver that names none), this process is a client: see `ClusterCoordinator`.
@@ -89,12 +89,12 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def server(self) -> Any:
-        """This task's server: the program's own where it has one, else one that is started when it is asked for; None without a task."""
+        """This task's server: the program's own where it has one, else one that is started at first use; None without a task."""
         return None if self._own is None else self._own.server
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """What told it of the cluster."""
+        """The resolver that describes the cluster."""
         return self._resolver
 
     @property

@@ -34,7 +34,7 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """As many parts as allowed, unless they become smaller than so many bytes.
+    """As many parts as allowed, but none smaller than a minimum size in bytes.
 
     >>> MinSizePartitioner(min_shard_bytes=4, max_shards=2)([6, 1], dt.float32)
     [2, 1]
@@ -49,7 +49,7 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few parts as keep each within so many bytes.
+    """As few parts as possible, but none larger than a maximum size in bytes.
 
     >>> MaxSizePartitioner(max_shard_bytes=4)([6, 1], dt.float32)
     [6, 1]

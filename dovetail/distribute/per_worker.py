@@ -37,7 +37,7 @@ class PerWorkerDataset:
         self._datasets, self._make = tuple(datasets), make
 
     def __iter__(self) -> PerWorkerIterator:
-        """A new iterator on each worker; it starts when the worker is first used, and anew when the worker comes back."""
+        """A new iterator on each worker. It starts when the worker is first used, and restarts when the worker comes back."""
         return self._make(self)
 
 

@@ -68,7 +68,7 @@ class CrossDeviceOps:
     def to_all(
         self, rows: Sequence[Sequence[Any]], places: Sequence[str], devices: Sequence[str], op: ReduceOp
     ) -> list[Any]:
-        """For each row, values of replicas on `devices`, their reduced value for all: one at its place, or a `PerReplica`."""
+        """For each row, values of replicas on `devices`: their reduced value for all, one on its device, or a `PerReplica`."""
         out = []
         for values, place in zip(rows, places, strict=True):
             with get_default_graph().name_scope("reduce"):
@@ -80,7 +80,7 @@ class ReductionToOneDevice(CrossDeviceOps):
     """Bring all values to one device and reduce them there, in the order of replicas.
 
     Args:
-        reduce_to_device: that device; None: where the result is wanted.
+        reduce_to_device: that device; None: the destination of the result.
         accumulation_fn: function of a list of tensors that adds them; None: `add_n`.
     """
 
@@ -121,8 +121,8 @@ class NcclAllReduce(ReductionToOneDevice):
     Each replica's GPU takes part in a collective for each bucket of gradients, which begins as soon as the bucket's are there, during
     the backward pass, and applies the result itself. Between GPUs without NCCL, the same goes through the host's memory.
 
-    What is wanted on one device, `IndexedSlices`, and replicas that are not all on GPUs of their own, are reduced as by
-    `ReductionToOneDevice`.
+    Values with a single destination, `IndexedSlices`, and values of replicas that are not all on GPUs of their own, are reduced as
+    by `ReductionToOneDevice`.
 
     Args:
         num_packs: as TensorFlow's; of no effect: values travel in buckets of 4 MiB.
@@ -197,7 +197,7 @@ def reduction_of(op: ReduceOp, dtype: DType, members: Sequence[str]) -> str:
 
 
 def parted(rows: Sequence[Sequence[Any]], count: int) -> tuple[list[int], list[list[Tensor]]]:
-    """Which rows have a tensor from each of so many replicas, and the replicas' columns of those rows."""
+    """The rows that have a tensor from each of `count` replicas, and for each replica its tensors of those rows."""
     dense = [
         i for i, row in enumerate(rows) if len(row) == count and not any(isinstance(v, IndexedSlices) for v in row)
     ]

@@ -1,15 +1,14 @@
 """Replicas in step: how one function builds its nodes once per replica, and how replicas meet half-way.
 
 Theory of operation. `run_replicas` calls the function once per replica, each time under the replica's device and name scope.
-Where the function calls `merge_call`, it stops, and the other replicas are built up to the same call; then the merge function
-runs once, across replicas, on what all of them passed, and each replica goes on with its part of the result. A function that
-can stop in the middle needs a stack of its own, so with more than one replica each has a thread. Only one of them runs at any
-time, in the order of replicas, so the graph comes out the same each time. Who waits for a turn gives up the graph's lock meanwhile,
-so `run` may stand in the body of a loop, which holds it. A replica that goes in step with no other one is
-built in the caller's thread.
+Where the function calls `merge_call`, it stops, and the other replicas are built up to the same call. Then the merge function
+runs once, across replicas, on the arguments of all of them, and each replica continues with its part of the result. A function
+that can stop in the middle needs a stack of its own, so with more than one replica each has a thread. Only one thread runs at
+a time, in the order of replicas, so the graph is deterministic. A waiting thread releases the graph's lock, so `run` may be
+called in the body of a loop, which holds it. A single replica is built in the caller's thread.
 
-The open blocks of the graph (names, devices, control edges) are exchanged whenever another replica's turn comes. Variables
-are made by the first replica, for all; the others, which make theirs in the same order, are given these.
+The open blocks of the graph (names, devices, control edges) are swapped when another replica's thread resumes. The first
+replica makes the variables for all replicas. The others request theirs in the same order and get these.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..graph.variables.store import VariableStore
 from .context import StrategyProtocol, contexts, entered, get_replica_context as current_replica, set_contexts
 from .values import DistributedVariable, regroup, select
 
-TURN_S = 3600.0  # a thread that nobody gives a turn for so long belongs to a caller that is gone
+TURN_S = 3600.0  # a thread that is not resumed for so long belongs to a caller that is gone
 
 
 class _Stopped(BaseException):
@@ -42,7 +41,7 @@ class ReplicaId(int):
 
 
 class ReplicaContext:
-    """What a replica can ask: who it is, and what the others have.
+    """A replica's view of the strategy: its own number, and the values of the other replicas.
 
     Attributes:
         strategy: the strategy that runs it.
@@ -81,7 +80,7 @@ class ReplicaContext:
         return (self.strategy._devices[self._local_id],)
 
     def counts(self, shared: dict[str, int]) -> dict[str, int]:
-        """How often default names are taken, for this replica: all count from where the first one did, whose counts are kept."""
+        """The counts of default names for this replica. All replicas start from the first one's counts; only the first's are kept."""
         if self._run is None:
             return shared
         before = self._run.counts_before.setdefault(id(shared), dict(shared))
@@ -95,7 +94,7 @@ class ReplicaContext:
         The arguments arrive as `PerReplica` where the replicas passed different ones.
 
         Raises:
-            RuntimeError: another replica does not come to the call, or it stands in a branch or loop.
+            RuntimeError: another replica does not reach the call, or the call is in a branch or loop.
         """
         if self._run is None:
             with entered(self.strategy, None):
@@ -140,7 +139,7 @@ def run_replicas(
 
 
 class _Replica:
-    """One replica that is being built: its thread, its open blocks, and where it stands."""
+    """One replica that is being built: its thread, its open blocks, and its progress."""
 
     def __init__(self, context: ReplicaContext, scopes: Scopes) -> None:
         self.context = context
@@ -159,7 +158,7 @@ class _Run:
         self.strategy, self.graph = strategy, graph
         self.made: list[DistributedVariable] = []  # variables, in the order in which the first replica made them
         self.counts_before: dict[int, dict[str, int]] = {}  # by the counts' identity: see `ReplicaContext.counts`
-        self._asked: list[str] = []  # the names that it asked for, with their variable scopes
+        self._asked: list[str] = []  # the variable names that it requested, with their variable scopes
         self._replicas: list[_Replica] = []
         self._abandoned = False
         self._flow = graph.scopes.flow
@@ -244,7 +243,7 @@ class _Run:
         self._turn_goes(replica, False)
 
     def _turn_goes(self, replica: _Replica, to_replica: bool) -> None:
-        """Give a replica its turn, or end it."""
+        """Resume a replica's thread, or suspend it."""
         with self._turns:
             replica.has_turn = to_replica
             self._turns.notify_all()
@@ -272,7 +271,7 @@ class _Run:
         return replica.result
 
     def _merge(self, outer: Scopes) -> None:
-        """Do the merge call at which all replicas stand; nothing when all have ended."""
+        """Run the merge call that all replicas have reached; do nothing when all have ended."""
         if all(r.done for r in self._replicas):
             return
         if any(r.done for r in self._replicas):

@@ -34,7 +34,7 @@ from .values import DistributedValues, DistributedVariable, PerReplica, componen
 
 
 class Strategy:
-    """Base of the strategies. With one device, and nobody else, it changes nothing but where things are.
+    """Base of the strategies. With one device and one process, it changes only the placement.
 
     Args:
         devices: the replicas' devices, in order; text, DeviceSpec.
@@ -76,7 +76,7 @@ class Strategy:
         return self._devices
 
     def _reduce_across(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
-        """The values, each reduced over the other processes whose replicas go in step: here there are none."""
+        """The values, each reduced over the other processes with synchronous replicas. The base class has none."""
         return list(values)
 
     def _first_across(self, value: Any) -> Any:
@@ -97,7 +97,7 @@ class Strategy:
 
     @property
     def cluster_resolver(self) -> Any:
-        """What told it of the cluster; None where it needs none."""
+        """The resolver that describes the cluster; None where it needs none."""
         return None
 
     @property
@@ -297,11 +297,11 @@ class Strategy:
     # --- data -------------------------------------------------------------------------------------------------------
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """A dataset whose elements, global batches, come cut for the replicas: see `DistributedDataset`."""
+        """A dataset whose elements, global batches, are split over the replicas: see `DistributedDataset`."""
         return DistributedDataset(self, dataset)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any], options: Any = None) -> Any:
-        """A dataset of this process's own: `dataset_fn` is called once in each, and each replica takes an element of it in turn.
+        """A dataset of this process's own: `dataset_fn` is called once per process, and its replicas take elements of it round-robin.
 
         Args:
             dataset_fn: gets an `InputContext`, by which it can take its part of the data, and gives a `Dataset` of batches for
@@ -328,7 +328,7 @@ class Strategy:
     # --- variables --------------------------------------------------------------------------------------------------
 
     def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Make a variable, with its copies: what stands in place of `Variable(...)` in the scope."""
+        """Make a variable with its copies. The scope calls this for `Variable(...)`."""
         context = get_replica_context()
         if context is not None and context._run is not None:
             return context._run.variable(context, kwargs.get("name"), lambda: self._make_copies(next_creator, kwargs))
@@ -462,7 +462,7 @@ class Strategy:
 
 
 class _DefaultStrategy(Strategy):
-    """What holds outside every scope: one replica, and nothing is changed."""
+    """The strategy outside every scope: one replica, and no changes."""
 
 
 register_default(_DefaultStrategy)

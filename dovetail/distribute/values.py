@@ -34,12 +34,12 @@ class PerReplica(DistributedValues):
 
 
 def select(replica: int, structure: Any) -> Any:
-    """The structure as a replica sees it: its own value in place of every `PerReplica`."""
+    """The structure as a replica sees it: its own value for every `PerReplica`."""
     return map_structure(lambda v: v.values[replica] if isinstance(v, DistributedValues) else v, structure)
 
 
 def regroup(results: Sequence[Any]) -> Any:
-    """What the replicas gave, as one structure of `PerReplica`; what is the same for all of them stands for itself."""
+    """The results of the replicas as one structure of `PerReplica`. A value that is the same object for all is not wrapped."""
     first = results[0]
     if len(results) == 1 or all(r is first for r in results):
         return first
@@ -60,7 +60,7 @@ def regroup(results: Sequence[Any]) -> Any:
 class DistributedVariable(ResourceVariable):
     """A variable of which a strategy keeps a copy per replica, or one for all of them.
 
-    In a replica it stands for the replica's copy, elsewhere for the first one. Changes made across replicas change all copies.
+    In a replica it is the replica's copy, elsewhere the first one. Cross-replica changes apply to all copies.
 
     Attributes:
         values: the copies, in the order of replicas; one, when all share it.
@@ -82,7 +82,7 @@ class DistributedVariable(ResourceVariable):
         self._initializers: Node | None = None
 
     def __getattr__(self, name: str) -> Any:
-        # What a plain variable keeps in itself: its place, its reads.
+        # The attributes of a plain variable: its reference, its reads.
         if name not in ("_handle", "_element", "_is_initialized", "_cached", "_initial_value"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._here, name)
@@ -107,7 +107,7 @@ class DistributedVariable(ResourceVariable):
 
     @property
     def _here(self) -> ResourceVariable:
-        """The copy that is meant where the program stands."""
+        """The copy for the current context."""
         first: ResourceVariable = self.values[0]
         if len(self.values) == 1:
             return first

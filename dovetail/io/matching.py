@@ -1,4 +1,4 @@
-"""Names of files, looked up once."""
+"""File names that match a pattern, matched once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..graph.variables.variable import Variable
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
     """A local variable with the names of the client's files that match a pattern, or one of several: string `[n]`.
 
-    They are looked up when local variables are initialised, so every round of a producer has the same files.
+    The pattern is matched when local variables are initialised, so every epoch of a producer has the same files.
     """
     return Variable(
         matching_files(pattern),

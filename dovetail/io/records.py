@@ -56,7 +56,7 @@ class TFRecordOptions:
 
 
 def compression_of(given: Any) -> str:
-    """'', 'ZLIB' or 'GZIP' for what stands for one of them. ValueError: anything else."""
+    """'', 'ZLIB' or 'GZIP' for a compression type, its enum value or options. ValueError: anything else."""
     if isinstance(given, TFRecordOptions):
         return given.compression_type
     known: dict[Any, str] = {None: "", **TFRecordOptions.compression_type_map}

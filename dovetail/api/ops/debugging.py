@@ -217,9 +217,9 @@ def assert_shapes(
     """A node that fails its step unless tensors have the sizes that are said. ValueError here, where they are known.
 
     Args:
-        shapes: pairs of a tensor and its sizes, or a dict. A size is a number, None or "." for any, or a letter or a word that stands
-            for the same size wherever it is. `...` or "*" in front stands for any axes. Sizes may be written as one text: "2N". A
-            scalar counts as a vector of one. Sizes of None: the tensor is not looked at.
+        shapes: pairs of a tensor and its sizes, or a dict. A size is a number, None or "." for any, or a letter or a word: the same
+            symbol is the same size everywhere. `...` or "*" in front matches any axes. Sizes may be written as one text: "2N". A
+            scalar counts as a vector of one. Sizes of None: the tensor is not checked.
 
     >>> check = assert_shapes([(x, ("batch", 3)), (y, ("batch",))])
     """
@@ -238,7 +238,7 @@ def assert_shapes(
 def _sizes(
     x: Tensor, sizes: Any, seen: dict[Any, tuple[Any, str]], data: Data, summarize: int | None, message: str
 ) -> list[Node]:
-    """The checks of one tensor; `seen`: what words stand for, and which tensor said so."""
+    """The checks of one tensor. `seen`: the size of each symbol, and the tensor that defined it."""
     if not hasattr(sizes, "__iter__"):
         raise ValueError(
             f"{message}.  Tensor {x.name}.  Specified shape must be an iterable.  An iterable has the attribute `__iter__` or "

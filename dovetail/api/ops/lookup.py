@@ -198,7 +198,7 @@ HashTable = StaticHashTable
 
 
 class IdTableWithHashBuckets:
-    """Ids of words: those of a table, and behind these buckets for all other words.
+    """Ids of words: those of a table, then hash buckets for all other words.
 
     Args:
         table: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
@@ -225,7 +225,7 @@ class IdTableWithHashBuckets:
 
     @property
     def initializer(self) -> Node:
-        """The node that fills it; one that does nothing where there is nothing to fill."""
+        """The node that fills it; a no-op without a table to fill."""
         found: Node = no_op() if self._table is None else self._table.initializer
         return found
 
@@ -265,7 +265,7 @@ class IdTableWithHashBuckets:
 
 
 class StaticVocabularyTable(IdTableWithHashBuckets):
-    """Ids of words: those of a vocabulary, and behind these buckets for all other words.
+    """Ids of words: those of a vocabulary, then hash buckets for all other words.
 
     Args:
         initializer: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
@@ -380,7 +380,7 @@ def index_table_from_tensor(
     dtype: Any = string,
     name: str | None = None,
 ) -> StaticHashTable | IdTableWithHashBuckets:
-    """Ids of the words of a list: their places in it; others get the default, or one of the buckets behind (`tf.contrib.lookup`)."""
+    """Ids of the words of a list: their indices in it. Others get the default, or a hash bucket (`tf.contrib.lookup`)."""
     if vocabulary_list is None:
         raise ValueError("vocabulary_list must be specified.")
     if num_oov_buckets < 0:

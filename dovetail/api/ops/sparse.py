@@ -1,4 +1,4 @@
-"""`dt.sparse`: tensors of which only the elements that are not zero are kept."""
+"""`dt.sparse`: tensors that store only the elements that are not zero."""
 
 from ...graph.ops.sparse.arrange import (
     from_dense,

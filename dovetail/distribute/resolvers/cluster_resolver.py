@@ -15,8 +15,8 @@ class ClusterResolver:
     """Base of the resolvers.
 
     Attributes:
-        task_type, task_id: which task this process is; None where nobody says.
-        rpc_layer: what stands before `://` in a target, such as "grpc"; None: nothing.
+        task_type, task_id: the task of this process; None: not given.
+        rpc_layer: the prefix before `://` in a target, such as "grpc"; None: no prefix.
         environment: a word for where it runs, '' or "google".
     """
 
@@ -44,7 +44,7 @@ class ClusterResolver:
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """How many accelerators each task has, by type: as many as this process, unless told otherwise."""
+        """How many accelerators each task has, by type: by default as many as this process."""
         from ..mirrored import accelerators
 
         count = len(accelerators())
@@ -98,7 +98,7 @@ class SimpleClusterResolver(ClusterResolver):
 
 
 class UnionResolver(ClusterResolver):
-    """The clusters of several resolvers as one; what else is asked, the first of them answers.
+    """The union of the clusters of several resolvers. Everything else comes from the first resolver.
 
     Args:
         resolvers: at least one. rpc_layer, task_type, task_id: win over what the first one says.
@@ -177,7 +177,7 @@ class TFConfigClusterResolver(ClusterResolver):
         task_type, task_id, rpc_layer, environment: win over what TF_CONFIG says.
 
     Raises:
-        ValueError: when TF_CONFIG is not of this form; it is read anew each time.
+        ValueError: when TF_CONFIG is not of this form. It is read again each time.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def rpc_layer(self) -> str | None:
-        """What stands before `://` in targets."""
+        """The prefix before `://` in targets."""
         given = self._given["rpc_layer"] or tf_config().get("rpc_layer")
         return None if given is None else str(given)
 
@@ -257,7 +257,7 @@ class SlurmClusterResolver(ClusterResolver):
             share.
         tasks_per_node: how many tasks each node has; None: as SLURM_STEP_TASKS_PER_NODE says.
         auto_set_gpu: whether to give this process its GPUs, by CUDA_VISIBLE_DEVICES.
-        rpc_layer: what stands before `://` in targets.
+        rpc_layer: the prefix before `://` in targets.
 
     Raises:
         RuntimeError: this is no step of Slurm, or it has another number of tasks than `jobs`.
@@ -366,7 +366,7 @@ class KubernetesClusterResolver(ClusterResolver):
         job_to_label_mapping: job -> label selectors of its pods; None: `{"worker": ["job-name=tensorflow"]}`. Pods are sorted by
             name within each selector.
         tf_server_port: the port of each pod's server.
-        rpc_layer: what stands before `://` in targets.
+        rpc_layer: the prefix before `://` in targets.
         override_client: a `CoreV1Api` of the package `kubernetes` to ask; None: one of its own.
         executable_location: `WITHIN_CLUSTER` or `OFF_CLUSTER`: from where the pods are looked for.
 

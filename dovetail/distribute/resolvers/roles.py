@@ -52,7 +52,7 @@ def check_role(cluster: Any, task_type: str, task_id: int) -> ClusterSpec:
 
 
 def is_chief(cluster: Any = None, task_type: str | None = None, task_id: int | None = None) -> bool:
-    """Whether the task is the chief of its cluster. Without a cluster, everybody is."""
+    """Whether the task is the chief of its cluster. Without a cluster, it is."""
     spec = as_cluster_spec(cluster)
     if not spec or task_type is None:
         return True

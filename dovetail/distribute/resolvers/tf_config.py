@@ -1,4 +1,4 @@
-"""The environment variable TF_CONFIG, in which launchers tell a process its cluster and its place there, as JSON."""
+"""The environment variable TF_CONFIG, in which launchers give a process its cluster and its task, as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOOKS_SO = '{"cluster": {"ps": ["host:2222"], "worker": ["host:2223"]}, "task":
 
 
 def tf_config() -> dict[str, Any]:
-    """What TF_CONFIG holds now; nothing where it is not set.
+    """The current content of TF_CONFIG; empty where it is not set.
 
     Raises:
         ValueError: it is not valid JSON, or not of the form `{"cluster": {...}, "task": {...}}`.

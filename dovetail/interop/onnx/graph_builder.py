@@ -72,7 +72,7 @@ class _Shadow(Scope):
         self.real = real
 
     def get(self, name: str) -> Tensor:
-        """A stand-in for the value of this name."""
+        """A placeholder for the value of this name."""
         found = self.values.get(name)
         if found is None:
             found = self.values[name] = stand_in(self.real.get(name))

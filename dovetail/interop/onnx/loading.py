@@ -67,11 +67,11 @@ def load(
     Args:
         model: a file, or a `ModelProto`.
         inputs: tensors or values for the model's inputs, by name. Inputs that are left out become placeholders.
-        outputs: names of the values that are wanted, those between nodes too; only what they need is built. None: the
+        outputs: names of the values to return, also intermediate ones; only the nodes that they need are built. None: the
             model's outputs.
         weights: "variables": its floating-point arrays become variables (but for scalars, and for what must be known when the
             graph is built, such as the factors of Resize). "constants": all stay constants.
-        trainable: whether the variables are trained; or a function that tells it by a weight's name. Running means and
+        trainable: whether the variables are trained; or a predicate on a weight's name. Running means and
             variances of batch normalisation never are.
         name: the name scope of its nodes; None: the name of the model's graph.
 

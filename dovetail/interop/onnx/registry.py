@@ -29,7 +29,7 @@ Importer: TypeAlias = Callable[..., Made]
 
 IMPORTERS: dict[str, Importer] = {}
 STATIC: dict[str, frozenset[int]] = {}
-"""Inputs whose values an op must know when the graph is built: weights that stand there become constants."""
+"""Inputs whose values an op must know when the graph is built: weights used there become constants."""
 
 
 class UnsupportedError(Exception):
@@ -56,7 +56,7 @@ class Call:
     Attributes:
         op: its op, such as `Conv`. name: its name in the model. opset: the version of the standard that the model is written in.
         attrs: its attributes as Python values; tensors are arrays, graphs are `Body`.
-        inputs: the tensors that it takes. wanted: for each output, whether somebody takes it.
+        inputs: the tensors that it takes. wanted: for each output, whether it has a consumer.
     """
 
     op: str
@@ -71,7 +71,7 @@ class Call:
         return self.attrs.get(name, default)
 
     def wants(self, index: int) -> bool:
-        """Whether somebody takes this output."""
+        """Whether this output has a consumer."""
         return index < len(self.wanted) and self.wanted[index]
 
     def known(self, tensor: Tensor | None, what: str) -> Array | None:

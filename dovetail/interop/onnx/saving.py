@@ -34,7 +34,7 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
     Args:
         outputs: tensors; with names for them, if it is a mapping. They keep those of their nodes otherwise.
         inputs: the tensors that the model takes, in the same way; None: the placeholders that the outputs need.
-        session: gives the values of variables, as they stand; None: the default session. A graph without variables needs none.
+        session: gives the current values of variables; None: the default session. A graph without variables needs none.
         name: the name of the model's graph.
 
     Returns:
@@ -64,7 +64,7 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
 def save(path: str | os.PathLike[str], outputs: Ends, inputs: Ends | None = None, session: Any = None) -> None:
     """Write an ONNX model of tensors and all that they need: what `export` gives, into a file.
 
-    A model that is too large for one message (2 GiB) has its arrays in a second file beside it, `<path>.data`.
+    A model that is too large for one message (2 GiB) has its arrays in a second file next to it, `<path>.data`.
 
     >>> dt.onnx.save("model.onnx", outputs={"y": y}, inputs={"x": x}, session=session)
     """
@@ -120,7 +120,7 @@ def _values(writer: Writer, nodes: Sequence[Node], session: Any) -> None:
 
 
 def _readable(tensor: Tensor) -> Tensor:
-    """A variable's value, for its place."""
+    """A variable's value, for its reference."""
     if tensor.op.type != "VarHandleOp":
         return tensor
     for reader in tensor.consumers():

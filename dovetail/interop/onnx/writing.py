@@ -6,8 +6,8 @@ An exporter gets a `Writer` and a node, emits nodes of the standard, and says wh
     def square(w: Writer, node: Node) -> Names:
         return w.emit("Mul", w.input(node, 0), w.input(node, 0))
 
-An array whose value is known when the model is written, a constant or a variable's, can be taken as such: a filter is
-laid out anew once, not by a node of the model.
+An array whose value is known when the model is written, a constant or a variable's, is transformed then: a filter is
+transposed once, not by a node of the model.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Writer:
     """The model while it is written.
 
     Attributes:
-        names: what tensors are called. values: arrays of tensors that are known: constants, and variables as they stand.
-        nodes, arrays: what the model has so far. makers: for each of its nodes, the name of the graph's own.
-        scope: the name of the node that is written. taken: names that something has.
+        names: the tensors' names in the model. values: arrays of known tensors: constants, and current values of variables.
+        nodes, arrays: those of the model so far. makers: for each of its nodes, the name of the graph's node.
+        scope: the name of the node that is written. taken: names in use.
     """
 
     names: dict[Tensor, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Writer:
     # --- what a node takes ---------------------------------------------------------------------------------------
 
     def name(self, tensor: Tensor) -> str:
-        """What a tensor is called; one whose value is known becomes an array of the model when it is first asked for."""
+        """A tensor's name in the model. A tensor with a known value becomes an array of the model at first use."""
         if tensor not in self.names:
             if tensor not in self.values:
                 raise UnsupportedError(f"'{tensor.name}' is an output of {tensor.op.type} that ONNX does not have")
@@ -157,14 +157,14 @@ class Writer:
         return self.emit_many(1, op, *inputs, **attrs)[0]
 
     def emit_many(self, count: int, op: str, *inputs: str, **attrs: Any) -> list[str]:
-        """A node of the model with so many outputs; gives their names."""
+        """Add a node with `count` outputs to the model. Returns their names."""
         outputs = [self.fresh(f"{self.scope}/{op}") for _ in range(count)]
         self.nodes.append(onnx("helper").make_node(op, list(inputs), outputs, self.fresh(self.scope), **attrs))
         self.makers.append(self.scope)
         return outputs
 
     def fresh(self, name: str) -> str:
-        """A name that nothing else has."""
+        """A unique name."""
         made, i = name, 0
         while made in self.taken:
             i += 1

@@ -203,7 +203,7 @@ def _shape(tensor: Any) -> Any:
 
 
 class FileWriterCache:
-    """One writer per folder, shared by whoever asks."""
+    """One writer per folder, shared by all users."""
 
     _cache: dict[str, FileWriter] = {}
     _lock = threading.Lock()

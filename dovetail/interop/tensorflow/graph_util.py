@@ -50,11 +50,11 @@ def convert_variables_to_constants(
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
 ) -> Any:
-    """What these nodes need, with the values that variables have now in the place of the variables.
+    """The subgraph that these nodes need, with each variable replaced by its current value.
 
     Args:
         sess: a session in which the variables have values. input_graph_def: the `GraphDef` of its graph.
-        output_node_names: names of nodes whose results are wanted.
+        output_node_names: names of the output nodes.
         variable_names_whitelist: names of variables that become constants; None: all. variable_names_blacklist: those that do not.
 
     Raises:
@@ -107,7 +107,7 @@ def convert_variables_to_constants(
 
 
 def _handed_on(graph_def: Any, values: Collection[str]) -> dict[str, str]:
-    """The nodes that give out a variable's place: the variables themselves, and what hands it on into branches and loops."""
+    """The nodes that output a variable's reference: variables, and nodes that pass it into branches and loops."""
     found = {name: name for name in values}
     count = 0
     while count != len(found):
@@ -124,7 +124,7 @@ def _is_of_handle(node: Any) -> bool:
 
 
 def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | None = None) -> Any:
-    """The graph without identities and checks, which matter for training only: who took one takes what it took.
+    """The graph without identities and checks, which matter only for training. Their consumers take their inputs instead.
 
     Args:
         input_graph: a `GraphDef`. protected_nodes: names of nodes that stay.
@@ -156,7 +156,7 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
 
 
 def _value_of(place: Any) -> Any:
-    """A tensor with the value of a variable, of its place."""
+    """A tensor with the value of a variable, from its reference."""
     from ...graph.ops.array.identity_and_placeholders import identity
     from ...graph.ops.state.variables import read_variable
 

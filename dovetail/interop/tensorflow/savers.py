@@ -1,6 +1,6 @@
 """The nodes by which TensorFlow saves and restores the variables of a saved model: its loader runs them.
 
-Here they are written beside a graph's own nodes, which save in Dovetail's way and are left out.
+Here they replace a graph's own saver nodes, which save in Dovetail's way and are left out.
 """
 
 from __future__ import annotations

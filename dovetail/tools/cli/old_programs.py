@@ -7,7 +7,7 @@ import typer
 from .common import errors_explained
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""What stands behind the program's name is the program's."""
+"""Arguments after the program's name go to the program."""
 
 
 def tf1(context: typer.Context) -> None:

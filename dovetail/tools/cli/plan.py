@@ -1,4 +1,4 @@
-"""`dovetail plan`: the plan of a program that somebody else wrote, without running it.
+"""`dovetail plan`: the plan of any program, without running its graph.
 
 A program is a function that builds a graph, named as `train.py:build` or `package.module:build`, a file that
 `save_graph` wrote, or an ONNX model (`model.onnx`). The exit status is for scripts: 0 for a plan, 1 when the
@@ -38,7 +38,7 @@ class UsageError(Exception):
 
 
 def find_cluster(text: str | None, master: str | None = None) -> Cluster:
-    """The cluster in a YAML file, or of the server at a target; this machine's devices when nothing is given.
+    """The cluster in a YAML file, or of the server at a target; by default this machine's devices.
 
     Raises:
         UsageError: there is no such cluster.
@@ -55,7 +55,7 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
 
 
 def build(program: str) -> tuple[Graph, Any]:
-    """The graph that a program builds, and what it says should be fetched (None: all nodes).
+    """The graph that a program builds, and the fetches that it names (None: all nodes).
 
     The function is called without arguments, with a new graph as the default one. It returns a graph, fetches, both
     (in this order), or nothing.
@@ -142,7 +142,7 @@ def run(
     timeline: Path | None = None,
     costs: Path | None = None,
 ) -> int:
-    """Do what `dovetail plan` was asked for, and give its exit status."""
+    """Run `dovetail plan` and return its exit status."""
     try:
         if strategy not in STRATEGIES:
             raise UsageError(f"There is no strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
@@ -206,7 +206,7 @@ def _profile(path: Path | None) -> Profile | None:
 
 
 def _elements(graph: Graph, wanted: Any) -> list[Tensor | Node] | None:
-    """What a program says should be fetched, however nested; None: nothing in particular."""
+    """The fetches that a program names, however nested; None: none named."""
     if wanted is None:
         return None
     from ...runtime.session.fetches import parse_fetches

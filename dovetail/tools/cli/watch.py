@@ -124,7 +124,7 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
 
 
 def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """A line for each task. Where they are too long, columns go that say nothing, then those that can best be spared."""
+    """A row for each task. If rows are too wide, empty columns are dropped first, then the least important ones."""
     from rich.markup import render
     from rich.table import Table
 

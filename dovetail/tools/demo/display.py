@@ -81,7 +81,7 @@ class Display(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     def show(self, training: Training) -> None:
-        """Show how it stands."""
+        """Show the progress."""
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
@@ -108,7 +108,7 @@ class PlainDisplay:
         pass
 
     def show(self, training: Training) -> None:
-        """A line, unless one was printed less than a second ago and this one says nothing final."""
+        """Print a line, at most one per second unless it is final."""
         now = time.monotonic()
         step = training.global_step
         if step == self._shown_step or (now - self._shown_at < PLAIN_EVERY_S and not training.done):

@@ -1,7 +1,7 @@
 """The classifier that the demo trains, written as a TensorFlow 1 program.
 
-Nothing here knows processes: `tf.device` blocks around these functions decide which device of which process
-holds a variable or does a sum, and `session.run` sends the numbers there.
+This module does not depend on processes: `tf.device` blocks around these functions decide which device of which
+process holds a variable or runs an op, and `session.run` sends the tensors there.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def dense(inputs: tf.Tensor, width: int, name: str) -> tf.Tensor:
 
 
 def make_optimizer() -> Any:
-    """The optimizer. Its slots live beside the variables, on the parameter servers."""
+    """The optimizer. Its slots are colocated with the variables, on the parameter servers."""
     return tf.train.AdamOptimizer(LEARNING_RATE)
 
 
@@ -91,7 +91,7 @@ def train(
     last_step: int,
     report: Callable[[int, int, float, float], None],
 ) -> None:
-    """Train until the replicas together have made `last_step` updates, waiting for nobody.
+    """Train asynchronously until the replicas together have made `last_step` updates.
 
     Args:
         report: called ten times a second, and at the end, with the steps of this replica, the global

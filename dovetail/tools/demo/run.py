@@ -149,7 +149,7 @@ def _follow(
 
 
 def _arrived(reports: queue.Queue[Report], seconds: float) -> Iterator[Report]:
-    """The reports of the next so many seconds."""
+    """The reports of the next `seconds` seconds."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         try:

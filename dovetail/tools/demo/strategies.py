@@ -34,7 +34,7 @@ CLUSTERED = ("multiworker", "ps")
 
 
 def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]) -> None:
-    """Train under a strategy, in this process or in a cluster of processes; `say` gets what is to be told.
+    """Train under a strategy, in this process or in a cluster of processes; `say` gets the messages.
 
     Raises:
         DemoError: there is no such strategy, or a process failed.
@@ -111,7 +111,7 @@ def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
         first = replicas[0]
         feeds = {first.images: digits.test_images, first.labels: digits.test_labels}
         say(f"held-out accuracy {session.run(first.accuracy, feeds):.4f}")
-        session.run(everybody)  # nobody leaves while another one still needs it
+        session.run(everybody)  # no worker leaves while another one still needs it
 
 
 def _number(resolver: Any) -> int:

@@ -14,7 +14,7 @@ from .model import Replica
 from .reports import Evaluated, Report, from_line
 
 EVALUATE_EVERY_S = 0.25
-JOIN_S = 1.0  # a thread whose step waits for a dead task is not waited for: it ends with this process
+JOIN_S = 1.0  # timeout in seconds: a thread whose step waits for a dead task ends with this process
 
 
 class DemoError(Exception):
@@ -31,7 +31,7 @@ class Processes:
             threading.Thread(target=_read, args=(pipe, f"/job:{job}/task:{i}", reports), daemon=True).start()
 
     def ended(self) -> list[tuple[str, str]]:
-        """The tasks whose processes have ended, each with how: none should while the demo runs."""
+        """The tasks whose processes have ended, each with its exit status. None should end while the demo runs."""
         codes = [(job, i, self._cluster.process(job, i).poll()) for job, i in self._cluster.tasks]
         return [(f"/job:{job}/task:{i}", _ended(code)) for job, i, code in codes if code is not None]
 
@@ -54,7 +54,7 @@ def _ended(code: int) -> str:
 class Evaluator:
     """A further client of the cluster: tries the parameters on the held-out digits while they are trained.
 
-    Nothing depends on what it finds; it is there to be looked at.
+    Nothing depends on its results; they are only displayed.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Evaluator:
         return float(accuracy), predictions
 
     def start(self) -> None:
-        """Evaluate again and again. The variables must be initialised. Starting twice does nothing."""
+        """Evaluate repeatedly. The variables must be initialised. A second start has no effect."""
         if self._thread.ident is None:
             self._thread.start()
 

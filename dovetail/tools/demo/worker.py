@@ -1,7 +1,7 @@
 """What each worker process of the demo runs: between-graph replication.
 
-Every worker builds the same graph by itself, with its own name as the place of the compute. The variables
-have the same names in all of these graphs and live on the parameter servers, so they are the same variables.
+Every worker builds the same graph, with the compute placed on its own task. The variables have the same names
+in all of these graphs and are on the parameter servers, so they are the same variables.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def work(server: tf.train.Server, last_step: int) -> None:
 
 
 def main() -> None:
-    """Serve and train; then go on serving until standard input closes, for whoever still uses the cluster."""
+    """Serve and train; then keep serving the rest of the cluster until standard input closes."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> None:
         work(server, arguments.steps)
     except Exception as e:
         print(to_line(Failed(server.task_index, f"{type(e).__name__}: {e}")), flush=True)
-        os._exit(1)  # threads may be inside a kernel; nobody waits for them any more
+        os._exit(1)  # threads may be inside a kernel; do not wait for them
     server.join()
 
 

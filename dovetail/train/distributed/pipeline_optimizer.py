@@ -2,9 +2,9 @@
 
 Theory of operation. The forward pass, from the inputs to the loss, falls into stages by device. It is built once more for each
 micro-batch, and differentiated stage by stage, so that each pass through a stage is a set of nodes of its own; control edges
-from pass to pass make each device follow the schedule (`placer/schedule/pipeline_parallel.py`). Gradients are added up as they
-come, and applied once, by the optimizer that is wrapped. So a step gives what it would give for the whole batch at once, to
-rounding. What does not depend on the inputs (reading a variable, say) is not built again: all micro-batches see the same.
+from pass to pass make each device follow the schedule (`placer/schedule/pipeline_parallel.py`). Gradients are accumulated over
+the micro-batches, and the wrapped optimizer applies them once. So, up to rounding, a step equals a step on the whole batch.
+Nodes that do not depend on the inputs, such as reads of variables, are not rebuilt: all micro-batches share them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Builder:
         self.last: list[Node | None] = [None] * len(self.stages)  # what ends a stage's latest pass
 
     def build(self, name: str, schedule: str, weight: float, grad_loss: Any) -> Pipeline:
-        """Build all passes, each behind those that it needs."""
+        """Build all passes, each after those that it depends on."""
         pipeline = Pipeline(name, schedule, self.count, tuple(device for device, _ in self.stages))
         for stage, what, _, _ in on_a_clock(pipeline.passes):
             with self._pass(stage, what):
@@ -190,7 +190,7 @@ class _Builder:
 
     @contextmanager
     def _pass(self, stage: int, what: Pass) -> Iterator[None]:
-        """A block whose nodes are one pass: on the stage's device, behind its pass before."""
+        """A block whose nodes are one pass: on the stage's device, after that device's previous pass."""
         graph, first = self.graph, len(self.graph.nodes)
         with self._on(stage), graph.name_scope(f"{what.kind}_{stage}_{what.micro_batch}"):
             before = self.last[stage]
@@ -229,7 +229,7 @@ class _Builder:
             values.update(zip(node.outputs, made.outputs, strict=True))
 
     def _value(self, tensor: Tensor, m: int, stage: int) -> Tensor:
-        """What stands for a tensor of the model in a micro-batch."""
+        """The copy of a tensor of the model in a micro-batch."""
         if tensor in self.inputs:
             key = tensor, stage
             if key not in self.pieces:  # cut on each device that needs it: where it is fed, it so goes straight there

@@ -1,19 +1,19 @@
 """`SyncReplicasOptimizer`: all workers' gradients are averaged, and applied together.
 
-Theory. Beside each variable stands an accumulator, beside the global step a queue of tokens:
+Theory. Each variable has an accumulator on its device, and the global step has a queue of tokens:
 
     worker:  read variables, compute gradients ── apply_grad(local step) ──► accumulators
              then wait for a token ◄── tokens ──┐   local step := token
     chief (one thread, for ever):               │
              take_grad(n) of every accumulator ─┴► update, global step + 1, put in one token per worker
 
-Who waits for a token stands in the queue's line before he is counted, and tokens are put in when n have been. Otherwise a worker whose
-gradients have come, but who is late for the line, could find that a faster one has taken his token, given its next gradients with it,
-and made the next update without him. So without initial tokens every update has one gradient of every worker, as one process
-with all their batches has, if there are as many workers as gradients per update.
+A worker's dequeue is enqueued before its gradients are counted, and tokens are put in when n have been counted. Otherwise a faster
+worker could take the token of a worker whose gradients have arrived but whose dequeue is late, give its next gradients, and trigger
+the next update without that worker. So, without initial tokens and with as many workers as gradients per update, every update
+has one gradient of every worker: it equals an update of one process with all their batches.
 
-A worker stands in line when the task of the global step has its gradients. Those for other tasks may still be on their way, for no
-update is made without them; its step ends when they have come, too.
+A worker's dequeue is enqueued when the task of the global step has its gradients. Its gradients for other tasks may still be in
+transit, because no update is made without them. The worker's step ends when they have arrived, too.
 
 A gradient whose local step is below its accumulator's step was computed from weights that have been replaced, and is dropped. With
 more workers than gradients per update, the slowest ones' are dropped so: backup replicas (Chen et al., 2016, arXiv:1604.00981).
@@ -234,8 +234,8 @@ class SyncReplicasOptimizer(Optimizer):
 class _Hook(SessionRunHook):
     """See `SyncReplicasOptimizer.make_session_run_hook`.
 
-    When training goes on after a loss, replicas may wait for a token of a round that will never end: gradients of theirs went
-    with the task that died. So then each gets one, whatever was asked for at the start.
+    When training resumes after a task died, replicas may wait for a token of a round that will never end, because the task
+    took some of their gradients with it. So each replica then gets a token, whatever number was given at the start.
     """
 
     def __init__(self, opt: SyncReplicasOptimizer, is_chief: bool, num_tokens: int) -> None:

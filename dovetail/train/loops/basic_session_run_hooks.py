@@ -28,7 +28,7 @@ def needed_step(hook: SessionRunHook) -> Any:
 
 
 class SecondOrStepTimer:
-    """Tells when something is due that is done every so many steps, or seconds.
+    """Decides at which steps a periodic action is due: every n steps, or every n seconds.
 
     Raises:
         ValueError: not exactly one of the two is given.
@@ -143,7 +143,7 @@ class StepCounterHook(SessionRunHook):
                 self._tell(steps / seconds, step)
 
     def _watch(self, step: Any) -> None:
-        """Warn when the step stays what it is."""
+        """Warn when the global step does not change."""
         self._same = self._same + 1 if step == self._seen else 0
         self._seen = step
         if self._same and self._same % _STUCK == 0:
@@ -249,7 +249,7 @@ def _element(element: Any) -> Any:
 
 
 class NanLossDuringTrainingError(RuntimeError):
-    """What `NanTensorHook` raises when the loss has become NaN, and nothing better can be done."""
+    """Raised by `NanTensorHook` when the loss is NaN."""
 
     def __str__(self) -> str:
         return "NaN loss during training."
@@ -356,7 +356,7 @@ class GlobalStepWaiterHook(SessionRunHook):
 
 
 class FinalOpsHook(SessionRunHook):
-    """Runs something at the end. `final_ops_values` has what it gave."""
+    """Runs ops at the end of a session. `final_ops_values` has their values."""
 
     def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
         self._ops, self._feeds = final_ops, final_ops_feed_dict

@@ -1,4 +1,4 @@
-"""The hook that saves checkpoints, and who is told of it."""
+"""The hook that saves checkpoints, and the listeners that it calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointSaverListener:
-    """Is told when checkpoints are saved. Does nothing itself."""
+    """Base of listeners that the hook calls before and after each save. Its methods do nothing."""
 
     def begin(self) -> None:
         """Before the session is made."""
@@ -105,7 +105,7 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             listener.before_save(session, step)
         self._get_saver().save(session, self._path, global_step=step, write_meta_graph=self._saves_graph)
-        stops = [listener.after_save(session, step) for listener in self._listeners]  # each is told
+        stops = [listener.after_save(session, step) for listener in self._listeners]  # call all of them
         return any(stops)
 
     def _get_saver(self) -> Any:

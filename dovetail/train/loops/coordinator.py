@@ -24,8 +24,8 @@ class Coordinator:
 
     Args:
         clean_stop_exception_types: errors that mean an ordinary end: they stop the threads, and `join` does not raise them.
-        survived: errors after which somebody goes on with a new session. Queue runners do not close their queues then, which the
-            new session shares.
+        survived: errors after which training continues in a new session. Queue runners then leave their queues open, because
+            the new session shares them.
 
     >>> coordinator = Coordinator()
     >>> threads = [threading.Thread(target=work, args=(coordinator,)) for _ in range(4)]  # each: while not coord.should_stop()
@@ -59,7 +59,7 @@ class Coordinator:
         """
         error = ex[1] if isinstance(ex, tuple) else ex
         with self._lock:
-            if self._joined:  # nobody will ask any more: say it here
+            if self._joined:  # no later `join` will raise it: report it here
                 if error is not None and not isinstance(error, self._clean):
                     raise error
                 return
@@ -71,18 +71,18 @@ class Coordinator:
             self._stop.set()
 
     def clear_stop(self) -> None:
-        """Make it as new: nobody has asked to stop, and there is no error."""
+        """Reset it: no stop is requested, and there is no error."""
         with self._lock:
             self._joined = False
             self._error = None
             self._stop.clear()
 
     def should_stop(self) -> bool:
-        """Whether somebody has asked to stop."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait until somebody asks to stop, at most `timeout` seconds; whether somebody has."""
+        """Wait for a stop request, at most `timeout` seconds. Returns whether there was one."""
         return self._stop.wait(timeout)
 
     @contextlib.contextmanager
@@ -137,7 +137,7 @@ class Coordinator:
     ) -> None:
         """Wait until all threads have ended: those given and those registered.
 
-        Once somebody has asked to stop, they get `stop_grace_period_secs` to do so.
+        After a stop request, they get `stop_grace_period_secs` to end.
 
         Raises:
             RuntimeError: threads still run after that, and `ignore_live_threads` is not set. The error that was given with the

@@ -1,4 +1,4 @@
-"""One session of a monitored session, with its threads and hooks: what is made anew after a failure."""
+"""One session of a monitored session, with its threads and hooks. It is recreated after a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = (AbortedError, UnavailableError)
 
 
 class LiveSession:
-    """A session, the threads that serve it, and the hooks around its steps: what is made anew after a failure."""
+    """A session, the threads that serve it, and the hooks around its steps. It is recreated after a failure."""
 
     def __init__(self, creator: SessionCreator, hooks: Sequence[SessionRunHook], grace_s: float) -> None:
         self.session = creator.create_session()

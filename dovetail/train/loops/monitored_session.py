@@ -1,9 +1,9 @@
 """`MonitoredTrainingSession` and its kin: sessions that initialise, save, stop, and survive the death of a task by themselves.
 
-Theory. A monitored session makes sessions by a creator: the chief's restores the latest checkpoint, or initialises; a worker's waits
-until the chief has. Each step goes through the hooks. When a task dies or restarts, the step fails with UnavailableError or
-AbortedError; then the session is closed, the creator makes a new one, the hooks are told, and the step is run again. Any other
-error ends the loop.
+Theory. A session creator makes the sessions of a monitored session. The chief's restores the latest checkpoint or initialises the
+variables; a worker's waits until the chief has done so. Each step calls the hooks. When a task dies or restarts, the step fails with
+UnavailableError or AbortedError. Then the session is closed, the creator makes a new one, `after_create_session` of the hooks is
+called, and the step is run again. Any other error ends the loop.
 
 The chief restores into all tasks, also those that did not die, so that all variables are of one moment.
 """
@@ -203,7 +203,7 @@ class _Monitored:
 
 
 class MonitoredSession(_Monitored):
-    """A session that calls hooks, and makes itself anew when a task dies or restarts.
+    """A session that calls hooks, and recreates itself when a task dies or restarts.
 
     Args:
         session_creator: a `ChiefSessionCreator` or `WorkerSessionCreator`; None: the chief's, in this process.
@@ -230,7 +230,7 @@ class MonitoredSession(_Monitored):
 
 
 class SingularMonitoredSession(_Monitored):
-    """A monitored session that ends when a task dies, instead of making itself anew.
+    """A monitored session that ends when a task dies, instead of recreating itself.
 
     Args:
         hooks, scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path: as of `ChiefSessionCreator`.
@@ -280,11 +280,11 @@ def MonitoredTrainingSession(
     Args:
         master: the target. is_chief: whether this is the chief. config: a `ConfigProto`. scaffold: a `Scaffold`.
         checkpoint_dir: where the chief saves and looks for checkpoints; None: nowhere. All tasks must see it.
-        hooks: of everybody. chief_only_hooks: come before those, on the chief.
+        hooks: for all tasks. chief_only_hooks: for the chief; they come before `hooks`.
         save_checkpoint_secs, save_checkpoint_steps: how often to save; default: every 600 s; None: never.
         save_summaries_steps, save_summaries_secs: how often to write summaries; default: every 100 steps.
         summary_dir: where to; None: `checkpoint_dir`.
-        log_step_count_steps: how often to tell how fast steps are; None: never.
+        log_step_count_steps: how often to log the steps per second; None: never.
         stop_grace_period_secs: how long threads have to end. max_wait_secs: how long to wait for the chief.
 
     >>> with MonitoredTrainingSession(server.target, is_chief, "/shared/run", hooks=[StopAtStepHook(last_step=1000)]) as session:

@@ -187,7 +187,7 @@ def start_queue_runners(
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[threading.Thread]:
-    """Make, and unless told otherwise start, the threads of all runners in a collection of the session's graph.
+    """Create, and by default start, the threads of all runners in a collection of the session's graph.
 
     Args:
         sess: the session; None: the default one. A monitored session has started them itself: then there is nothing to do.

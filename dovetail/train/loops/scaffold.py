@@ -61,7 +61,7 @@ class Scaffold:
         self._saver = chosen(saver, "_saver")
 
     def finalize(self) -> Scaffold:
-        """Find or make what is missing, and let nobody add to the default graph any more.
+        """Find or make what is missing, and finalize the default graph: nothing can be added to it any more.
 
         Raises:
             RuntimeError: a collection has several of what there must be one of.

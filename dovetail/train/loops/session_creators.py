@@ -1,4 +1,4 @@
-"""Who makes the sessions of a monitored session: the chief, who initialises or restores, and workers, who wait for him."""
+"""Creators of the sessions of a monitored session: the chief's initialises or restores, a worker's waits for the chief."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class WorkerSessionCreator:
         self._master, self._config, self._max_wait_s = master, config, max_wait_secs
 
     def create_session(self) -> Session:
-        """A session whose variables somebody has initialised."""
+        """A session whose variables the chief has initialised."""
         s = self._scaffold.finalize()
         return _manager(s).wait_for_session(self._master, self._config, self._max_wait_s)
 

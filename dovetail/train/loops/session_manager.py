@@ -1,4 +1,4 @@
-"""`SessionManager`: a session whose variables have values, by restoring, by initialising, or by waiting for whoever does."""
+"""`SessionManager`: a session whose variables have values. It restores them, initialises them, or waits for the task that does."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SessionManager:
             wait_for_checkpoint: wait until the folder has one, at most `max_wait_secs`.
 
         Raises:
-            RuntimeError: nothing initialises the variables, or some have no value even so.
+            RuntimeError: there is no way to initialise the variables, or some have no value afterwards.
         """
         sess, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
@@ -140,10 +140,10 @@ class SessionManager:
     def wait_for_session(
         self, master: str, config: ConfigProto | None = None, max_wait_secs: float | None = None
     ) -> Session:
-        """A session, once somebody else has initialised the variables.
+        """A session, once another task has initialised the variables.
 
         Raises:
-            DeadlineExceededError: nobody has in `max_wait_secs`; the text names variables without a value.
+            DeadlineExceededError: none has within `max_wait_secs`; the text names variables without a value.
         """
         deadline = float("inf") if max_wait_secs is None else time.monotonic() + max_wait_secs
         while True:
@@ -211,7 +211,7 @@ class SessionManager:
 
 
 def not_ready(op: Any, sess: Any, what: str) -> str | None:
-    """Why a session is not ready, as `op` tells; None: it is."""
+    """Why a session is not ready, according to `op`; None: it is ready."""
     if op is None:
         return None
     try:

@@ -3,7 +3,7 @@
 A session calls its hooks in this order:
 
     begin                   once; the graph may still change
-    after_create_session    for each session: at the start, and when one is made anew after a failure
+    after_create_session    for each session: at the start, and when one is recreated after a failure
       before_run            may add fetches and feeds to the step
       after_run             gets what the hook fetched
     end                     when all went well
@@ -46,7 +46,7 @@ class SessionRunContext:
     """A step, as hooks see it.
 
     Attributes:
-        original_args: what the program asked for. session: the session that runs it. stop_requested: whether somebody asked to stop.
+        original_args: the program's fetches and feeds. session: the session that runs them. stop_requested: whether a stop was requested.
     """
 
     def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
@@ -56,7 +56,7 @@ class SessionRunContext:
 
     @property
     def original_args(self) -> SessionRunArgs:
-        """What the program asked for."""
+        """The program's fetches and feeds."""
         return self._args
 
     @property
@@ -66,7 +66,7 @@ class SessionRunContext:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody has asked to stop."""
+        """Whether a stop was requested."""
         return self._stop
 
     def request_stop(self) -> None:

@@ -42,7 +42,7 @@ class AdagradOptimizer(RuleOptimizer):
 
 
 class AdagradDAOptimizer(RuleOptimizer):
-    """Adagrad by dual averaging, for sparse linear models: weights follow from the sums of all gradients, penalised anew at each step.
+    """Adagrad by dual averaging, for sparse linear models: weights follow from the sums of all gradients; each step penalises them again.
 
     Its slots are `gradient_accumulator` and `gradient_squared_accumulator`.
 

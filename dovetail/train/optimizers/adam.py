@@ -2,8 +2,8 @@
 at zero.
 
 `beta1_power` and `beta2_power` are variables that hold the powers of beta1 and beta2 for the corrections.
-They stand beside the first variable by name and move on after all updates. Like TensorFlow's, a sparse
-gradient moves all rows: those that it does not name go on by their mean gradient, which fades.
+They are colocated with the first variable by name and are multiplied after all updates. As in TensorFlow, a sparse
+gradient moves all rows: those that it does not name follow their mean gradient, which decays.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class AdamOptimizer(RuleOptimizer):
         beta1_power, beta2_power = self._get_beta_accumulators()
         graph = beta1_power.graph
         with graph.control_dependencies(update_ops), graph.colocate_with(beta1_power):
-            # Read here, behind the updates: workers that train at once would else multiply what they read when they began.
+            # Read after the updates. Otherwise workers that train at once would multiply the values from the start of their steps.
             moved = [
                 power.assign(power.read_value() * as_type(self._tensors[name], power.dtype), read_value=False)
                 for name, power in (("beta1", beta1_power), ("beta2", beta2_power))
@@ -77,7 +77,7 @@ class AdamOptimizer(RuleOptimizer):
 
 
 class AdamWOptimizer(AdamOptimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `var -= learning_rate * weight_decay * var` beside Adam's step.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): Adam's step and `var -= learning_rate * weight_decay * var`.
 
     A sparse gradient decays the rows that it names, each once, before Adam's step, as TensorFlow's `DecoupledWeightDecayExtension`
     does; the moments move all rows, as with `AdamOptimizer`. `tf.keras.optimizers.AdamW` decays all rows, as Keras does.

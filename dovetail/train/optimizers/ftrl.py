@@ -14,7 +14,7 @@ class FtrlOptimizer(RuleOptimizer):
         learning_rate_power: the rate falls with this power of the sum of squares; not positive.
         initial_accumulator_value: where the sums of squares start; not negative.
         l1_regularization_strength, l2_regularization_strength: penalties; not negative.
-        l2_shrinkage_regularization_strength: one of the weights' size, beside the second, which only steadies; not negative.
+        l2_shrinkage_regularization_strength: an L2 penalty on the size of the weights; the other L2 penalty only stabilises; not negative.
         use_locking: see `Optimizer`. name: name of its nodes and slots.
 
     Raises:

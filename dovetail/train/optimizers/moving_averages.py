@@ -121,13 +121,12 @@ def assign_moving_average(
 
     Args:
         variable: of a floating type. value: of its shape. decay: a number or scalar tensor.
-        zero_debias: the variable starts at zero, and is to hold the average of the values that there were, as if it had not:
-            divided by `1 - decay ** updates`. Two variables beside it count the updates, and keep the average itself: `biased`
-            and `local_step`.
+        zero_debias: correct the bias of a variable that starts at zero: the average is divided by `1 - decay ** updates`. Two slots
+            of the variable keep the undivided average and the number of updates: `biased` and `local_step`.
         name: of the node.
 
     Returns:
-        the variable's new value, or the reference variable behind the change.
+        the variable's new value, or the reference variable after the change.
 
     >>> update = assign_moving_average(moving_mean, batch_mean, 0.99, zero_debias=False)
     """

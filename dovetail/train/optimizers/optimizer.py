@@ -1,8 +1,8 @@
 """What all optimizers share: from a loss to gradients, from gradients to updates.
 
 `minimize` is `compute_gradients` and then `apply_gradients`. Each update is one node on its variable's
-device, so only the gradient travels there; slots live beside their variable; the global step counts when all
-updates are done.
+device, so only the gradient is sent there. Slots are colocated with their variable. The global step is incremented
+when all updates are done.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Optimizer:
         return slots[var]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
-        """A variable that belongs to the optimizer as a whole, one per graph, beside `colocate_with`."""
+        """A variable that belongs to the optimizer as a whole, one per graph, colocated with `colocate_with`."""
         key = (colocate_with.graph, name)
         if key not in self._non_slot:
             with colocate_with.graph.colocate_with(colocate_with):
@@ -317,7 +317,7 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def _without_wholes(var_list: Any) -> list[Any]:
-    """The variables in lists of them and in values of dicts, parts in place of the partitioned ones."""
+    """The variables in lists and in values of dicts, with each partitioned variable replaced by its parts."""
     if isinstance(var_list, (list, tuple, ValuesView, PartitionedVariable)):
         return [v for item in var_list for v in _without_wholes(item)]
     return [var_list]

@@ -1,4 +1,4 @@
-"""Slots: variables that an optimizer keeps beside a variable, on its device. Averages keep some of tensors, too.
+"""Slots: variables that an optimizer keeps for a variable, on its device. Moving averages also keep slots of tensors.
 
 A slot of `w` is called `w/<optimizer>`, the second one `w/<optimizer>_1`, as in TensorFlow 1.
 """

@@ -1,4 +1,4 @@
-"""Which checkpoints a folder holds: the `checkpoint` file, in TensorFlow's own format, and who reads it."""
+"""Which checkpoints a folder holds: the `checkpoint` file, in TensorFlow's own format, and its readers."""
 
 from __future__ import annotations
 

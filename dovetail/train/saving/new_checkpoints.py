@@ -1,4 +1,4 @@
-"""Checkpoints as they come: for those who evaluate, or export, while somebody else trains."""
+"""Iterates over checkpoints as they are written, to evaluate or export in one process while another one trains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .checkpoint_state import latest_checkpoint
 
-POLL_S = 1.0  # how often a folder is looked at: a look reads one small file
+POLL_S = 1.0  # polling interval for a folder; each poll reads one small file
 
 
 def wait_for_new_checkpoint(
@@ -34,7 +34,7 @@ def checkpoints_iterator(
     timeout: float | None = None,
     timeout_fn: Callable[[], Any] | None = None,
 ) -> Iterator[str]:
-    """Checkpoints of a folder, each when it comes: who is slow misses some.
+    """Checkpoints of a folder, each when it appears. A slow consumer misses some.
 
     Args:
         min_interval_secs: at least so long between two. timeout: how long to wait for the next one; None: for ever.

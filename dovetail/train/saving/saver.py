@@ -159,7 +159,7 @@ class Saver:
     # --- the graph -------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Add its nodes to the graph. Does nothing when they are there.
+        """Add its nodes to the graph, unless they are there already.
 
         Raises:
             ValueError: there are no variables.
@@ -217,7 +217,7 @@ class Saver:
         return found
 
     def _take_over(self, saver_def: Any) -> None:
-        """Be as the saver of the default graph of which `saver_def` tells."""
+        """Share the nodes of the default graph's saver that `saver_def` describes."""
         name = saver_def.filename_tensor_name
         other = next((s for s in get_default_graph().get_collection(_MADE) if s._prefix.name == name), None)
         if other is None:
@@ -499,7 +499,7 @@ def _absolute(path: str) -> str:
 
 
 def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
-    """The arguments that make the saver of which `plain` tells, for these variables. KeyError and the like: it tells of something else."""
+    """The arguments for the saver that `plain` describes, over these variables. KeyError and the like: it is not such a description."""
     var_list: dict[str, list[Variable]] = {}
     for name, number in plain["items"]:
         var_list.setdefault(str(name), []).append(variables[number])

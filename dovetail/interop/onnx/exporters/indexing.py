@@ -13,7 +13,7 @@ _FAR = int(np.iinfo(np.int64).max)
 
 @exports("Slice")
 def slice_(w: Writer, node: Node) -> Names:
-    """From `begin`, so many; -1 for all that are left."""
+    """`size` elements from `begin`; -1: all that remain."""
     begin, size = node.inputs[1], w.known(node.inputs[2], "the size")
     axes = w.int64s(range(size.size))
     first = w.value(begin)
@@ -77,7 +77,7 @@ def _limits(
     w: Writer, vector: Tensor, at: list[int], opened: list[int | None], begin: Tensor | None = None,
     mask: dict[str, int] | None = None,
 ) -> str:  # fmt: skip
-    """The limits of slices; an entry that takes one element ends behind it."""
+    """The limits of slices. The end of an entry that takes one element is its index + 1."""
     single = [bool(mask and mask["shrink_axis"] >> i & 1) for i in at]
     value = w.value(vector if begin is None else begin) if any(single) else w.value(vector)
     known = w.value(vector)
@@ -126,7 +126,7 @@ def gather_nd(w: Writer, node: Node) -> Names:
 
 @exports("OneHot")
 def one_hot(w: Writer, node: Node) -> Names:
-    """What is on at a place, and off elsewhere: also where the place is outside, which the standard counts from the end."""
+    """One-hot values. An index out of range gives only `off`; the standard would count a negative one from the end."""
     places, depth, on, off = node.inputs
     many = w.sizes(depth)
     at = w.sizes(places)

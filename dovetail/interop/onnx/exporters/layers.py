@@ -1,7 +1,7 @@
 """Convolutions, pooling, normalisation.
 
 The standard has channels first. Pictures with channels last are transposed before and after; a filter whose value is
-known is laid out anew in the model.
+known is transposed when the model is written.
 """
 
 from __future__ import annotations

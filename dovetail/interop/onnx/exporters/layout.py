@@ -18,7 +18,7 @@ def reshape(w: Writer, node: Node) -> Names:
 
 
 def _has_zero(w: Writer, node: Node) -> bool:
-    """Whether a size may be 0, which then is meant. The standard refuses 0 beside -1."""
+    """Whether a size may be a literal 0. The standard refuses 0 together with -1."""
     value = w.value(node.inputs[1])
     return value is None and not _may_infer(node.inputs[1]) or value is not None and bool((value == 0).any())
 
@@ -119,13 +119,13 @@ def broadcast_to(w: Writer, node: Node) -> Names:
 
 @exports("Fill")
 def fill(w: Writer, node: Node) -> Names:
-    """One number in each place."""
+    """One number for all elements of a shape."""
     return w.emit("Expand", w.input(node, 1), w.sizes(node.inputs[0]))
 
 
 @exports("ZerosLike", "OnesLike")
 def filled_like(w: Writer, node: Node) -> Names:
-    """The same number in each place of a shape."""
+    """0 or 1 for all elements, in the shape of the input."""
     number = w.like(0 if node.type == "ZerosLike" else 1, node.outputs[0])
     return w.emit("Expand", number, w.emit("Shape", w.input(node, 0)))
 

@@ -30,7 +30,7 @@ def logic(w: Writer, node: Node) -> Names:
 
 @exports("ArgMax", "ArgMin")
 def arg_extreme(w: Writer, node: Node) -> Names:
-    """The place of the first extreme."""
+    """The index of the first maximum or minimum."""
     (axis,) = w.numbers(node, 1, "the axis")
     found = w.emit(node.type, w.input(node, 0), axis=axis, keepdims=0)
     return found if node.outputs[0].dtype.base is int64 else w.cast(found, node.outputs[0].dtype.base)

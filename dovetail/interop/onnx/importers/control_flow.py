@@ -56,7 +56,7 @@ def _steady(body: Body, before: Types, carried: Types, skip: int, after: Types) 
 
 @imports("Loop")
 def loop(call: Call, trips: Tensor | None, going: Tensor | None, *first: Tensor) -> list[Tensor]:
-    """Repeats its body so many times, while it says so; what each iteration puts out is stacked."""
+    """Runs its body up to the trip count, while the condition holds. The scan outputs of the iterations are stacked."""
     body: Body = call.attr("body")
     count = len(first)
     head: Types = [(int64, ()), (bool_, ())]

@@ -37,7 +37,7 @@ def constant_(call: Call) -> Tensor:
 
 @imports("ConstantOfShape")
 def constant_of_shape(call: Call, dims: Tensor) -> Tensor:
-    """One number in each place; 0.0 unless the model says another."""
+    """One number for all elements of a shape; 0.0 by default."""
     value = call.attr("value", np.zeros(1, np.float32))
     return fill(dims, constant(value.reshape(())))
 

@@ -129,7 +129,7 @@ def _elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
 
 @imports("GatherElements")
 def gather_elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
-    """One element for each place."""
+    """Gathers one element for each index."""
     made = gather_nd(x, _elements(call, x, places))
     made.set_shape(places.dims)
     return made
@@ -150,7 +150,7 @@ def _scatter(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
 
 @imports("Scatter", "ScatterElements")
 def scatter_elements(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    """One element changed for each place."""
+    """Updates one element for each index."""
     return _scatter(call, x, _elements(call, x, places), updates)
 
 

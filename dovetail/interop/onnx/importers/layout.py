@@ -29,7 +29,7 @@ from ..registry import Call, UnsupportedError, imports, int64s, positive
 
 @imports("Reshape")
 def reshape_(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
-    """0 stands for the size that is there, unless `allowzero` says that it is meant; -1 for what is left."""
+    """0 copies the input's size, unless `allowzero` makes it literal; -1 is inferred."""
     value = static_value(sizes)
     if call.attr("allowzero", 0) or (value is not None and (value != 0).all()):
         return reshape(x, sizes)
@@ -99,7 +99,7 @@ def concat_(call: Call, *xs: Tensor) -> Tensor:
 
 @imports("Split", static=(1,))
 def split_(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
-    """Into parts of given sizes, or into so many parts as are taken; the last one may be smaller then."""
+    """Splits into parts of given sizes, or into one part per output; then the last one may be smaller."""
     parts = call.numbers("split", sizes)
     axis = call.attr("axis", 0)
     if parts is None:

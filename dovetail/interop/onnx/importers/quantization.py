@@ -20,7 +20,7 @@ from .matmul import matmul_integer
 
 
 def _spread(call: Call, x: Tensor, scale: Tensor) -> Any:
-    """How a scale or a zero point is laid out to be broadcast against x: one number, one for each place of an axis, or blocks."""
+    """Reshapes a scale or a zero point to be broadcast against x: per tensor, per axis, or per block."""
     rank, own = len(call.dims(x)), len(call.dims(scale, "the scale"))
     if own == 0 or call.dims(scale) == (1,):
         return lambda v: reshape(v, [])

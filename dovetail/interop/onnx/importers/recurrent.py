@@ -29,7 +29,7 @@ from ....graph.ops.nn.activations import elu, leaky_relu, relu, softplus, softsi
 from ..registry import Call, UnsupportedError, imports
 
 WRITTEN_OUT = 32
-"""So many steps are written out at most; a longer sequence is a loop, whose graph is as small as one step."""
+"""Most steps that are unrolled. A longer sequence becomes a loop, whose graph has the size of one step."""
 
 Function = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]
@@ -110,7 +110,7 @@ def _steps(
     """All steps of one direction: the outputs, and the last states."""
 
     def masked(i: Any, taken: Tensor, old: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """One step: the new states, and what is put out; behind an example's end the old states, and zeros."""
+        """One step: the new states and the output. Past an example's end: the old states and zeros."""
         new = list(step(taken, old))
         shown = new[0]
         if lengths is not None:

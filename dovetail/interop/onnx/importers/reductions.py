@@ -62,7 +62,7 @@ def reduction(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @imports("ArgMax", "ArgMin")
 def arg_extreme(call: Call, x: Tensor) -> Tensor:
-    """The place of the first extreme, or of the last one."""
+    """The index of the first, or of the last, maximum or minimum."""
     axis = positive(call.attr("axis", 0), len(call.dims(x)))
     function = argmax if call.op == "ArgMax" else argmin
     if call.attr("select_last_index", 0):

@@ -1,8 +1,8 @@
 """Pictures in other sizes.
 
-Each axis is resized by itself. A place of the result lies somewhere between places of the input, and is a weighted sum of those
-around; which, and with what weights, is worked out here in NumPy, once, as the standard says for its many ways. What the graph
-does is to pick slices and to add them up.
+Each axis is resized separately. Each index of the result maps to a coordinate between indices of the input, and is a weighted sum of
+these neighbours. The indices and weights are computed here once in NumPy, for all modes of the standard. The graph only gathers
+slices and adds them up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import where_v2
 from ..registry import Array, Call, UnsupportedError, imports, positive
 
-# (place in the result, its size, size of the input, scale, first and last place of the crop) -> place in the input
+# (index in the result, its size, size of the input, scale, start and end of the crop) -> coordinate in the input
 _PLACES: dict[str, Callable[..., Array]] = {
     "half_pixel": lambda x, new, old, scale, crop: (x + 0.5) / scale - 0.5,
     "half_pixel_symmetric": lambda x, new, old, scale, crop: (
@@ -151,7 +151,7 @@ def _weighted(call: Call, x: Tensor, axis: int, old: int, scale: float, mode: st
         part = gather(x, constant(at[:, t]), axis=axis)
         part = multiply(part, constant(weights[:, t].reshape(shown).astype(x.dtype.base.np)))
         total = part if total is None else add(total, part)
-    assert total is not None  # the weights of a place sum to 1
+    assert total is not None  # the weights of an index sum to 1
     return total
 
 

@@ -64,7 +64,7 @@ class Windows:
                 raise UnsupportedError(f"ceil_mode along axis {axis + 2}, whose size is known only when the graph runs")
             return stride - 1
         count = -(-(size + before + after - span) // stride) + 1
-        if (count - 1) * stride >= size + before:  # it would see nothing but padding
+        if (count - 1) * stride >= size + before:  # its window would contain only padding
             count -= 1
         return max(0, (count - 1) * stride + span - (size + before + after))
 

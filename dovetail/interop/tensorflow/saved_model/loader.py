@@ -34,7 +34,7 @@ def load(
     """Add a saved model's graph to that of a session, and give its variables their values.
 
     Args:
-        sess: the session. tags: those of the graph that is wanted, all of them. export_dir: the folder.
+        sess: the session. tags: exactly the tags of the graph to load. export_dir: the folder.
         import_scope: put before all names. saver_kwargs: accepted, for TensorFlow's sake.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a signature tells of a tensor."""
+"""Tensor descriptions of signatures."""
 
 from __future__ import annotations
 
