@@ -1,8 +1,8 @@
-"""Who may talk to a server, and why a client was refused. Events in, decisions out: the sockets are those of `zmq_auth.py`.
+"""Decides which clients may talk to a server, and explains refusals. Events in, decisions out: `zmq_auth.py` has the sockets.
 
 Theory of operation. A server with keys requires a proof of a key (CurveZMQ) from each client before it reads a byte of a message.
 ZeroMQ checks the proof, and asks `AccessControl` whether the key is allowed (ZAP, RFC 27). A client without an allowed key gets no
-answer at all. After the handshake each message carries the key of its connection, so connections are ended when their key is revoked.
+answer at all. After the handshake each message carries the key of its connection. Revoking a key ends its connections.
 
 Shared memory and streams are negotiated inside such a connection only, so they need no access control of their own.
 
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 LOG_EVERY_S = 10.0
 LOOK_EVERY_S = 1.0  # how soon a key that was allowed or revoked is noticed
 MAX_REFUSED_HOSTS = 256  # hosts for which the time of the last log line is kept
-MAX_HANDSHAKES = 4_096  # connections whose other end is remembered until they have proved a key
+MAX_HANDSHAKES = 4_096  # connections in the handshake of which the peer's host is remembered
 UNKNOWN_HOST = "a host that has hung up"
-MAX_ADMITTED = 16_384  # as many as a socket can have; one that is forgotten is asked for its key again
+MAX_ADMITTED = 16_384  # as many as a socket can have; a forgotten peer is authenticated again
 
 _ZAP_VERSION = b"1.0"
 _LATER = (
-    b"300"  # ZeroMQ would let a client that was told "no" (400) never try again, though it may be allowed in a moment
+    b"300"  # after 400 ("denied") ZeroMQ's client never retries; the key may be allowed in a moment
 )
-_GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03"  # how ZMTP 3 begins; the rest is left open, so nothing is agreed on
+_GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03"  # start of a ZMTP 3 greeting; nothing is agreed on
 _MECHANISM = slice(12, 32)  # where the other side's greeting names its mechanism
 _GREETING_BYTES = 64
 
@@ -50,7 +50,7 @@ class _RefusedHost:
 
 @dataclass(frozen=True, slots=True)
 class _AdmittedPeer:
-    """A connection that was let in: by which key, and where it is, so that it can be ended."""
+    """An admitted connection: its key, and its TCP endpoints, so that it can be ended."""
 
     key: str
     descriptor: int
@@ -58,12 +58,12 @@ class _AdmittedPeer:
 
 
 class AccessControl:
-    """Decides who may talk to one server. One thread asks whether a key may come in (`answer`, `happened`, `look`, `expel`),
-    another whose messages it may read.
+    """Decides which peers may talk to one server. ZeroMQ's authentication thread calls `answer`, `happened`, `look` and `expel`. The
+    I/O thread calls `enter`.
 
     Args:
-        keys: the server's.
-        address: the server's, for the log.
+        keys: the server's keys.
+        address: the server's address, for the log.
         clock: seconds; tests give their own.
     """
 
@@ -76,18 +76,18 @@ class AccessControl:
         self._allowed = keys.allowed()
         self._next_look = clock() + LOOK_EVERY_S
         self._changed = False  # since the last `expel`
-        self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of who connects
-        self._failed = ""  # why the connection fails that will be reported closed next
+        self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of the connecting peer
+        self._failed = ""  # why the connection fails whose end the monitor reports next
         self._refused_hosts: OrderedDict[tuple[str, bool], _RefusedHost] = OrderedDict()
         self._admitted: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
-        self._lock = threading.Lock()  # around changes of the guests
+        self._lock = threading.Lock()  # guards changes of the admitted peers
 
     def knows(self, peer: bytes) -> bool:
-        """Whether a connection has been let in."""
+        """Whether a connection is admitted."""
         return peer in self._admitted
 
     def enter(self, peer: bytes, key: str, descriptor: int) -> bool:
-        """The first message of a connection has come, under a key; whether it may be read."""
+        """Record the first message of a connection and its key. Whether the message may be read."""
         peer_admitted = _AdmittedPeer(key, descriptor, peer_of(descriptor))
         with self._lock:
             if key in self._allowed:
@@ -99,12 +99,12 @@ class AccessControl:
         return False
 
     def owner(self, peer: bytes) -> str:
-        """The key under which a connection was let in; nothing if that is not known."""
+        """The key of an admitted connection; empty if it is not known."""
         peer_admitted = self._admitted.get(peer)
         return peer_admitted.key if peer_admitted is not None else ""
 
     def expel(self) -> list[bytes]:
-        """End the connections of keys that have been taken back; gives which those were."""
+        """End the connections of revoked keys; returns their names."""
         if not self._changed:
             return []
         self._changed = False
@@ -121,7 +121,7 @@ class AccessControl:
         return list(gone)
 
     def look(self) -> None:
-        """Look at the files again, if it is time. Files that cannot be read leave everything as it was."""
+        """Reload the key files when it is time. If they cannot be read, nothing changes."""
         now = self._clock()
         if now < self._next_look:
             return
@@ -148,13 +148,13 @@ class AccessControl:
                 logger.warning("%s: %s: %s", self._address, said, names)
 
     def answer(self, request: Sequence[bytes]) -> list[bytes]:
-        """The answer to ZeroMQ's question whether a key may come in: the frames of a ZAP request and of its reply."""
+        """Answer ZeroMQ's question whether a key is allowed. Takes the frames of a ZAP request, returns those of the reply."""
         if len(request) < 2:
             return [_ZAP_VERSION, b"", b"500", b"not a ZAP request", b"", b""]
         host = request[3].decode("ascii", "replace") if len(request) > 3 else UNKNOWN_HOST
         proved = len(request) == 7 and request[0] == _ZAP_VERSION and request[5] == b"CURVE" and len(request[6]) == 32
         key = request[6].hex() if proved else ""
-        self._next_look = 0.0  # who was allowed a moment ago should not have to try twice
+        self._next_look = 0.0  # reload at once: a key that was just allowed should not need a second try
         self.look()
         if key not in self._allowed:
             self._tell(host, f"the key {key or '(none)'} is not allowed: `dovetail keys allow` allows it", has_key=True)
@@ -162,7 +162,7 @@ class AccessControl:
         return [_ZAP_VERSION, request[1], b"200", b"", key.encode(), b""]
 
     def happened(self, event: str, value: int) -> None:
-        """What ZeroMQ's monitor of the server's socket says: the event's name and its number, mostly a descriptor."""
+        """Handle an event of the monitor of the server's socket: its name and its value, mostly a descriptor."""
         if event == "ACCEPTED":
             self._opening[value] = _host_of(value)
             if len(self._opening) > MAX_HANDSHAKES:
@@ -178,7 +178,7 @@ class AccessControl:
             self._failed = ""
 
     def _tell(self, host: str, why: str, has_key: bool) -> None:
-        """Log it, unless it was told a moment ago of this host, with a key or without one."""
+        """Log a refusal, unless one of the same host, with or without a key, was logged within `LOG_EVERY_S`."""
         self.refused += 1
         now = self._clock()
         refused_host = self._refused_hosts.pop((host, has_key), None)
@@ -199,12 +199,12 @@ class AccessControl:
 
 
 def why_silent(address: str, keys: Keys | None, is_in: bool, patience_s: float = 0.3) -> str | None:
-    """Why a server says nothing, if it is a matter of keys; else None.
+    """Why a server does not answer, if keys are the reason; else None.
 
     Args:
-        address: the server's.
-        keys: those that were used to connect.
-        is_in: whether the connection has been let in.
+        address: the server's address.
+        keys: the keys of the connection.
+        is_in: whether the server admitted the connection.
         patience_s: how long to wait for the server's greeting, in seconds.
     """
     if is_in:
@@ -231,7 +231,7 @@ def why_silent(address: str, keys: Keys | None, is_in: bool, patience_s: float =
 
 
 def mechanism_of(address: str, patience_s: float) -> str:
-    """How the server at an address wants to be talked to: `NULL`, `CURVE`; nothing if nobody there speaks ZeroMQ's protocol."""
+    """The ZMTP mechanism of the server at an address (`NULL`, `CURVE`); empty if no ZeroMQ server answers there."""
     with contextlib.suppress(OSError, ValueError):
         until = time.monotonic() + patience_s
         with socket.create_connection(split_address(address), patience_s) as sock:
@@ -249,21 +249,21 @@ def mechanism_of(address: str, patience_s: float) -> str:
 
 
 def peer_of(descriptor: int) -> object:
-    """The other end of somebody else's TCP connection; None if it is closed."""
+    """The remote address of a TCP connection that another object owns; None if it is closed."""
     with contextlib.suppress(OSError), _socket_at(descriptor) as sock:
         return sock.getpeername()
     return None
 
 
 def _end_connection(descriptor: int, end: object) -> None:
-    """End the TCP connection behind a descriptor, if it still leads there: it may have been closed, and its number given to another."""
+    """End the TCP connection of a descriptor if it still has that remote end. The number may have been reused since."""
     with contextlib.suppress(OSError), _socket_at(descriptor) as sock:
         if end is not None and sock.getpeername() == end:
             sock.shutdown(socket.SHUT_RDWR)
 
 
 def _socket_at(descriptor: int) -> socket.socket:
-    """A socket of our own for a descriptor of somebody else's. OSError: it is closed, or no socket any more."""
+    """A duplicate socket for a descriptor that another object owns. OSError: it is closed, or is not a socket any more."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)

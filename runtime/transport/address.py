@@ -1,4 +1,4 @@
-"""Addresses of tasks, `host:port`, and who can reach them."""
+"""Addresses of tasks, `host:port`, and which machines can reach them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ADDRESS = re.compile(r"\s*(?:(?P<name>[A-Za-z0-9._-]+|\*)|\[(?P<v6>[0-9A-Fa-f:.
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an IPv6 host stands in brackets. Spaces around either mean nothing, as for TensorFlow.
+    """Host and port of `host:port`; an IPv6 host stands in brackets. Spaces around either are ignored, as in TensorFlow.
 
     >>> split_address("localhost: 2222"), split_address("[::1]:0")
     (('localhost', 2222), ('::1', 0))
@@ -27,7 +27,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach `address`; for a name, whether that holds for all it resolves to.
+    """Whether only this machine can reach `address`. A name must resolve to loopback addresses only.
 
     >>> is_loopback("localhost:2222"), is_loopback("0.0.0.0:2222")
     (True, False)
@@ -44,7 +44,7 @@ def all_loopback(ips: list[str]) -> bool:
 
 
 def resolve(host: str) -> list[str]:
-    """The IP addresses of `host`, IPv4 first, since that is what servers bind unless told otherwise.
+    """The IP addresses of `host`, IPv4 first, since servers bind IPv4 by default.
 
     Raises:
         OSError: the name does not resolve.

@@ -1,6 +1,6 @@
 """A client's connection to one server, and the poller that waits for several of them.
 
-A `Connection` has a ZeroMQ DEALER and, after the upgrade (`connection_upgrade.py`), a stream beside it. One thread uses it at a time.
+A `Connection` has a ZeroMQ DEALER and, after the upgrade (`connection_upgrade.py`), a stream as well. One thread uses it at a time.
 `ConnectionPoller` waits for the descriptors of all connections of one client and collects their messages.
 """
 
@@ -41,15 +41,15 @@ from .zmq_sockets import (
 
 __all__ = ["Connection", "SEND_TIMEOUT_S", "ConnectionPoller"]
 
-SEND_ON_MS = 1.0  # so often is seen whether more of a large message can be sent
+SEND_ON_MS = 1.0  # interval at which sending of a large message is tried again
 
 
 class ConnectionPoller:
-    """Waits for several connections, and collects what comes.
+    """Waits for several connections and collects their messages.
 
     Attributes:
-        arrived: messages, and what was none, each with its connection.
-        unsettled: connections whose ZeroMQ sockets may have messages though their descriptors do not say so.
+        arrived: messages and malformed messages, each with its connection.
+        unsettled: connections whose ZeroMQ sockets may have messages that their descriptors do not report.
         sending: connections that have more of a large message to send.
     """
 
@@ -61,18 +61,18 @@ class ConnectionPoller:
         self._owners: dict[int, Connection | None] = {}
 
     def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
-        """Watch a descriptor. One without an owner is a waker's."""
+        """Watch a descriptor. The descriptor of a waker has no owner."""
         self._owners[fd] = owner
         self.poller.register(fd, events)
 
     def remove(self, fd: int) -> None:
-        """No longer."""
+        """Stop watching a descriptor."""
         if fd in self._owners:
             del self._owners[fd]
             self.poller.unregister(fd)
 
     def wait(self, deadline: float | None) -> bool:
-        """Wait until something happens; False if nothing does until then. Much that happens brings no message."""
+        """Wait until an event or the deadline; False at the deadline. Many events bring no message."""
         if self.unsettled:
             self._settle()
             if self.arrived:
@@ -93,11 +93,11 @@ class ConnectionPoller:
         return bool(events) and not (woken and not self.arrived)
 
     def _send_on(self, patience: float | None) -> list[tuple[int, int]]:
-        """Wait so many milliseconds for something to happen, and send what there is room for meanwhile."""
+        """Wait up to `patience` milliseconds for an event, and send meanwhile as there is room."""
         while True:
             for connection in list(self.sending):
                 connection.pump()
-            self._settle()  # what has been sent may have taken the news that something has come
+            self._settle()  # sending may have consumed the edge-triggered event of a message
             if self.arrived or not self.sending:
                 return [] if self.arrived else self.poller.poll(patience)
             turn = SEND_ON_MS if patience is None else min(SEND_ON_MS, patience)
@@ -119,12 +119,11 @@ _SERVER = b""  # the one peer of a client's connection
 class Connection:
     """A client's connection to one server. One thread uses it at a time.
 
-    Making one never waits: it connects as soon as a server listens at `address`, and again when the server
-    has been away.
+    The constructor never waits. It connects as soon as a server listens at `address`, and reconnects after the server was away.
 
     Attributes:
         closed: whether `close` was called, or a call was interrupted in the middle of a message.
-        sender: what waits since a large message was sent, if anything.
+        sender: the chunked sender of a large message and of what follows it, if any.
 
     >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
     ...     connection.send(Message("status", {"request": 1}))
@@ -167,11 +166,11 @@ class Connection:
         self.close()
 
     def send(self, message: Message) -> None:
-        """Send `message`, which nobody needs to be there to take yet.
+        """Send `message`. The server need not be listening yet.
 
         Raises:
             WireError: the message cannot travel.
-            TimeoutError: the server has taken nothing for long, and `HIGH_WATER` messages wait.
+            TimeoutError: `HIGH_WATER` messages wait, and the server has taken none for too long.
             ConnectionError: the connection is closed.
         """
         frames = encode(message, self._sharing.lender(_SERVER))
@@ -187,7 +186,7 @@ class Connection:
                 self._leave()
             except TimeoutError:
                 raise
-            except BaseException:  # an interrupt: nobody knows how much of it has left
+            except BaseException:  # an interrupt: an unknown part of the message was sent
                 self._leave()
                 raise
         self._send(frames)
@@ -222,7 +221,7 @@ class Connection:
         return True
 
     def moved(self) -> tuple[int, int]:
-        """How much of large messages has left and come: while it changes, the server lives."""
+        """Bytes of large messages that were sent and received. While they change, the server makes progress."""
         return (
             0 if self.sender is None else self.sender.bytes_left(),
             0 if self._reassembler is None else self._reassembler.received,
@@ -236,7 +235,7 @@ class Connection:
             raise TimeoutError(self._takes_nothing()) from None
         except zmq.ZMQError as error:
             raise self._failed(error) from None
-        except BaseException:  # an interrupt: half of the message may be sent, and the next would be taken for its rest
+        except BaseException:  # an interrupt: half of the message may be sent, and the next would be read as its rest
             self._shut(0)
             raise
 
@@ -246,7 +245,7 @@ class Connection:
     def recv(self, timeout_s: float | None) -> Message | None:
         """The next message, or None if there is none within `timeout_s` seconds (None waits for ever).
 
-        Not for a connection that is one of `Connections`.
+        Not for a connection that belongs to `Connections`.
 
         Raises:
             WireError: what arrived is not a message. The next one may be.
@@ -264,7 +263,7 @@ class Connection:
         return message
 
     def settle(self) -> None:
-        """Take everything that ZeroMQ has, until it has no more: only then does its descriptor tell of the next message."""
+        """Receive until ZeroMQ has no more: only then does its descriptor report the next message."""
         try:
             while True:
                 frames = receive_frames(self._socket, zmq.NOBLOCK)
@@ -279,14 +278,14 @@ class Connection:
         except WireError as error:
             self._watch.arrived.append((self, error))
             self._watch.unsettled.add(self)
-        except BaseException:  # an interrupt; after half a message, its rest would be taken for the next one
+        except BaseException:  # an interrupt; after half a message, the next would be read as its rest
             if not self.closed and self._socket.get(zmq.RCVMORE):
                 self._shut(0)
             self._watch.unsettled.add(self)
             raise
 
     def attend(self, fd: int, event: int) -> None:
-        """Something has happened on one of this connection's descriptors."""
+        """Handle an event of one of this connection's descriptors."""
         stream = self._stream
         if fd == self._fd or stream is None:
             self._watch.unsettled.add(self)
@@ -294,7 +293,7 @@ class Connection:
         self._use_stream(stream, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
 
     def waits_on_stream(self, seconds: float) -> bool:
-        """Wait on the stream alone, for so long; False where that cannot be."""
+        """Wait up to `seconds` on the stream alone; False if that is impossible."""
         stream = self._stream
         if stream is None or not stream.is_open or stream.waiting():
             return False
@@ -302,7 +301,7 @@ class Connection:
         return True
 
     def _use_stream(self, stream: Stream, flushes: int, seconds: float | None) -> None:
-        """Write what waits there, if so asked; then take what has come, or comes within so many seconds; None: nothing."""
+        """Flush the stream if asked. Then receive, waiting up to `seconds`; None: do not receive."""
         try:
             if flushes and not stream.flush():
                 self._watch.poller.modify(stream.fd, stream.events())
@@ -322,7 +321,7 @@ class Connection:
             raise
 
     def _take_chunk(self, frames: list[Frame]) -> None:
-        """Deal with a piece of a large message, or with a sign that pieces arrive."""
+        """Handle a chunk of a large message, or a progress acknowledgement."""
         if self._reassembler is None:
             self._reassembler = Reassembler(MAX_FRAMES, most_bytes())
         whole = self._reassembler.take(frames)
@@ -368,7 +367,7 @@ class Connection:
             self._watch.add(stream.fd, self, stream.events())
 
     def _wait_for_room(self, stream: Stream) -> None:
-        """What the stream has not taken yet leaves during the next `poll` or `recv`; of too much, some leaves now."""
+        """Limit what waits in the stream: above the limit, send some now. The rest leaves during the next `poll` or `recv`."""
         self._watch.poller.modify(stream.fd, stream.events())
         if stream.waiting() < HIGH_WATER:
             return
@@ -379,7 +378,7 @@ class Connection:
         stream.flush()
 
     def _leave(self) -> None:
-        """Go back to ZeroMQ's connection: the stream has ended."""
+        """Fall back to the ZeroMQ connection: the stream has ended."""
         stream, self._stream = self._stream, None
         if stream is not None:
             self._watch.remove(stream.fd)
@@ -389,7 +388,7 @@ class Connection:
                 self._greet()
 
     def close(self) -> None:
-        """Close; what was sent still leaves. Closing twice does nothing."""
+        """Close. Messages that were sent still leave. A second call does nothing."""
         stream, self._stream = self._stream, None
         if stream is not None:
             self._watch.remove(stream.fd)
@@ -415,14 +414,14 @@ class Connection:
 
     def __del__(self) -> None:
         if hasattr(self, "_link") and not self.closed:
-            self._link.close()  # before its socket ends: see `zmq_liveness.py`
+            self._link.close()  # must be closed before its socket: see `zmq_liveness.py`
 
     def why_silent(self) -> str | None:
-        """Why the server has not said anything, if it is a matter of keys. Asks the server, for a moment."""
+        """Why the server has not answered, if keys are the reason. Probes the server for a moment."""
         return why_silent(self.address, self._keys, not self.closed and self._link.is_up())
 
     def lives(self, since: float) -> bool:
-        """Whether the server's process has run since then, though it does not answer: see `zmq_liveness.py`."""
+        """Whether the server's process has run since then, even if it does not answer: see `zmq_liveness.py`."""
         is_cut = self._faults is not None and self._faults.cuts(self.address)
         return not self.closed and self._link.was_up_since(since) and not is_cut
 
@@ -434,4 +433,4 @@ class Connection:
 
 
 def _nothing() -> None:
-    """A piece has left: who polls sees that soon."""
+    """Progress callback of the sender: does nothing, since the poller sees progress itself."""

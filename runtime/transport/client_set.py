@@ -1,4 +1,4 @@
-"""A client's connections: one to each server that it talks to, opened when first used. One thread uses the set at a time."""
+"""A client's connections: one for each server, opened at first use. One thread uses the set at a time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .keys import Keys
 
 
 class Connections:
-    """Connections to several servers, opened when first used. One thread uses them at a time.
+    """Connections to several servers, opened at first use. One thread uses them at a time.
 
-    With `keys`, only to servers that prove theirs. `patience_s`: a server that is silent for so long is gone; see `dial`.
+    With `keys`, servers must prove their keys. `patience_s`: a server that is silent for this long counts as gone; see `dial`.
 
     Attributes:
-        name: a number that nobody else has: how servers that have heard it name this client to each other (`lowering.py`).
-            Another one when a connection had to be given up.
-        told: addresses of the servers that have heard it, with the process that that was, and the name.
-        forms: of messages that were sent, by what their users know them by.
+        name: a unique number. Servers that know it use it to name this client to each other (`lowering.py`). It changes when a
+            connection is given up.
+        told: addresses of the servers that know the name -> the server's process and the name.
+        templates: header templates of messages that are sent often, by keys that their users choose.
 
     >>> connections = Connections()
     >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
@@ -56,7 +56,7 @@ class Connections:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
-        self.forget(address)  # closed by an interrupt
+        self.forget(address)  # an interrupt closed it
         connection = self._connections[address] = Connection(address, self._watch, self._keys, self._patience_s)
         return connection
 
@@ -65,7 +65,7 @@ class Connections:
         self.get(address).send(message)
 
     def waker(self) -> Callable[[], None]:
-        """A function that ends a `poll`, or the next one. Any thread may call it, also when nobody polls any more."""
+        """A function that ends the current `poll`, or the next one. Any thread may call it, at any time."""
         if self._wake is None:
             self._wake, self._woken = socket.socketpair()
             for end in (self._wake, self._woken):
@@ -74,18 +74,18 @@ class Connections:
         wake = self._wake
 
         def function() -> None:
-            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
+            with contextlib.suppress(OSError):  # a full pipe wakes anyway; a closed one has no reader
                 wake.send(b"\0")
 
         return function
 
     def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
-        """What has arrived, each with where it came from; waits up to `timeout_s` seconds for the first, or for a `waker`.
+        """Received messages, each with its server's address. Waits up to `timeout_s` seconds for the first, or for a `waker`.
 
-        With `only`, the caller waits for nothing but the server at that address; what others say may then come later.
+        With `only`, the caller waits for the server at that address. Messages of other servers may then come later.
 
         Raises:
-            WireError: what arrived from one server is not a message; what came from the others is in the next
+            WireError: one server sent a malformed message. The messages of the others are in the next
             call's result.
         """
         watch = self._watch
@@ -98,7 +98,7 @@ class Connections:
         ):
             connection = self._connections.get(only)
             if connection is not None and connection.waits_on_stream(timeout_s):
-                timeout_s = 0.0  # what else there is, is looked at only
+                timeout_s = 0.0  # collect the rest without waiting
         if not watch.arrived:
             self._wait(timeout_s)
         arrived: list[tuple[str, Message]] = []
@@ -116,28 +116,28 @@ class Connections:
         return arrived
 
     def _wait(self, timeout_s: float | None) -> None:
-        """Wait for something to arrive, or for a `waker`."""
+        """Wait for a message, or for a `waker`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._watch.arrived:
             try:
                 if not self._watch.wait(deadline):
                     return
-            except ConnectionError:  # one was closed by an interrupt
+            except ConnectionError:  # an interrupt closed one
                 for connection in [c for c in self._connections.values() if c.closed]:
                     self.forget(connection.address)
 
     def moved(self, address: str) -> tuple[int, int]:
-        """How much of large messages has left for the server at `address`, and come from it; see `Connection.moved`."""
+        """Bytes of large messages sent to the server at `address` and received from it; see `Connection.moved`."""
         connection = self._connections.get(address)
         return (0, 0) if connection is None else connection.moved()
 
     def lives(self, address: str, since: float) -> bool:
-        """Whether the process of the server at `address` has run since then, though it does not answer; see `zmq_liveness.py`."""
+        """Whether the server's process at `address` has run since then, even if it does not answer; see `zmq_liveness.py`."""
         connection = self._connections.get(address)
         return connection is not None and connection.lives(since)
 
     def why_silent(self, address: str) -> str | None:
-        """Why the server at `address` has not said anything, if it is a matter of keys; see `Connection.why_silent`."""
+        """Why the server at `address` has not answered, if keys are the reason; see `Connection.why_silent`."""
         connection = self._connections.get(address)
         return why_silent(address, self._keys, False) if connection is None else connection.why_silent()
 
@@ -145,7 +145,7 @@ class Connections:
         """Close the connection to `address`, if there is one."""
         connection = self._connections.pop(address, None)
         if connection is not None:
-            self.name = secrets.randbits(62) | 1  # for the servers, the old one stands for that connection
+            self.name = secrets.randbits(62) | 1  # servers bind the old name to the closed connection
             connection.close()
 
     def close(self) -> None:

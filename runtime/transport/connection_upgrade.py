@@ -1,21 +1,21 @@
-"""What two peers tell each other when they have connected: whose shared memory each can read, and the steps from ZeroMQ to a stream.
+"""The handshake of two connected peers: which shared memory each can map, and the upgrade from ZeroMQ to a stream.
 
-**Shared memory.** Two processes find out by trying. The one that connected names a page of its shared memory in a `hello`. The other
-tries to map it, and answers with whether it could (`readable`) and with a page of its own; the first one tries that, and answers in turn.
-From then on, large tensors to a peer that could map our page are lent instead of sent. A peer on another machine, of another user, or in
-another container cannot, and gets its tensors in messages. A peer that later meets a reference which it cannot map (its machine was
-exchanged behind the same address) says `hello` with `readable` false, and is sent tensors from then on.
+**Shared memory.** Each process tries to map the other's memory. The connecting peer names a page of its shared memory in a `hello`.
+The other maps it, and answers whether that worked (`readable`), with a page of its own. The first peer does the same with that page.
+Large tensors to a peer that mapped our page are then lent instead of sent. A peer on another machine, of another user, or in another
+container cannot map it, and gets its tensors in messages. If a peer later cannot map a reference (another machine took over the
+address), it sends `hello` with `readable` false, and tensors to it are sent again.
 
-**Stream.** The field `stream` of a `hello` is a list: a word, then its arguments.
+**Stream.** The field `stream` of a `hello` is a list: a keyword and its arguments.
 
-    called end    ["at", name, token]     you read my memory: connect to this Unix socket, and send this token there
-    caller        ["tcp?"]                a stream over TCP is welcome; in the first message
-    called end    ["tcp", port, token]    connect to this port of the address that you called, and send this token there
-    caller        ["taken", token]        I have connected; this is my last message here, what follows comes on the stream
-    called end    ["open"]                this is my last message here, too
-    called end    ["here"]                nothing: only asks ZeroMQ whether the peer is still connected
+    called end    ["at", name, token]     you can map my memory: connect to this Unix socket and send this token
+    caller        ["tcp?"]                requests a stream over TCP; in the first message
+    called end    ["tcp", port, token]    connect to this port of the address that you called, and send this token
+    caller        ["taken", token]        I am connected; this is my last message here, the next ones come on the stream
+    called end    ["open"]                this is my last message here as well
+    called end    ["here"]                probe: ZeroMQ reports whether the peer is still connected
 
-Each end begins to read the stream when it has read the other's last message, so no message overtakes another. When the stream ends,
+Each end reads the stream only after the other's last ZeroMQ message, so no message overtakes another. When the stream ends,
 both ends fall back to ZeroMQ, and may upgrade again.
 """
 
@@ -33,15 +33,15 @@ from ..shared_memory.segment import Reference
 from ..wire.messages import Lend, Message
 from .keys import Keys
 
-MOST_PEERS = 4_096  # a peer that reconnects has a new name: the latest are remembered
+MOST_PEERS = 4_096  # a reconnecting peer has a new name: only the latest are kept
 
 STOP_LENDING = Message("hello", {"memory": None, "readable": False})
-"""The answer to a peer that lent us memory which we cannot map."""
+"""The answer to a peer whose reference we cannot map."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """A peer: its process number (0: not known), what lends to it, if it can read our memory, whether it was told where that is."""
+    """A peer: its process number (0: not known), the lender for it if it can map our memory, whether our page was sent to it."""
 
     pid: int = 0
     lend: Lend | None = None
@@ -49,21 +49,21 @@ class _Peer:
 
 
 class MemoryNegotiation:
-    """Which peers of one socket, or of several, can map our memory, and whose we can map."""
+    """Which peers of one or several sockets can map our memory, and whose memory we can map."""
 
     def __init__(self) -> None:
         self._pool = pool_of_process()
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
 
     def hello(self, peer: bytes) -> Message | None:
-        """What to say first on a connection that we made; None: nothing."""
+        """The first message on a connection that we made; None: send nothing."""
         if self._pool is None:
             return None
         self._known(peer).told = True
         return Message("hello", {"memory": self._pool.page().to_fields(), "readable": False})
 
     def heard(self, peer: bytes, hello: Message) -> Message | None:
-        """What to answer to a peer's hello, if anything."""
+        """The answer to a peer's hello, if any."""
         if self._pool is None:
             return None
         known, place = self._known(peer), hello.fields.get("memory")
@@ -86,25 +86,25 @@ class MemoryNegotiation:
         return Message("hello", {"memory": page, "readable": readable})
 
     def lender(self, peer: bytes) -> Lend | None:
-        """What lends tensors to a peer; None if it cannot read our memory."""
+        """The lender of tensors to a peer; None if it cannot map our memory."""
         known = self._peers.get(peer)
         return None if known is None else known.lend
 
     def lends(self, peer: bytes) -> bool:
-        """Whether a peer can read our memory."""
+        """Whether a peer can map our memory."""
         return self.lender(peer) is not None
 
     def reads(self, peer: bytes) -> bool:
-        """Whether we can read a peer's memory."""
+        """Whether we can map a peer's memory."""
         known = self._peers.get(peer)
         return known is not None and known.pid > 0
 
     def forget(self, peer: bytes) -> None:
-        """The connection to a peer is closed."""
+        """Forget a peer whose connection is closed."""
         self._peers.pop(peer, None)
 
     def tidy(self) -> None:
-        """Take back what the dead hold, let go of what nobody has used for long."""
+        """Reclaim memory that dead processes hold, and release memory that is unused for long."""
         if self._pool is not None:
             self._pool.tidy()
 
@@ -125,7 +125,7 @@ def _lender(pool: Pool, pid: int) -> Lend:
 
 
 def first_hello(sharing: MemoryNegotiation, peer: bytes, keys: Keys | None) -> Message | None:
-    """What to say first on a connection that we made: where our memory is, and whether a stream over TCP is welcome."""
+    """The first message on a connection that we made: our shared-memory page, and the request for a stream over TCP."""
     hello = sharing.hello(peer)
     if keys is None:
         hello = hello or Message("hello", {"memory": None, "readable": False})

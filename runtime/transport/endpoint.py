@@ -1,15 +1,15 @@
 """A server's end of the transport: messages between processes.
 
 A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`event_loop.py`), since ZeroMQ's sockets may not be
-shared. The I/O thread decodes what arrives and calls `on_message`; a server that answers inside `on_message` does so without a hand-over
-between threads. Other threads put their messages into a queue and wake the I/O thread, or write into a stream directly.
+shared. The I/O thread decodes messages and calls `on_message`. A server that answers inside `on_message` needs no hand-over between
+threads. Other threads queue their messages and wake the I/O thread, or write into a stream directly.
 
     zmq_router.py       the ZeroMQ sockets: for clients, and for peers that this process connected to
-    server_streams.py   streams, which peers upgrade to when they have met over ZeroMQ. The ZeroMQ connection stays open beside a
-                        stream: for its heartbeats, and to fall back to when the stream ends
-    client_set.py       the client's end: one DEALER per server, used by one thread at a time, with no thread behind it
+    server_streams.py   streams, which peers upgrade to after the ZeroMQ handshake. The ZeroMQ connection stays open together with
+                        the stream: for its heartbeats, and as the fallback when the stream ends
+    client_set.py       the client's end: one DEALER per server, used by one thread at a time, without a thread of its own
 
-What a peer can do to this process is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
+The load that a peer can cause is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
 bytes (`SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
 """
 
@@ -44,17 +44,17 @@ from .zmq_router import Counters, ZmqRouter, address_of, dialled_name, is_dialle
 from .zmq_sockets import LINGER_MS, RETRY_MS
 
 SETTING = "DOVETAIL_SEND_QUEUE_MB"
-MOST_IDLE = 4_096  # peers of whom is remembered how much was sent to them
+MOST_IDLE = 4_096  # peers whose counts of sent bytes are kept
 
 
 class SendQueueBytes:
-    """Counts the bytes of large frames that wait for each peer, and refuses more than a limit. Any thread may use it.
+    """Counts the bytes of large frames that wait for each peer, and enforces a limit. Any thread may use it.
 
-    Nothing reports that a frame has left: whatever holds it, a queue or ZeroMQ, drops it then, which weak references show. Only a
-    stream takes frames apart, and counts for itself.
+    Nothing reports that a frame has left. Its holder, a queue or ZeroMQ, drops it then, which weak references show. A stream splits
+    frames and counts its bytes itself.
 
     Args:
-        most: bytes that may wait for one peer; 0: no limit. A message for which nobody waits may be larger.
+        most: bytes that may wait for one peer; 0: no limit. A message to a peer with an empty queue may exceed it.
 
     >>> backlog = SendQueueBytes(1 << 20)
     >>> frame = memoryview(bytes(1 << 20))
@@ -68,14 +68,14 @@ class SendQueueBytes:
     def __init__(self, most: int) -> None:
         self.most = most
         self._waiting: dict[bytes, deque[tuple[weakref.ref[memoryview], int]]] = {}
-        self._entered: dict[bytes, int] = {}  # bytes that have ever been noted
+        self._entered: dict[bytes, int] = {}  # bytes entered since the peer is known
         self._lock = threading.Lock()
 
     def enter(self, peer: bytes, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
-        """Note that frames will wait for a peer, behind so many bytes that its stream has taken.
+        """Add frames to a peer's queue, behind `ahead` bytes that its stream has accepted.
 
         Raises:
-            ResourceExhaustedError: it would be too much then; nothing is noted.
+            ResourceExhaustedError: the queue would exceed the limit; nothing is added.
         """
         large = [f for f in frames if type(f) is memoryview and len(f) >= BORROW_BYTES]
         if not large:
@@ -94,12 +94,12 @@ class SendQueueBytes:
             self._waiting.setdefault(peer, deque()).extend((weakref.ref(f), len(f)) for f in large)
 
     def waiting(self, peer: bytes) -> int:
-        """How many bytes of large frames somebody still holds for a peer."""
+        """Bytes of large frames that still wait for a peer."""
         with self._lock:
             return self._count(peer)
 
     def left(self, peer: bytes) -> int:
-        """How many bytes of large frames nobody holds for a peer any more."""
+        """Bytes of large frames for a peer that have left."""
         with self._lock:
             return self._entered.get(peer, 0) - self._count(peer)
 
@@ -107,14 +107,14 @@ class SendQueueBytes:
         frames = self._waiting.get(peer)
         if frames is None:
             return 0
-        while frames and frames[0][0]() is None:  # they leave in order, mostly
+        while frames and frames[0][0]() is None:  # frames mostly leave in order
             frames.popleft()
         if not frames:
             del self._waiting[peer]
         return sum(size for frame, size in frames if frame() is not None)
 
     def tidy(self) -> None:
-        """Forget peers for whom nothing waits."""
+        """Forget peers with an empty queue."""
         with self._lock:
             for peer in list(self._waiting):
                 self._count(peer)
@@ -122,35 +122,35 @@ class SendQueueBytes:
                 self._entered = {peer: size for peer, size in self._entered.items() if peer in self._waiting}
 
     def forget(self, peer: bytes) -> None:
-        """The peer has gone."""
+        """Forget a peer that is gone."""
         with self._lock:
             self._waiting.pop(peer, None)
             self._entered.pop(peer, None)
 
 
 logger = logging.getLogger(__name__)
-MAX_STRIKES = 16  # broken messages after which a peer is no longer listened to
-LOOK_S = 1.0  # so often it is asked who has gone: what waits for them, and halves of their messages, are let go of
+MAX_STRIKES = 16  # malformed messages after which a peer is ignored
+LOOK_S = 1.0  # interval of the search for peers that are gone; their queues and partial messages are dropped
 
 
 class Endpoint:
     """A server's sockets and the thread that owns them.
 
-    `on_message(peer, message)` and `on_tick()` are called on that thread, so they must not wait for anything.
+    `on_message(peer, message)` and `on_tick()` are called on that thread, so they must not block.
     An exception in them is logged; a request whose handler raised is answered with an `error`.
 
     Large tensors of sent messages are borrowed until they have left (see `wire.BORROW_BYTES`).
 
     Args:
         address: `host:port` to listen on; port 0 picks a free one.
-        on_message: takes what arrives. `peer` is good for `reply`.
+        on_message: handles a message. `peer` is valid for `reply`.
         on_tick: called about every `TICK_S` seconds.
-        insecure: allow an address that other machines can reach, though there are no keys.
-        keys: let in only who proves a key that these allow, and prove one to others.
+        insecure: allow an address that other machines can reach, even without keys.
+        keys: admit only peers with an allowed key, and prove the own key to others.
 
     Raises:
-        AddressInUse: somebody else listens there.
-        PermissionError: other machines could reach the address, there are no keys, and `insecure` was not said.
+        AddressInUse: another socket listens there.
+        PermissionError: other machines could reach the address, there are no keys, and `insecure` is false.
         OSError: the address is not one of this machine's.
         ValueError: the address is not `host:port`.
 
@@ -181,7 +181,7 @@ class Endpoint:
         self._pid = os.getpid()
         _endpoints.add(self)
         self._next_look = 0.0
-        self._dialled: dict[str, bytes] = {}  # names of the peers that something was sent to, by their addresses
+        self._dialled: dict[str, bytes] = {}  # address -> name of a peer that this endpoint connected to
         self._waiting_bytes = SendQueueBytes(int(setting("DOVETAIL_SEND_QUEUE_MB")) << 20)
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._throttle = Throttle()
@@ -191,7 +191,7 @@ class Endpoint:
         self._sharing = MemoryNegotiation()
         self._queued: dict[
             bytes, int
-        ] = {}  # messages for a peer that are in the queue: later ones must not overtake them
+        ] = {}  # messages per peer in the I/O thread's queue: later ones must not overtake them
         self._queued_lock = threading.Lock()
         self._io = EventLoop()
         take = self._open if self._faults is None else self._handle
@@ -220,14 +220,14 @@ class Endpoint:
     # --- called from any thread ------------------------------------------------------------------------------------
 
     def reply(self, peer: bytes, message: Message, compressed: bool = False) -> None:
-        """Send `message` to the peer that `on_message` named; if it has left, the message is dropped.
+        """Send `message` to the peer that `on_message` named. If the peer is gone, the message is dropped.
 
         Args:
-            compressed: make large tensors smaller where that helps, unless the peer reads this process's memory.
+            compressed: compress large tensors where that helps, unless the peer maps this process's memory.
 
         Raises:
             WireError: the message cannot travel.
-            ResourceExhaustedError: the peer takes nothing, and too many bytes wait for it (`DOVETAIL_SEND_QUEUE_MB`).
+            ResourceExhaustedError: too many bytes wait for the peer (`DOVETAIL_SEND_QUEUE_MB`).
         """
         lend = self._sharing.lender(peer) if message.tensors else None
         frames = encode(message, lend, compressed and lend is None)
@@ -241,7 +241,7 @@ class Endpoint:
             self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
 
     def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to the peer's stream, or to the I/O thread."""
+        """Pass one message to the peer's stream, or to the I/O thread."""
         stream = self._streams.by_peer.get(peer)
         is_behind = peer in self._queued and not self.on_io_thread()
         if stream is not None and not is_behind and self._streams.write(peer, stream, frames):
@@ -254,10 +254,9 @@ class Endpoint:
         self._io.call_soon(lambda: self._post_queued(peer, frames))
 
     def send(self, address: str, message: Message, compressed: bool = False) -> None:
-        """Send `message` to the server at `address`, connecting when needed.
+        """Send `message` to the server at `address`. Connects if needed.
 
-        Nobody needs to listen there yet. What the server answers comes to `on_message`. Messages of one
-        thread to one peer arrive in order.
+        The server need not be listening yet. Its answers go to `on_message`. Messages of one thread to one peer arrive in order.
 
         Raises:
             WireError, ResourceExhaustedError: as `reply`.
@@ -270,26 +269,26 @@ class Endpoint:
         self.reply(peer, message, compressed)
 
     def attend(self, fd: int, answer: Callable[[], None]) -> None:
-        """Call `answer` on the I/O thread whenever there is something to read from a descriptor, as long as the endpoint is open."""
+        """Call `answer` on the I/O thread whenever a descriptor is readable, as long as the endpoint is open."""
         self._io.call_soon(lambda: self._io.watch(fd, lambda event: self._io.guard(answer)))
 
     def busy_poll_hint(self) -> None:
-        """An answer to what the calling thread has sent is probably near. Of no effect on other threads than the I/O thread."""
+        """The calling thread expects an answer soon: busy-poll for it. Only effective on the I/O thread."""
         self._io.busy_poll_hint()
 
     def is_near(self, address: str) -> bool:
-        """Whether the server at `address` reads this process's memory, so that large tensors cost little on the way there."""
+        """Whether the server at `address` maps this process's memory, which makes sending large tensors cheap."""
         peer = dialled_name(address)
         return peer in self._streams.by_peer and self._sharing.lends(peer)
 
     def lives(self, address: str, since: float) -> bool:
-        """Whether the process of the server at `address` has run since then, though it does not answer. For the I/O thread."""
+        """Whether the server's process at `address` has run since then, even if it does not answer. For the I/O thread."""
         if self._faults is not None and self._faults.cuts(address):
             return False
         return self._router.lives(dialled_name(address), since)
 
     def bytes_left(self, address: str) -> int:
-        """A number that grows while large tensors leave for the server at `address`. For the I/O thread."""
+        """A number that grows as large tensors for the server at `address` leave. For the I/O thread."""
         peer = dialled_name(address)
         stream = self._streams.by_peer.get(peer)
         if stream is not None:
@@ -297,7 +296,7 @@ class Endpoint:
         return self._waiting_bytes.left(peer) + self._router.moved(peer)
 
     def forget(self, address: str) -> None:
-        """Close the connection to `address` and drop what it has not sent: the peer is gone, or replaced."""
+        """Close the connection to `address` and drop its unsent messages: the peer is gone, or was replaced."""
         peer = dialled_name(address)
         if self.on_io_thread():
             self._hang_up(peer)
@@ -305,16 +304,16 @@ class Endpoint:
             self.call_soon(lambda: self._hang_up(peer))
 
     def owner(self, peer: bytes) -> str:
-        """The public key under which a peer was let in; nothing where there are no keys."""
+        """The public key of an admitted peer; empty where there are no keys."""
         return "" if self._access is None else self._access.owner(peer)
 
     @property
     def refused(self) -> int:
-        """How many connections were not let in."""
+        """How many connections were refused."""
         return 0 if self._access is None else self._access.refused
 
     def _expel(self, peers: list[bytes]) -> None:
-        """Drop what there is for peers whose connections have been ended."""
+        """Drop the state of peers whose connections were ended."""
         for peer in peers:
             self.call_soon(partial(self._hang_up, peer))
 
@@ -327,16 +326,16 @@ class Endpoint:
         return self._io.is_current()
 
     def close(self) -> None:
-        """Send what is queued, close the sockets, end the thread.
+        """Send what is queued, close the sockets, and end the thread.
 
-        Closing twice, or in a forked child, does nothing.
+        A second call, or one in a forked child, does nothing.
         """
         if os.getpid() != self._pid:
-            return  # the thread and the sockets are the parent's
+            return  # the thread and the sockets belong to the parent
         self._io.close()
 
     def flush(self) -> None:
-        """Let what is queued leave; waits for `LINGER_MS` at most."""
+        """Let queued messages leave; waits for up to `LINGER_MS`."""
         deadline = time.monotonic() + LINGER_MS / 1000
         done = threading.Event()
         if os.getpid() == self._pid and self.call_soon(done.set) and done.wait(LINGER_MS / 1000):
@@ -360,7 +359,7 @@ class Endpoint:
             self._io.guard(lambda: self._router.tidy(self.is_gone))
 
     def _keep_reserve(self) -> None:
-        """Accept no connections while there are few descriptors."""
+        """Stop accepting connections while few descriptors are left."""
         on = not self._reserve.look()
         if on != self._is_listening and self._router.listen(on):
             self._is_listening = on
@@ -371,7 +370,7 @@ class Endpoint:
                 )
 
     def _end(self) -> None:
-        """Send what waits and close everything; waits at most about twice `LINGER_MS`."""
+        """Send queued messages and close everything; takes up to about 2 * `LINGER_MS`."""
         deadline = time.monotonic() + LINGER_MS / 1000
         while self.waiting() and time.monotonic() < deadline:
             self._router.send_waiting()
@@ -384,7 +383,7 @@ class Endpoint:
     # --- what comes, on the I/O thread -----------------------------------------------------------------------------
 
     def _handle(self, peer: bytes, frames: list[Frame]) -> None:
-        """Deal with one message, unless a fault that was asked for loses it, or not yet."""
+        """Handle one message, unless fault injection drops or delays it."""
         if self._faults is None:
             self._open(peer, frames)
             return
@@ -398,7 +397,7 @@ class Endpoint:
         self._faults.carry(("from", peer), frames, arrive)
 
     def _open(self, peer: bytes, frames: list[Frame]) -> None:
-        """Deal with one message."""
+        """Decode and handle one message."""
         if self._strikes and self._is_ignored(peer):
             self.counters.ignored += 1
             return
@@ -433,7 +432,7 @@ class Endpoint:
                 self._post_error(peer, request, code, text)
 
     def _is_ignored(self, peer: bytes) -> bool:
-        """Whether a peer has sent so many broken messages that nothing more is taken of it."""
+        """Whether a peer has sent so many malformed messages that it is ignored."""
         return self._strikes.get(peer, 0) >= MAX_STRIKES
 
     def _refuse(self, peer: bytes, error: WireError) -> None:
@@ -443,24 +442,24 @@ class Endpoint:
         self.counters.malformed += 1
         strikes = self._strikes.pop(peer, 0) + 1
         self._strikes[peer] = strikes
-        if len(self._strikes) > 4_096:  # whoever reconnects has a new name: keep the latest
+        if len(self._strikes) > 4_096:  # a reconnecting peer has a new name: keep the latest
             self._strikes.popitem(last=False)
         self._warn("refused a message of %s: %s", name_of(peer), error)
         if is_dialled(peer):
-            return  # answering an answer could go on for ever
+            return  # an error about an error could repeat forever
         text = f"{self.address} refused a message: {error}"
         if strikes == MAX_STRIKES:
             text += f"; it was the {strikes}th, and no more are read from this connection"
         self._post_error(peer, error.request, "INVALID_ARGUMENT", text)
 
     def _warn(self, text: str, *arguments: object) -> None:
-        """Log what a peer has done, unless much was logged a moment ago."""
+        """Log a peer's misbehaviour, rate-limited."""
         more = self._throttle.more(time.monotonic())
         if more is not None:
             logger.warning("%s: " + text + "%s", self.address, *arguments, more)
 
     def _refuse_large(self, peer: bytes, error: TooLargeError) -> None:
-        """A message of a peer is too large: the request, or the step, that it belongs to ends with an error."""
+        """Refuse a message that is too large: its request or step ends with an error."""
         self.counters.too_large += 1
         text = f"{self.address}: {error}"
         self._warn("refused a message of %s: %s", name_of(peer), error)
@@ -485,7 +484,7 @@ class Endpoint:
                     self._queued[peer] = left
 
     def _post(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to the peer's stream, to ZeroMQ, or to the backlog."""
+        """Pass one message to the peer's stream, to ZeroMQ, or to the backlog."""
         stream = self._streams.by_peer.get(peer)
         if stream is None or not self._streams.write(peer, stream, frames):
             self._router.post(peer, frames)
@@ -498,7 +497,7 @@ class Endpoint:
         self._sharing.forget(peer)
 
     def is_gone(self, peer: bytes) -> bool:
-        """Whether a client has closed its connection, or died. For the I/O thread."""
+        """Whether a client has closed its connection, or has died. For the I/O thread."""
         gone = self.counters.gone
         said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "stream": ["here"]})
         self._router.give(peer, encode(said))
@@ -514,7 +513,7 @@ _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
 @atexit.register
 def _flush() -> None:
-    """A process that ends while it serves still sends the answers that its peers wait for."""
+    """At exit, let a serving process send the answers that its peers wait for."""
     for endpoint in list(_endpoints):
         endpoint.flush()
 

@@ -1,7 +1,7 @@
-"""The thread of an endpoint: it waits for descriptors, and does what other threads ask it to do.
+"""The I/O thread of an endpoint: it watches descriptors, and runs the calls that other threads queue.
 
-Whoever adds a descriptor says what is to be called when something happens on it. Other threads put calls in a queue and wake the thread
-through a socket pair. So whatever belongs to this thread needs no lock.
+Each watched descriptor has a callback. Other threads put calls into a queue and wake the thread through a socket pair. So state that
+belongs to this thread needs no lock.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from .zmq_sockets import new_poller
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.25  # how often `tick` is called, about
+TICK_S = 0.25  # interval of `tick`, about
 BUSY_POLL_S = 150e-6
-"""So long the I/O thread looks out for an answer that is expected at once before it sleeps: about what another task takes to do a small
-stretch and to send. To sleep and to be woken costs the two ends 30 µs together, and more where a virtual processor has to be started."""
-MOST_FAILURES = 100  # turns that fail one after the other, before the process ends
-EXIT_STATUS = 70  # of a process whose I/O thread cannot go on: EX_SOFTWARE
-CROWDED_S = 15e-6  # the processor was another's for so long when it was offered: others need it, so it is time to sleep
+"""How long the I/O thread busy-polls for an answer that it expects at once before it sleeps: about the time in which another task runs a
+small region and sends. A sleep and a wake-up cost the two ends 30 µs together, and more where a virtual processor has to be started."""
+MOST_FAILURES = 100  # iterations that fail one after the other before the process exits
+EXIT_STATUS = 70  # exit status when the I/O thread cannot go on: EX_SOFTWARE
+CROWDED_S = 15e-6  # if a yield takes this long, another thread needs the processor, so the thread sleeps
 
 
 class PolledSockets(Protocol):
-    """Whose descriptors do not say everything, so that they are asked in each turn, too."""
+    """Sockets whose descriptors do not report everything, so each iteration polls them as well."""
 
     def settle(self) -> None:
-        """Take and send what there is. What has happened on descriptors has been attended to."""
+        """Receive and send what is ready. Called after the callbacks of the descriptors."""
         ...
 
     def patience(self) -> float:
-        """How many seconds the next turn may wait for something to happen; -1: without end."""
+        """Seconds that the next iteration may wait for an event; -1: without limit."""
         ...
 
 
 class EventLoop:
-    """A thread that waits for descriptors.
+    """A thread that watches descriptors.
 
-    An exception in what is called on it is logged, and the thread goes on: whatever one peer does, the others are heard. If every turn
-    fails, the process ends, since one that hears no peer only keeps others waiting.
+    An exception in a callback is logged, and the thread goes on, so that one peer cannot block the others. If `MOST_FAILURES`
+    iterations in a row fail, the process exits, since a task that receives no messages only delays the others.
 
     Attributes:
-        name: whose it is, for the log.
+        name: the endpoint's name, for the log.
     """
 
     def __init__(self) -> None:
         self.name = ""
-        self._attend: dict[int, Callable[[int], None]] = {}  # what takes the events of a descriptor
+        self._attend: dict[int, Callable[[int], None]] = {}  # descriptor -> its callback
         self._queue: deque[Callable[[], None]] = deque()
         self._lock = (
             threading.Lock()
-        )  # what enters the queue before `_closing` is set will run; nothing enters it afterwards
+        )  # calls that are queued before `_closing` is set will run; none are queued afterwards
         self._woken = False
         self._closing = False
-        self._is_answer_near = False  # whether an answer to what has just been sent is probably near
+        self._is_answer_near = False  # whether an answer to a sent message is expected soon
         self._ident = 0
-        self._turns = 0  # that ended well
+        self._turns = 0  # iterations without an exception
         self._thread: threading.Thread | None = None
         self._poller = new_poller()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -76,11 +76,13 @@ class EventLoop:
     def start(
         self, name: str, sockets: PolledSockets, tick: Callable[[], None] | None, end: Callable[[], None]
     ) -> None:
-        """Begin to wait.
+        """Start the thread.
 
         Args:
-            name: see `name`. sockets: what is asked in each turn.
-            tick: called about every `TICK_S` seconds. end: called when nothing will be waited for any more.
+            name: see `name`.
+            sockets: what each iteration polls.
+            tick: called about every `TICK_S` seconds.
+            end: called when the loop has ended.
         """
         self.name = name
         self._thread = threading.Thread(
@@ -91,27 +93,27 @@ class EventLoop:
     # Called from any thread.
 
     def call_soon(self, function: Callable[[], None]) -> bool:
-        """Run `function` on the thread; False if it has ended and it will never run."""
+        """Run `function` on the thread; False if the thread has ended and will never run it."""
         with self._lock:
             if self._closing:
                 return False
             self._queue.append(function)
-        if not self.is_current():  # it looks at the queue before it waits again
+        if not self.is_current():  # the I/O thread itself reads the queue before it waits
             self.wake()
         return True
 
     def wake(self) -> None:
-        """Have another turn."""
-        # One byte wakes for all that was queued before it is read. The flag is cleared before the queue is
-        # read, so whoever finds it set knows that the queue will still be read. A full pipe wakes, too; a
-        # closed one has nobody left to wake.
+        """Wake the thread for another iteration."""
+        # One byte wakes it for all calls queued before the byte is read. The flag is cleared before the queue
+        # is read, so a caller that finds it set knows that the queue will still be read. A full pipe wakes as
+        # well; a closed one has no reader.
         if not self._woken:
             self._woken = True
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
 
     def busy_poll_hint(self) -> None:
-        """An answer to what the calling thread has sent is probably near. Of no effect on other threads than this one."""
+        """The calling thread expects an answer soon: busy-poll for it. Only effective on this thread."""
         if get_ident() == self._ident:
             self._is_answer_near = hasattr(os, "sched_yield")
 
@@ -124,7 +126,7 @@ class EventLoop:
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Do what is queued, and end. It is waited for, except by the thread itself."""
+        """Run the queued calls and end. Waits for the thread, except when the thread itself calls this."""
         with self._lock:
             self._closing = True
         self.wake()
@@ -136,26 +138,26 @@ class EventLoop:
     # Called on the thread only, or before it runs.
 
     def watch(self, fd: int, attend: Callable[[int], None], events: int = select.POLLIN) -> None:
-        """Call `attend` with what happens on a descriptor."""
+        """Call `attend` with the events of a descriptor."""
         self._attend[fd] = attend
         self._poller.register(fd, events)
 
     def watch_for(self, fd: int, events: int) -> None:
-        """Look for other events on it from now on."""
+        """Change the watched events of a descriptor."""
         self._poller.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """No longer."""
+        """Stop watching a descriptor."""
         del self._attend[fd]
         self._poller.unregister(fd)
 
     def run_queue(self) -> None:
-        """Do what is queued; what these calls queue in turn waits for the next round."""
+        """Run the queued calls; calls that these queue wait for the next round."""
         for _ in range(len(self._queue)):
             self.guard(self._queue.popleft())
 
     def guard(self, function: Callable[[], None]) -> None:
-        """Call something; what it raises is logged."""
+        """Call `function` and log an exception that it raises."""
         try:
             function()
         except Exception:
@@ -188,7 +190,7 @@ class EventLoop:
         self._shut()
 
     def _take_turns(self, sockets: PolledSockets, tick: Callable[[], None] | None) -> None:
-        """Attend to what happens, until the thread is to end."""
+        """Handle events until the thread is to end."""
         attends = self._attend
         next_tick = time.monotonic() + TICK_S
         while not self._closing:
@@ -198,7 +200,7 @@ class EventLoop:
             events = self._busy_poll() if self._is_answer_near and patience else None
             for fd, event in events or self._poller.poll(patience):
                 attend = attends.get(fd)
-                if attend is not None:  # else it was closed earlier in this turn
+                if attend is not None:  # closed earlier in this iteration
                     attend(event)
             sockets.settle()
             if self._queue:
@@ -209,7 +211,7 @@ class EventLoop:
             self._turns += 1
 
     def _busy_poll(self) -> list[tuple[int, int]] | None:
-        """Look for something to happen without sleeping, for a moment, and only as long as nobody else wants the processor."""
+        """Poll without sleeping for a moment, and only while no other thread needs the processor."""
         self._is_answer_near = False
         poll, clock, offer = self._poller.poll, time.perf_counter, os.sched_yield
         now = clock()

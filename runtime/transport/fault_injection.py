@@ -1,8 +1,8 @@
-"""Faults of connections, for tests: messages that are lost or late, and ends of the process at chosen messages.
+"""Connection faults for tests: lost messages, late messages, and a process that exits at a chosen message.
 
-`graph/core/fault_injection.py` says how they are asked for. Lost is lost without a trace: the connection stays, as if the network
-had broken and come back without anybody noticing, which is worse than what a real one does. Late messages of one peer stay in
-order, and do not hold up those of others.
+`graph/core/fault_injection.py` has the syntax. A lost message leaves no trace: the connection stays up, as if the network had failed
+and recovered unnoticed. That is worse than a real failure. Late messages of one peer stay in order, and do not delay those of
+others.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ...graph.core.settings import setting
 
 
 class LinkFaults:
-    """The faults of one endpoint or connection. `passes` may be called from any thread, and so may `carry`."""
+    """The faults of one endpoint or connection. Any thread may call `passes` and `carry`."""
 
     def __init__(self) -> None:
         self._carried = itertools.count(1)
         self._came: dict[str, int] = {}
         self._lock = threading.Condition()
-        self._free: dict[Hashable, float] = {}  # link -> when what is on it has passed
+        self._free: dict[Hashable, float] = {}  # link -> time when its messages have arrived
         self._held: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._carrier: threading.Thread | None = None
 
     def passes(self, address: str | None = None) -> bool:
-        """Whether a message comes through; `address` is where it goes, if that is a server."""
+        """Whether a message arrives. `address`: its destination, if that is a server."""
         if self.cuts(address):
             return False
         wanted = faults()
@@ -45,14 +45,14 @@ class LinkFaults:
         return every is None or next(self._carried) % int(every) != 0
 
     def cuts(self, address: str | None = None) -> bool:
-        """Whether all messages are lost, or those to the server at `address`."""
+        """Whether all messages are lost, or all to the server at `address`."""
         cut = faults().get("cut")
         return cut is not None and cut in ("all", address)
 
     def carry(
         self, link: Hashable, frames: Sequence[Any], arrive: Callable[[], object], address: str | None = None
     ) -> None:
-        """Call `arrive` when the message has passed the link, which may be now; or never."""
+        """Call `arrive` when the message has passed the link: now, later, or never."""
         if not self.passes(address):
             return
         wanted = faults()
@@ -80,10 +80,10 @@ class LinkFaults:
                 while not self._held or self._held[0][0] > time.monotonic():
                     self._lock.wait(self._held[0][0] - time.monotonic() if self._held else None)
                 _, _, arrive = heapq.heappop(self._held)
-                arrive()  # under the lock, so that nothing overtakes it; it only queues
+                arrive()  # under the lock, to keep the order; it only queues
 
     def arrived(self, kind: str) -> None:
-        """A message of this kind has come: perhaps the one at which the process is to end."""
+        """Count a received message of this kind. The process exits if it is the chosen one."""
         wanted = faults()
         count = self._came[kind] = self._came.get(kind, 0) + 1
         if wanted.get("kill") == f"{kind}:{count}":
@@ -93,21 +93,21 @@ class LinkFaults:
 
 
 def break_connections() -> None:
-    """Break the TCP connections of this process: ZeroMQ would go on giving signs of life where the network is to be cut."""
+    """Break the TCP connections of this process. Otherwise ZeroMQ's heartbeats would pass a network that is to be cut."""
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(file.stat().st_mode):
                 with socket.socket(fileno=os.dup(int(file.name))) as sock:
                     if sock.family in (socket.AF_INET, socket.AF_INET6):
-                        sock.getpeername()  # one that listens goes on
+                        sock.getpeername()  # keep listening sockets
                         sock.shutdown(socket.SHUT_RDWR)
 
 
 def link_faults() -> LinkFaults | None:
-    """Faults for a new endpoint or connection; None, as everywhere but in tests: there are none.
+    """Faults for a new endpoint or connection; None outside tests.
 
     Raises:
-        ValueError: the setting has another form.
+        ValueError: the setting is malformed.
     """
     if not setting("DOVETAIL_FAULTS") or set(faults()) <= {"save", "slow"}:
         return None

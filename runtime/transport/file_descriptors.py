@@ -1,4 +1,4 @@
-"""A reserve of file descriptors, so that peers who connect cannot take all of them.
+"""A reserve of file descriptors: connecting peers cannot use up all of them.
 
 Each connection takes a descriptor, and peers decide how many connections there are. A process without a free descriptor can open no
 file. If it still listens it spins, since the connection that it cannot accept is reported again and again. So a server keeps a few
@@ -12,14 +12,14 @@ import contextlib
 import os
 
 RESERVE = 32
-"""So many are kept back; fewer where the process may have only a few hundred. Twice as many are free before peers are accepted again."""
+"""Size of the reserve; smaller where the process may have only a few hundred. Accepting resumes when twice as many are free."""
 
 
 class DescriptorReserve:
-    """Descriptors of this process that are kept back. Used by one thread.
+    """Descriptors that this process keeps in reserve. One thread uses it.
 
     Attributes:
-        is_used: whether there are so few that the process needs them itself: no peer may be accepted.
+        is_used: whether the process needs the reserve itself. No peer may be accepted then.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class DescriptorReserve:
         self._kept: list[int] = []
 
     def look(self) -> bool:
-        """See how many there are; gives `is_used`."""
+        """Count the free descriptors and take or release the reserve; returns `is_used`."""
         if self._kept and not self.is_used:
             probe = _taken(1)
             self.is_used = not probe
             _let_go(probe)
-        elif self._kept:  # nobody is accepted any more: those who waited for that would have taken them
+        elif self._kept:  # the server has stopped accepting, so waiting peers cannot take them
             self.close()
         else:
             found = _taken(2 * self._size)
@@ -44,7 +44,7 @@ class DescriptorReserve:
         return self.is_used
 
     def close(self) -> None:
-        """Let go of them."""
+        """Release the reserve."""
         _let_go(self._kept)
         self._kept = []
 
@@ -60,7 +60,7 @@ def _limit() -> int:
 
 
 def _taken(count: int) -> list[int]:
-    """So many descriptors, or fewer if there are no more."""
+    """Open that many descriptors, or fewer if there are no more."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         while len(found) < count:

@@ -1,4 +1,4 @@
-"""The streams of a server's endpoint: how the server and its peers upgrade from ZeroMQ's connections to streams, and fall back.
+"""The streams of a server's endpoint: the server and its peers upgrade from ZeroMQ connections to streams, and fall back.
 
 `connection_upgrade.py` has the messages. Any thread may write into a stream; the rest belongs to the I/O thread.
 """
@@ -26,15 +26,18 @@ class ServerStreams:
     """The streams of an endpoint.
 
     Args:
-        io: the thread that waits for them. router: the connections on which peers have met.
-        ip: where streams of other machines come in. keys: where there are any, there are no such streams.
-        counters: what it counts.
-        sharing: who can read whose memory.
-        post: sends a message to a peer on whatever way there is.
-        take: gets whole messages, each with the name of who sent it. refuse: the same of what is no message.
+        io: the event loop that watches them.
+        router: the ZeroMQ connections.
+        ip: the address of the TCP listener for other machines.
+        keys: if there are any, there is no TCP listener.
+        counters: the endpoint's counters.
+        sharing: which peers can map whose memory.
+        post: sends a message to a peer over its stream or ZeroMQ.
+        take: takes whole messages, each with the name of its sender.
+        refuse: takes malformed messages in the same way.
 
     Attributes:
-        by_peer: those that are written to.
+        by_peer: the streams that are used for sending.
     """
 
     def __init__(
@@ -62,12 +65,13 @@ class ServerStreams:
         self._unix_listener = UnixListener(*self._limits)
         self._tcp_listener = TcpListener(ip, *self._limits) if keys is None else None
         self.by_peer: dict[bytes, Stream] = {}
-        self._coming: dict[bytes, tuple[Stream, list[str]]] = {}  # those to be written to when the last words have left
+        # streams to use once the last ZeroMQ messages have left
+        self._coming: dict[bytes, tuple[Stream, list[str]]] = {}
 
-    # --- going over ------------------------------------------------------------------------------------------------
+    # --- upgrading -------------------------------------------------------------------------------------------------
 
     def greet(self, peer: bytes, hello: Message) -> None:
-        """What peers of one machine say to each other, in order: see `negotiation.py`, then `stream_listener.py`."""
+        """Handle one step of the handshake: see `connection_upgrade.py`, then `stream_listener.py`."""
         answer = self._sharing.heard(peer, hello)
         said = hello.fields.get("stream") or [""]
         dialled = is_dialled(peer)
@@ -100,7 +104,7 @@ class ServerStreams:
             self._post(peer, encode(answer))
 
     def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
-        """Connect a stream over TCP. In a thread of its own."""
+        """Connect a stream over TCP. Runs in a thread of its own."""
         host = dialled_host(address_of(peer))
         stream = connect_tcp(host, port, token, *self._limits)
         if stream is None:
@@ -119,14 +123,14 @@ class ServerStreams:
         return peer in self.by_peer or peer in self._coming
 
     def _change_over(self, peer: bytes, stream: Stream, words: list[str]) -> None:
-        """Say the last words on ZeroMQ's connection, and go over to the stream, as soon as what waits there has left."""
+        """Send the last message on the ZeroMQ connection. Switch to the stream as soon as the ZeroMQ queue is empty."""
         stream.is_open = words == ["open"]
         self._io.watch(stream.fd, lambda event: self._attend(peer, stream, event), stream.events())
         self._coming[peer] = stream, words
         self.go_on(peer)
 
     def go_on(self, peer: bytes) -> None:
-        """Something has left for a peer on ZeroMQ's connection: if that was all, go over to the stream that waits for it."""
+        """Called after a message left a peer's ZeroMQ queue. If the queue is empty, switch to the stream that waits for it."""
         coming = self._coming.get(peer)
         if coming is None or self._router.waits(peer):
             return
@@ -139,7 +143,7 @@ class ServerStreams:
     # --- using them ------------------------------------------------------------------------------------------------
 
     def write(self, peer: bytes, stream: Stream, frames: list[Frame]) -> bool:
-        """Whether the stream has taken the message (or has had to drop it). Any thread may call this."""
+        """Whether the stream accepted the message (or had to drop it). Any thread may call this."""
         try:
             waiting = stream.send(frames, MAX_BACKLOG)
         except ConnectionError:
@@ -157,7 +161,7 @@ class ServerStreams:
             self._io.watch_for(stream.fd, stream.events())
 
     def _attend(self, peer: bytes, stream: Stream, event: int) -> None:
-        """Something has happened on a stream."""
+        """Handle an event of a stream."""
         try:
             if event & select.POLLOUT and not stream.flush():
                 self._await(peer, stream)
@@ -174,10 +178,10 @@ class ServerStreams:
             self._leave(peer, stream)
             self._refuse(peer, error)
 
-    # --- going back ------------------------------------------------------------------------------------------------
+    # --- falling back ----------------------------------------------------------------------------------------------
 
     def _leave(self, peer: bytes, stream: Stream) -> None:
-        """Go back to ZeroMQ's connection: the stream has ended."""
+        """Fall back to the ZeroMQ connection: the stream has ended."""
         if self.by_peer.get(peer) is stream:
             del self.by_peer[peer]
         elif peer in self._coming and self._coming[peer][0] is stream:
@@ -193,14 +197,14 @@ class ServerStreams:
                 self._post(peer, encode(hello))
 
     def listen(self, on: bool) -> None:
-        """Take streams of other machines, or no more."""
+        """Start or stop accepting streams from other machines."""
         if self._tcp_listener is not None:
             self._tcp_listener.is_full = not on
 
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
-        """End the streams of those who leave messages waiting and are gone, and forget who connected for a stream and took none.
+        """End the streams of peers that are gone while messages wait for them. Drop accepted streams that no peer claimed.
 
-        `is_gone` asks ZeroMQ, which knows by its signs of life. It is not cheap: once a second will do.
+        `is_gone` asks ZeroMQ, whose heartbeats show it. The call is not cheap: once a second is enough.
         """
         for peer in list(self._coming):
             self.go_on(peer)

@@ -1,9 +1,9 @@
-"""A framed stream socket between two processes, Unix or TCP, beside the ZeroMQ connection on which they met.
+"""A framed stream socket between two processes, Unix or TCP, used together with the ZeroMQ connection over which they met.
 
 Theory of operation. A message over ZeroMQ passes four threads: the sender's, ZeroMQ's on either side, and the receiver's. Between
 processes of one machine, most of its time goes into waking them. A stream needs none of ZeroMQ's threads: any thread writes into it, and
 the kernel wakes the reader. A round trip takes a sixth of the time and of the processor time. Large messages are read from the socket
-into memory that was used before, without ZeroMQ's extra copy.
+into reused memory, without ZeroMQ's extra copy.
 
     a message on a stream    the number of frames (4 bytes), the size of each (8 bytes each), the frames
 
@@ -29,24 +29,24 @@ from typing import Final
 from ..wire.messages import Frame, WireError
 from ..wire.reassembly import PartialMessage, TooLargeError, first_bytes
 
-_CHUNK: Final = 1 << 16  # bytes read at once; a longer message gets memory of its own
-_ONE: Final = struct.Struct("<IQ")  # how most messages begin: they have one frame
+_CHUNK: Final = 1 << 16  # bytes per read; a longer message gets its own memory
+_ONE: Final = struct.Struct("<IQ")  # the prefix of a message with one frame, the most common kind
 _COUNT: Final = struct.Struct("<I")
-_MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024
+_MOST_BUFFERS: Final = 512  # per call; the kernel's limit is 1024
 _JOINED: Final = (
     16 << 10
 )  # a message of one frame and so many bytes is copied behind its size: one buffer is sent faster than two
-_MOST_READ: Final = 4 << 20  # bytes of a long message that are read before others have their turn
+_MOST_READ: Final = 4 << 20  # bytes of a long message that are read before other streams are served
 _PIECE: Final = 512 << 10
-"""Bytes of a long message that one call of the kernel reads or writes. During a call the kernel's half of the socket is locked, and
-what arrives, or is acknowledged, has to wait for its end: calls without bound let the two ends take turns instead of working at the
-same time, and move the bytes through memory instead of through the caches. Over TCP a reader is not woken for less, either, while
-so much is to come: else each packet would wake it, and the two would fight for the socket."""
+"""Bytes of a long message per kernel call, for reads and writes. During a call the kernel locks its half of the socket: arriving
+data and acknowledgements wait for the end of the call. With unbounded calls the two ends would alternate instead of overlapping, and
+the data would pass through memory instead of the caches. Over TCP it is also the low-water mark that wakes a reader while so much is to
+come. Otherwise each packet would wake it, and the two ends would contend for the socket."""
 _NOW: Final = socket.MSG_DONTWAIT
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _TIMEVAL: Final = struct.Struct("@ll")
 
-# `send` of a socket lets other threads have the interpreter meanwhile; this one does not.
+# `socket.send` releases the GIL; this call does not.
 _send_keeping_gil = ctypes.PyDLL(None, use_errno=True).send
 _send_keeping_gil.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 _send_keeping_gil.restype = ctypes.c_ssize_t
@@ -56,16 +56,16 @@ class Stream:
     """One end of a stream. `send` may be called from any thread, the rest by its owner.
 
     Args:
-        sock: a connected stream socket; it becomes the stream's own.
-        most_frames, most_bytes: the largest message that is taken.
+        sock: a connected stream socket; the stream owns it from now on.
+        most_frames, most_bytes: the largest accepted message.
 
     Attributes:
-        fd: its descriptor.
-        waiting_bytes: how much of what was sent the kernel has not taken yet.
-        holds: whether a thread that sends a small message keeps the GIL during the call, which never waits. Where many
-            threads take turns, it is shorter than the way to the next turn; where there is one, it costs half a microsecond more.
-        is_open: whether the other end has said its last words on ZeroMQ's connection, so that the stream is to be read.
-        refused: why a message was refused for its size, until the owner has told its sender.
+        fd: the descriptor.
+        waiting_bytes: bytes of sent messages that the kernel has not accepted yet.
+        keeps_gil: whether a thread keeps the GIL while it sends a small message; the call never blocks. With many threads this
+            is faster than waiting for the GIL afterwards; with one thread it costs 0.5 µs more.
+        is_open: whether the other end has sent its last message on the ZeroMQ connection, so that the stream may be read.
+        refused: the error of a message that was too large, until the owner has reported it to the sender.
 
     >>> a, b = (Stream(s, 8, 1 << 20) for s in socket.socketpair())
     >>> a.send([b"head", b"tensor"])
@@ -80,34 +80,34 @@ class Stream:
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
-        sock.setblocking(True)  # no call waits, except for `receive_within`
+        sock.setblocking(True)  # no call blocks, except in `receive_within`
         self._socket = sock
         self._patience_s = -1.0
         self.fd = sock.fileno()
         self.keeps_gil = False
         self.is_open = False
         self._is_tcp = sock.family != socket.AF_UNIX
-        self._gathers = False  # whether the kernel keeps bytes until there is a piece of them
+        self._gathers = False  # whether a low-water mark delays wake-ups (SO_RCVLOWAT)
         self._most_frames = most_frames
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._waiting: deque[list[memoryview]] = deque()  # messages, or what is left of the first
-        self.waiting_bytes = 0  # what is left of them
-        self._taken = 0  # bytes that the kernel has taken
-        self._part = b""  # the beginning of a message
-        self._message: PartialMessage | None = None  # a long message that is arriving
+        self._waiting: deque[list[memoryview]] = deque()  # messages; the first may be partly sent
+        self.waiting_bytes = 0  # bytes in `_waiting`
+        self._taken = 0  # bytes that the kernel has accepted
+        self._part = b""  # the start of an incomplete message
+        self._message: PartialMessage | None = None  # a long message that is being received
         self.refused: TooLargeError | None = None
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def send(self, frames: Sequence[Frame], most_waiting: int | None = None) -> int:
-        """Write a message, or keep it until `flush`; gives how many messages wait now.
+        """Write a message, or queue it until `flush`. Returns how many messages wait now.
 
-        Frames must not change until they have left. With `most_waiting`, the message is dropped if so many wait already, and the
-        answer is -1.
+        Frames must not change until they have left. With `most_waiting`, a message is dropped if that many wait already, and the
+        result is -1.
 
         Raises:
-            ConnectionError: the other end has gone, or this one is closed.
+            ConnectionError: the other end is gone, or this end is closed.
         """
         if len(frames) == 1:
             size = len(frames[0])
@@ -130,7 +130,7 @@ class Stream:
                             sent = self._send_keeping_gil(head) if self.keeps_gil else self._socket.send(head, _NOW)
                     except BlockingIOError:
                         pass
-                    except OSError as e:  # whatever it is, half a message may have left
+                    except OSError as e:  # in any case: half a message may have left
                         raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
                     self._taken += sent
                     if sent == total:
@@ -152,7 +152,7 @@ class Stream:
         return sent
 
     def flush(self) -> int:
-        """Write what waits, as far as the kernel takes it; gives how many messages wait still. Raises as `send` does."""
+        """Write queued messages, as far as the kernel accepts them. Returns how many still wait. Raises as `send` does."""
         with self._lock, contextlib.suppress(BlockingIOError):
             self._write_waiting()
         return len(self._waiting)
@@ -168,18 +168,18 @@ class Stream:
             self._waiting.popleft()
 
     def waiting(self) -> int:
-        """How many messages wait for the other end to take some."""
+        """How many messages wait for the other end."""
         return len(self._waiting)
 
     def bytes_left(self) -> int:
-        """How many bytes have been acknowledged by the other end; a number that grows, where the kernel cannot tell them exactly."""
+        """Bytes that the other end has acknowledged. Where the kernel has no exact count: a number that grows with progress."""
         held = bytearray(4)
-        with contextlib.suppress(OSError):  # a system that cannot tell
+        with contextlib.suppress(OSError):  # a system without this ioctl
             fcntl.ioctl(self.fd, termios.TIOCOUTQ, held)
         return self._taken - int.from_bytes(held, sys.byteorder, signed=True)
 
     def events(self) -> int:
-        """What its owner should `poll` for."""
+        """The events that the owner should `poll` for."""
         return (select.POLLIN if self.is_open else 0) | (select.POLLOUT if self._waiting else 0)
 
     def _write(self, buffers: Sequence[Frame | memoryview]) -> int:
@@ -187,26 +187,26 @@ class Stream:
             return self._socket.sendmsg(buffers, (), _NOW)
         except BlockingIOError:
             raise
-        except OSError as e:  # whatever it is, half a message may have left
+        except OSError as e:  # in any case: half a message may have left
             raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def receive_within(self, seconds: float) -> list[list[Frame]]:
-        """As `receive`, but waits so long for something to come: one call of the kernel instead of two, for who waits for nothing else."""
+        """As `receive`, but waits up to `seconds`. One kernel call instead of two, for a caller that waits on this stream alone."""
         if seconds != self._patience_s:
-            whole, part = divmod(max(seconds, 1e-3), 1.0)  # 0 would be for ever
+            whole, part = divmod(max(seconds, 1e-3), 1.0)  # 0 would mean no timeout
             patience = _TIMEVAL.pack(int(whole), int(part * 1e6))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
             self._patience_s = seconds
         return self.receive(0)
 
     def receive(self, flags: int = _NOW) -> list[list[Frame]]:
-        """The messages that have come; waits for none. Frames are `bytes`, or arrays of bytes that nobody else has.
+        """Receive the complete messages without waiting. Frames are `bytes`, or byte arrays that the caller alone owns.
 
         Raises:
-            ConnectionError: the other end has gone, or this one is closed.
-            WireError: this is no message; the stream is of no further use.
+            ConnectionError: the other end is gone, or this end is closed.
+            WireError: the data is malformed; the stream is unusable.
         """
         if self._message is not None:
             return self._fill(flags, self._message)
@@ -222,7 +222,7 @@ class Stream:
             data = self._part + data
             self._part = b""
         at, end = 0, len(data)
-        if end > _ONE.size:  # mostly it is one message of one frame
+        if end > _ONE.size:  # the common case: one message of one frame
             count, size = _ONE.unpack_from(data)
             if count == 1 and size + _ONE.size == end and size <= self._most_bytes:
                 return [[data[_ONE.size :]]]
@@ -249,7 +249,7 @@ class Stream:
         return messages
 
     def _sizes(self, data: bytes, at: int) -> Sequence[int] | None:
-        """The sizes of the frames of the message that begins there; None if not all of them have come."""
+        """The frame sizes of the message at `at`; None while some of them are missing."""
         if len(data) - at < 4:
             return None
         (count,) = _COUNT.unpack_from(data, at)
@@ -260,7 +260,7 @@ class Stream:
         return struct.unpack_from(f"<{count}Q", data, at + 4)
 
     def _begin(self, sizes: Sequence[int], data: memoryview) -> None:
-        """A long message begins, of which `data` has come."""
+        """Start to receive a long message, of which `data` has arrived."""
         self._message = message = PartialMessage(sizes, self._most_bytes)
         message.put(data)
         self.refused = self.refused or message.refusal()
@@ -268,13 +268,13 @@ class Stream:
             self._gather(_PIECE)
 
     def _gather(self, least: int) -> None:
-        """Have the kernel tell of what comes when it is so many bytes."""
-        with contextlib.suppress(OSError):  # a system that cannot tells of everything
+        """Set the low-water mark: the kernel reports data when at least this many bytes have arrived."""
+        with contextlib.suppress(OSError):  # a system without it reports all data
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
         self._gathers = least > 1
 
     def _fill(self, flags: int, message: PartialMessage) -> list[list[Frame]]:
-        """Read more of a long message. With `flags` that wait, the first piece is waited for."""
+        """Read more of a long message. With `flags` that block, wait for the first part."""
         read = 0
         while message.left and read < _MOST_READ:
             try:
@@ -296,12 +296,12 @@ class Stream:
         return [message.frames] if message.is_whole() else []
 
     def close(self) -> None:
-        """Close this end; what the kernel has taken still arrives."""
+        """Close this end. Data that the kernel has accepted still arrives."""
         self._socket.close()
 
 
 def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:
-    """What is left of buffers after so many bytes."""
+    """The remaining buffers after `sent` bytes."""
     for i, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [buffer[sent:], *buffers[i + 1 :]]

@@ -1,14 +1,14 @@
-"""Listeners that accept streams from peers which were met over ZeroMQ: over Unix sockets on one machine, over TCP between machines.
+"""Listeners that accept streams from connected ZeroMQ peers: Unix sockets on one machine, TCP between machines.
 
-The server offers a listener and a random token; the peer connects there and sends the token first (`connection_upgrade.py` has the
-messages). So a stream leads only to the process that was met.
+The server offers a listener and a random token. The peer connects and sends the token first (`connection_upgrade.py` has the
+messages). So each stream belongs to the process at the other end of the ZeroMQ connection.
 
-Unix: the name is an abstract address, in no folder, and random. Both ends must belong to the same user, as the kernel tells
-(`SO_PEERCRED`). TCP: a thread accepts connections, reads their tokens, and answers a known token with one byte. A TCP stream proves and
-encrypts nothing, so there is none where there are keys. The kernel ends a TCP stream whose data is not acknowledged, or whose idle
+Unix: the name is a random abstract address, not a file. Both ends must belong to the same user, according to the kernel
+(`SO_PEERCRED`). TCP: a thread accepts connections, reads their tokens, and answers a known token with one byte. A TCP stream neither
+authenticates nor encrypts, so it is not used with keys. The kernel ends a TCP stream when data stays unacknowledged, or an idle
 peer does not answer keep-alive probes, for `STREAM_SILENCE_MS`.
 
-Accepted sockets wait in an `AcceptBacklog` until their peer says on the ZeroMQ connection that it has connected.
+Accepted sockets wait in an `AcceptBacklog` until the peer's ZeroMQ message says that it has connected.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .stream import Stream
 
 __all__ = ["AcceptBacklog"]
 
-_MOST: Final = 256  # that wait at a time; of more, those are closed that came first
+_MOST: Final = 256  # waiting sockets; beyond that, the oldest are closed
 
 
 class AcceptBacklog:
-    """The sockets, by the token that was said on each. Used by one thread at a time.
+    """Accepted sockets, by token. Used by one thread at a time.
 
     >>> backlog, (ours, theirs) = AcceptBacklog(), socket.socketpair()
     >>> backlog.put("token", ours)
@@ -45,25 +45,25 @@ class AcceptBacklog:
 
     def __init__(self) -> None:
         self._sockets: OrderedDict[str, socket.socket] = OrderedDict()
-        self._ended: set[str] = set()  # whose other end was closed at the last look
+        self._ended: set[str] = set()  # tokens whose other end was closed at the last `tidy`
 
     def __len__(self) -> int:
         return len(self._sockets)
 
     def put(self, token: str, sock: socket.socket) -> None:
-        """A socket on which a token was said. Whoever says it again takes the place of the first."""
+        """Add a socket that sent a token. It replaces an earlier socket with the same token."""
         self._drop(token)
         self._sockets[token] = sock
         if len(self._sockets) > _MOST:
             self._sockets.popitem(last=False)[1].close()
 
     def take(self, token: str) -> socket.socket | None:
-        """The socket of a token; None if there is none."""
+        """Remove and return the socket of a token; None if there is none."""
         return self._sockets.pop(token, None)
 
     def tidy(self) -> None:
-        """Close those whose other end was closed at the last look already: what was said before that, on the other connection, has
-        had the time between two looks to arrive."""
+        """Close sockets whose other end was closed at the previous `tidy` already. The interval gives the peer's ZeroMQ message time to
+        arrive."""
         poller = select.poll()
         tokens = {sock.fileno(): token for token, sock in self._sockets.items()}
         for fd in tokens:
@@ -92,21 +92,21 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class UnixListener:
-    """Where the streams of a server's peers come in. Used by one thread.
+    """Accepts the Unix streams of a server's peers. Used by one thread.
 
     Args:
-        most_frames, most_bytes: the largest message that streams take.
+        most_frames, most_bytes: the largest message that the streams accept.
     """
 
     def __init__(self, most_frames: int, most_bytes: int) -> None:
         self._limits = most_frames, most_bytes
         self._listener: socket.socket | None = None
         self._name = ""
-        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
+        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> its token; a peer gets one
         self._backlog = AcceptBacklog()
 
     def offer(self, peer: bytes) -> list[str] | None:
-        """What to say to a peer that can read our memory; None: nothing, where there are no such sockets or it was told before."""
+        """The offer to a peer that can map our memory; None: Unix streams are not available, or the peer has an offer."""
         if peer in self._offers or not hasattr(socket, "SO_PEERCRED"):
             return None
         if self._listener is None:
@@ -126,14 +126,14 @@ class UnixListener:
         return ["at", self._name, token]
 
     def accept(self, peer: bytes, token: Any) -> Stream | None:
-        """The stream of a peer that says it has connected; None if it has not."""
+        """The stream of a peer that reports a connection; None if there is none."""
         if not token or self._offers.get(peer) != token:
             return None
         self._offers[peer] = ""
         while self._listener is not None:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:  # all have been accepted; or there is no descriptor left, and the peer will find it closed
+            except OSError:  # none is left; or no descriptor is free, and the peer finds the stream closed
                 break
             said = _first_words(sock)
             if said is None:
@@ -144,11 +144,11 @@ class UnixListener:
         return Stream(found, *self._limits) if found is not None else None
 
     def tidy(self) -> None:
-        """Close what has connected and hung up again."""
+        """Close sockets whose peers have disconnected."""
         self._backlog.tidy()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting."""
         self._backlog.close()
         if self._listener is not None:
             self._listener.close()
@@ -156,7 +156,7 @@ class UnixListener:
 
 
 def connect_unix(name: Any, token: Any, most_frames: int, most_bytes: int) -> Stream | None:
-    """The stream to where a server says that it takes one; None if that cannot be, or is another user's."""
+    """The stream to an offered Unix socket; None if connecting fails, or it belongs to another user."""
     if type(name) is not str or type(token) is not str or not _NAME.fullmatch(name):
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -172,7 +172,7 @@ def connect_unix(name: Any, token: Any, most_frames: int, most_bytes: int) -> St
 
 
 def _first_words(sock: socket.socket) -> str | None:
-    """The token that a process of our own user has said first."""
+    """The token that a process of our own user has sent first."""
     sock.setblocking(False)
     try:
         if _is_ours(sock):
@@ -188,33 +188,33 @@ def _is_ours(sock: socket.socket) -> bool:
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
 
 
-CONNECT_S: Final = 1.0  # for connecting, and for the first words of who has connected
+CONNECT_S: Final = 1.0  # for connecting, and for the token of a connected peer
 _KNOWN: Final = b"\1"
 
 
 class TcpListener:
-    """Where the streams of a server's peers on other machines come in. A thread of its own takes their first words.
+    """Accepts the TCP streams of a server's peers on other machines. A thread of its own reads their tokens.
 
     Args:
-        ip: the address to listen on, at a port of its own.
-        most_frames, most_bytes: the largest message that streams take.
+        ip: the address to listen on, at a port that the kernel chooses.
+        most_frames, most_bytes: the largest message that the streams accept.
 
     Attributes:
-        is_full: whether nobody who connects is taken: there are too few descriptors.
+        is_full: whether connections are refused because few descriptors are left.
     """
 
     def __init__(self, ip: str, most_frames: int, most_bytes: int) -> None:
         self._ip = ip
         self._limits = most_frames, most_bytes
         self._listener: socket.socket | None = None
-        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> the token that it was given; each gets one
+        self._offers: OrderedDict[bytes, str] = OrderedDict()  # peer -> its token; a peer gets one
         self._backlog = AcceptBacklog()
         self._lock = threading.Lock()
         self._closed = False
         self.is_full = False
 
     def offer(self, peer: bytes) -> list[str] | None:
-        """What to say to a peer that asks for a stream; None: nothing, where none can be or it was told before."""
+        """The offer to a peer that asks for a stream; None: TCP streams are not available, or the peer has an offer."""
         if peer in self._offers or self._closed:
             return None
         if self._listener is None:
@@ -232,7 +232,7 @@ class TcpListener:
         return ["tcp", str(self._listener.getsockname()[1]), token]
 
     def accept(self, peer: bytes, token: Any) -> Stream | None:
-        """The stream of a peer that says it has connected; None if it has not."""
+        """The stream of a peer that reports a connection; None if there is none."""
         with self._lock:
             if not token or self._offers.get(peer) != token:
                 return None
@@ -241,7 +241,7 @@ class TcpListener:
         return None if found is None else Stream(found, *self._limits)
 
     def tidy(self) -> None:
-        """Close what has connected and hung up again."""
+        """Close sockets whose peers have disconnected."""
         with self._lock:
             self._backlog.tidy()
 
@@ -249,10 +249,10 @@ class TcpListener:
         while not self._closed:
             try:
                 sock, _ = listener.accept()
-            except OSError:  # closed; or no descriptor is left, and the peer stays with ZeroMQ
+            except OSError:  # closed; or no descriptor is free, and the peer stays with ZeroMQ
                 if self._closed:
                     return
-                time.sleep(CONNECT_S)  # it would be told again and again
+                time.sleep(CONNECT_S)  # `accept` would fail again at once
                 continue
             if self.is_full:
                 sock.close()
@@ -272,18 +272,18 @@ class TcpListener:
                 sock.close()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting."""
         with self._lock:
             self._closed = True
             self._backlog.close()
         if self._listener is not None:
             with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread's `accept`
+                self._listener.shutdown(socket.SHUT_RDWR)  # ends the `accept` of the thread
             self._listener.close()
 
 
 def connect_tcp(host: str, port: Any, token: Any, most_frames: int, most_bytes: int) -> Stream | None:
-    """The stream to where a server says that it takes one; None if that cannot be. Takes up to twice `CONNECT_S`."""
+    """The stream to an offered TCP port; None if connecting fails. Takes up to 2 * `CONNECT_S`."""
     if type(port) is not str or type(token) is not str or not port.isdecimal() or len(token) != 2 * _TOKEN_BYTES:
         return None
     sock = None
@@ -301,7 +301,7 @@ def connect_tcp(host: str, port: Any, token: Any, most_frames: int, most_bytes: 
 
 
 def prepare(sock: socket.socket) -> None:
-    """Send at once, and notice within `STREAM_SILENCE_MS` that the other side cannot be reached any more."""
+    """Disable Nagle's algorithm, and detect an unreachable peer within `STREAM_SILENCE_MS`."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     seconds = max(1, STREAM_SILENCE_MS // 4_000)

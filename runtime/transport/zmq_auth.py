@@ -1,7 +1,7 @@
-"""CurveZMQ: keys for ZeroMQ's sockets, and the thread that answers ZeroMQ's questions about them.
+"""CurveZMQ: keys for ZeroMQ's sockets, and the thread that authenticates peers for ZeroMQ.
 
-A server's socket requires proofs of keys. ZeroMQ checks a proof, and asks over a socket of its own (ZAP, RFC 27) whether the key may
-come in. The `ZapHandler`, a thread, answers by `AccessControl`, and passes it the events of ZeroMQ's monitor. Source: rfc.zeromq.org,
+A server's socket requires proofs of keys. ZeroMQ checks a proof, and asks over a socket of its own (ZAP, RFC 27) whether the key is
+allowed. The `ZapHandler` thread answers with `AccessControl`, and passes on the events of ZeroMQ's monitor. Source: rfc.zeromq.org,
 RFC 25 (CurveZMQ 1.0) and 27 (ZAP).
 """
 
@@ -23,12 +23,12 @@ from .keys import KeyPair, Keys
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_MS = 10_000  # who has not proved a key by then is cut off
-RETRY_MS = 2_000  # a client whose proof is not answered tries again after so long
+HANDSHAKE_MS = 10_000  # limit for the proof of a key; then the connection is closed
+RETRY_MS = 2_000  # a client repeats an unanswered handshake after this time
 
-_ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks: RFC 27
+_ZAP = "inproc://zeromq.zap.01"  # ZeroMQ's address for authentication requests: RFC 27
 _DOMAIN = b"dovetail"
-_EVENT = struct.Struct("<HI")  # how the monitor's messages begin: event, value
+_EVENT = struct.Struct("<HI")  # the prefix of a monitor message: event, value
 _TOLD = (
     zmq.EVENT_ACCEPTED
     | zmq.EVENT_DISCONNECTED
@@ -40,16 +40,16 @@ _Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
 def new_key_pair() -> KeyPair:
-    """A key that nobody has yet."""
+    """A new random key pair."""
     public, secret = zmq.curve_keypair()
     return KeyPair(z85.decode(public).hex(), z85.decode(secret).hex())
 
 
 def prove(sock: _Socket, keys: Keys, address: str) -> None:
-    """Let a client's socket, not connected yet, prove its key, and insist on that of the server at an address.
+    """Set a client socket's key and the key that the server at an address must prove. Call it before connecting.
 
     Raises:
-        PermissionError: that server's key is not known.
+        PermissionError: the server's key is not known.
     """
     sock.set(zmq.CURVE_SERVERKEY, bytes.fromhex(keys.server(address).key))
     sock.set(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.pair.public))
@@ -58,15 +58,15 @@ def prove(sock: _Socket, keys: Keys, address: str) -> None:
 
 
 class ZapHandler:
-    """The door of a server's socket: only who proves a key that the access knows comes in.
+    """Authenticates the peers of a server's socket: only allowed keys are admitted.
 
-    It must be made before the socket is bound, and closed before its context is ended.
+    Create it before the socket is bound, and close it before its context is terminated.
 
     Args:
-        context: the socket's, and nobody else's: there is one door per context.
+        context: the socket's own context: ZAP allows one handler per context.
         sock: the server's socket.
         access: decides.
-        leave: called with the names of peers whose connections have been ended, on a thread of the door.
+        leave: called with the names of peers whose connections were ended, on the handler's thread.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ZapHandler:
         sock.set(zmq.CURVE_SERVER, 1)
         sock.set(zmq.CURVE_SECRETKEY, bytes.fromhex(access.keys.pair.secret))
         sock.set(zmq.ZAP_DOMAIN, _DOMAIN)
-        sock.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no answer means no
+        sock.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no answer means a refusal
         sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self._monitor = sock.get_monitor_socket(_TOLD)
         self._end_in, self._end_out = socket.socketpair()
@@ -87,14 +87,14 @@ class ZapHandler:
         self._thread.start()
 
     def admit(self, part: zmq.Frame) -> bytes | None:
-        """The name of the peer from which a message has come, whose first frame is given; None if it must not be read."""
+        """The name of the peer that sent a message, from the message's first frame; None if the message must not be read."""
         peer = part.bytes
         if self._access.knows(peer):
             return peer
         return peer if self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop admitting peers."""
         with contextlib.suppress(OSError):
             self._end_out.send(b"\0")
         self._thread.join()
@@ -119,7 +119,7 @@ class ZapHandler:
                 gone = self._access.expel()
                 if gone:
                     self._leave(gone)
-        except Exception:  # who cannot be asked lets nobody in
+        except Exception:  # a handler that fails admits no peer
             logger.exception("the door ends")
         finally:
             self._questions.close(linger=0)

@@ -1,8 +1,8 @@
-"""Whether a connection is up, as ZeroMQ's own threads see it: a sign of life that needs no Python interpreter.
+"""Whether a connection is up, according to ZeroMQ's native threads: liveness without the Python interpreter.
 
-Theory of operation. A kernel may hold the GIL for minutes, and no Python code answers meanwhile. So a task that does not answer need not
-be dead. But ZeroMQ's threads are native, and go on exchanging heartbeats. A connection that has been up since the task was heard last
-proves that its process runs and was not restarted. A process that is killed, stopped or cut off loses its connections: at once, or
+Theory of operation. A kernel may hold the GIL for minutes, so that no Python code answers. A task that does not answer is not
+necessarily dead. ZeroMQ's threads are native and keep exchanging heartbeats. A connection that has stayed up since the task's last
+message proves that its process runs and was not restarted. A process that is killed, stopped or cut off loses its connections: at once, or
 after the heartbeat timeout (`timeouts.py`).
 """
 
@@ -18,25 +18,25 @@ import zmq
 
 from ..timeouts import MONITOR_GRACE_S
 
-_EVENT: Final = struct.Struct("<HI")  # how the monitor's messages begin: event, value
+_EVENT: Final = struct.Struct("<HI")  # the prefix of a monitor message: event, value
 _Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
 class ConnectionMonitor:
-    """The one connection of a client's socket: what ZeroMQ's monitor of it says. Used by one thread at a time.
+    """The state of the one connection of a client's socket, from ZeroMQ's monitor. One thread uses it at a time.
 
-    It must be made before the socket connects, and closed before that is closed: ZeroMQ's thread, which all sockets of a context share,
-    waits for ever for somebody to take what it tells of a socket whose monitor has gone.
+    Create it before the socket connects, and close it before the socket closes. All sockets of a context share ZeroMQ's thread, which
+    blocks forever on the events of a socket whose monitor is gone.
     """
 
     def __init__(self, sock: _Socket) -> None:
         self._socket = sock
         self._monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._is_up = False
-        self._broken_at = -math.inf  # when it was seen last that it had ended
+        self._broken_at = -math.inf  # when its end was last seen
 
     def is_up(self) -> bool:
-        """Whether the connection is made, and let in, now."""
+        """Whether the connection is up and admitted now."""
         with contextlib.suppress(zmq.Again):
             while True:
                 event, _ = _EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
@@ -46,11 +46,11 @@ class ConnectionMonitor:
         return self._is_up
 
     def was_up_since(self, since: float) -> bool:
-        """Whether it is up and has not ended since then."""
+        """Whether the connection is up and has not ended since then."""
         return self.is_up() and self._broken_at <= since + MONITOR_GRACE_S
 
     def close(self) -> None:
-        """Ask no more; before the socket is closed."""
+        """Stop monitoring. Call it before the socket is closed."""
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
         self._monitor.close(linger=0)

@@ -1,9 +1,9 @@
 """A server's ZeroMQ sockets: a ROUTER that clients connect to, and one DEALER to each peer that the server connected to.
 
-Peers are named by bytes. ROUTER makes the name of a client, which is valid for one connection. The name of a peer that was connected to
-is a prefix and its address. A client that gives itself such a name is ignored, so it cannot redirect replies.
+Bytes name a peer. ROUTER makes the name of a client, which is valid for one connection. The name of a peer that this server
+connected to is a prefix and its address. A client that gives itself such a name is ignored, so it cannot redirect replies.
 
-All of it belongs to the I/O thread. What ZeroMQ does not take waits in the peer's `ChunkedSender`, whose length is bounded.
+The I/O thread owns all of it. Messages that ZeroMQ does not accept wait in the peer's bounded `ChunkedSender`.
 """
 
 from __future__ import annotations
@@ -45,63 +45,64 @@ from .zmq_sockets import (
 
 logger = logging.getLogger(__name__)
 
-MAX_BACKLOG = 10_000  # messages to one peer that are kept here, beyond those
-_DIALLED = b"\0dialled:"  # no name that ROUTER makes can start so: those have 5 bytes
+MAX_BACKLOG = 10_000  # messages to one peer that wait here, in addition to `HIGH_WATER`
+_DIALLED = b"\0dialled:"  # ROUTER's own names have 5 bytes and never start like this
 
 
 def dialled_name(address: str) -> bytes:
-    """The name of the peer that is reached at an address."""
+    """The name of the peer at an address that this process connected to."""
     return _DIALLED + address.encode()
 
 
 def is_dialled(peer: bytes) -> bool:
-    """Whether a peer was connected to, by this process."""
+    """Whether this process connected to the peer."""
     return peer.startswith(_DIALLED)
 
 
 def address_of(peer: bytes) -> str:
-    """The address of a peer that was connected to."""
+    """The address in a `dialled_name`."""
     return peer.removeprefix(_DIALLED).decode()
 
 
 def name_of(peer: bytes) -> str:
-    """A peer, in words. Clients choose their names, so not all of a long one."""
+    """A peer's name for log lines. Clients choose their names, so a long one is shortened."""
     return address_of(peer) if is_dialled(peer) else f"client {peer[:16].hex()}{'...' if len(peer) > 16 else ''}"
 
 
 @dataclass(slots=True)
 class Counters:
-    """What an endpoint has seen since it was made."""
+    """What an endpoint has counted since its start."""
 
     received: int = 0
     sent: int = 0
     malformed: int = 0  # messages that `decode` refused
-    too_large: int = 0  # messages that were refused for their size
-    ignored: int = 0  # messages of peers that sent too many malformed ones, or took another's name
+    too_large: int = 0  # messages over the size limit
+    ignored: int = 0  # messages of ignored peers, and of clients that took another peer's name
     gone: int = 0  # messages to clients that had left
-    dropped: int = 0  # messages to peers that took none for too long
+    dropped: int = 0  # messages to peers with a full queue
 
 
 class ZmqRouter:
     """The ZeroMQ sockets of an endpoint.
 
     Args:
-        address, ip, port: where to listen, as the user said it and as it is bound.
-        io: the thread that waits for them.
-        keys, access: who may come in, where there are keys.
-        counters: what it counts.
-        sharing: what is said first on a connection that is made.
-        take: gets whole messages, each with the name of who sent it. refuse: the same of what is no message.
-        is_ignored: whether nothing of a peer is taken any more.
-        emptied: told the names of peers for whom nothing waits any more.
-        expel: told the names of peers whose connections have been ended. From any thread.
+        address, ip, port: where to listen, as the user wrote it and as it is bound.
+        io: the event loop that watches the sockets.
+        keys, access: access control, where there are keys.
+        counters: the endpoint's counters.
+        sharing: makes the first message of a new connection.
+        take: takes whole messages, each with the name of its sender.
+        refuse: takes malformed messages in the same way.
+        is_ignored: whether a peer's messages are ignored.
+        emptied: called with the names of peers whose queue has become empty.
+        expel: called with the names of peers whose connections were ended. From any thread.
 
     Attributes:
-        port: where it listens.
+        port: the bound port.
         reassemblers: peers that have sent large messages.
 
     Raises:
-        AddressInUse: somebody else listens there. OSError: the address is not one of this machine's.
+        AddressInUse: another socket listens there. OSError: the address is not one of this machine's.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class ZmqRouter:
         self._is_ignored = is_ignored
         self._emptied = emptied
         self._zap: ZapHandler | None = None
-        # A context of its own: ending it waits until the last replies have left, without waiting for other
+        # A context of its own: terminating it waits until the last replies have left, but for no other
         # sockets.
         self._context = new_context()
         try:
@@ -144,10 +145,10 @@ class ZmqRouter:
         assert isinstance(endpoint, bytes)
         self.port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
         self._url = url_of(ip, self.port)
-        self._peers: dict[bytes, Socket] = {}  # sockets that were dialled, by the peer's name
-        self._links: dict[bytes, ConnectionMonitor] = {}  # whether their connections stand
-        self._names: dict[Socket, bytes] = {}  # the same, the other way round
-        self._backlog: dict[bytes, ChunkedSender] = {}  # what ZeroMQ was not given yet, by the peer's name
+        self._peers: dict[bytes, Socket] = {}  # peer's name -> socket that this server connected
+        self._links: dict[bytes, ConnectionMonitor] = {}  # their connection monitors
+        self._names: dict[Socket, bytes] = {}  # the inverse of `_peers`
+        self._backlog: dict[bytes, ChunkedSender] = {}  # peer's name -> sender of what ZeroMQ did not accept yet
         self.reassemblers: dict[bytes, Reassembler] = {}
         self._unsettled: set[Socket] = (
             set()
@@ -159,7 +160,7 @@ class ZmqRouter:
     ) -> Socket:
         router = new_socket(self._context, zmq.ROUTER)
         router.set(zmq.IPV6, ":" in ip)
-        # Without this ROUTER drops what a slow client has no room for, and says nothing.
+        # Without this ROUTER silently drops messages to a slow client.
         router.set(zmq.ROUTER_MANDATORY, 1)
         if access is not None:
             self._zap = ZapHandler(self._context, router, access, expel)
@@ -180,22 +181,22 @@ class ZmqRouter:
         return router
 
     def listen(self, on: bool) -> bool:
-        """Accept connections, or no more: those that there are stay. Whether that could be done."""
+        """Start or stop accepting connections; existing ones stay. Whether that succeeded."""
         try:
             if on:
                 self._router.bind(self._url)
             else:
                 self._router.unbind(self._url)
-        except zmq.ZMQError as error:  # the address is taken: by what was let go of a moment ago, or another process
+        except zmq.ZMQError as error:  # the address is in use: by the just closed socket, or another process
             logger.warning("%s: cannot listen again: %s", self._io.name, error.strerror)
             return False
         return True
 
-    # --- turns -----------------------------------------------------------------------------------------------------
+    # --- event loop ------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Take what has come, and send what waits."""
-        # One message per socket and turn: nobody can starve the others.
+        """Receive messages, and send waiting ones."""
+        # One message per socket and iteration, so that no peer starves the others.
         if self._unsettled:
             for sock in list(self._unsettled):
                 if not self._take(sock):
@@ -204,7 +205,7 @@ class ZmqRouter:
             self.send_waiting()
 
     def patience(self) -> float:
-        """How many seconds the next turn may wait for something to happen; -1: without end."""
+        """Seconds that the next iteration may wait for an event; -1: without limit."""
         if self._unsettled:
             return 0
         if self._backlog and any(sender.is_refused for sender in self._backlog.values()):
@@ -220,12 +221,12 @@ class ZmqRouter:
     def _take(self, sock: Socket) -> bool:
         """Receive one message and handle it; False if there is none.
 
-        A socket is asked until it has no more, and again after everything that it was used for: see `descriptor`.
+        Called until the socket has no more messages, and again after each use of the socket: see `descriptor`.
         """
         from_client = sock is self._router
         peer = b"" if from_client else self._names.get(sock, b"")
         if not from_client and not peer:
-            return False  # hung up earlier in this turn
+            return False  # closed earlier in this iteration
         try:
             if from_client:
                 if self._zap is None:
@@ -250,7 +251,7 @@ class ZmqRouter:
         return True
 
     def _take_chunk(self, peer: bytes, frames: list[Frame]) -> None:
-        """Deal with a piece of a large message, or with a sign that pieces arrive."""
+        """Handle a chunk of a large message, or a progress acknowledgement."""
         if self._is_ignored(peer):
             self._counters.ignored += 1
             return
@@ -269,12 +270,12 @@ class ZmqRouter:
             self.give(peer, [PROGRESS_ACK])
 
     def lives(self, peer: bytes, since: float) -> bool:
-        """Whether the process of a peer that was connected to has run since then, though it does not answer: see `zmq_liveness.py`."""
+        """Whether the process of a peer that this server connected to has run since then: see `zmq_liveness.py`."""
         link = self._links.get(peer)
         return link is not None and link.was_up_since(since)
 
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
-        """Look at the connections, and let go of half of a message whose sender has gone."""
+        """Check the connections, and drop partial messages of peers that are gone."""
         for link in self._links.values():
             link.is_up()
         for peer, reassembler in list(self.reassemblers.items()):
@@ -289,7 +290,7 @@ class ZmqRouter:
     # --- what leaves -----------------------------------------------------------------------------------------------
 
     def post(self, peer: bytes, frames: list[Frame]) -> None:
-        """Give one message to ZeroMQ, or to the peer's sender."""
+        """Pass one message to ZeroMQ, or to the peer's `ChunkedSender`."""
         sender = self._backlog.get(peer)
         if sender is None:
             if not is_large(frames) and self.give(peer, frames):
@@ -302,13 +303,13 @@ class ZmqRouter:
         sender.pump(partial(self.give, peer))
 
     def drop(self, peer: bytes, waiting: int) -> None:
-        """Count a message that is not sent: so many wait. From any thread."""
+        """Count a dropped message; `waiting` messages wait. Any thread may call this."""
         if not self._counters.dropped:
             logger.error("%s: %s takes no messages, %d wait: dropping", self._io.name, name_of(peer), waiting)
         self._counters.dropped += 1
 
     def give(self, peer: bytes, frames: list[Frame]) -> bool:
-        """Whether the message is off our hands: sent, or its receiver is gone."""
+        """Whether the message is done: it is sent, or its receiver is gone."""
         try:
             if is_dialled(peer):
                 sock = self._peers.get(peer) or self._dial(peer)
@@ -329,7 +330,7 @@ class ZmqRouter:
         return True
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as ZeroMQ takes it."""
+        """Send waiting messages, as far as ZeroMQ accepts them."""
         for peer, sender in list(self._backlog.items()):
             sender.pump(partial(self.give, peer))
             if sender.is_done():
@@ -346,10 +347,10 @@ class ZmqRouter:
             send_frames(sock, encode(hello), zmq.NOBLOCK)
         return sock
 
-    # --- who is there ----------------------------------------------------------------------------------------------
+    # --- the state of peers ----------------------------------------------------------------------------------------
 
     def has_dialled(self, peer: bytes) -> bool:
-        """Whether there is a connection to a peer that was connected to."""
+        """Whether this server has a connection that it made to the peer."""
         return peer in self._peers
 
     def waits(self, peer: bytes) -> bool:
@@ -361,12 +362,12 @@ class ZmqRouter:
         return sum(map(len, self._backlog.values()))
 
     def moved(self, peer: bytes) -> int:
-        """A number that grows while pieces of large messages leave for a peer, or signs come that they arrive."""
+        """A number that grows as chunks of large messages leave for a peer, or acknowledgements of them arrive."""
         sender, reassembler = self._backlog.get(peer), self.reassemblers.get(peer)
         return (0 if sender is None else sender.bytes_left()) + (0 if reassembler is None else reassembler.acks)
 
     def hang_up(self, peer: bytes) -> None:
-        """Close the connection to a peer, and drop what waits for it."""
+        """Close the connection to a peer, and drop its waiting messages."""
         self._backlog.pop(peer, None)
         self.reassemblers.pop(peer, None)
         sock = self._peers.pop(peer, None)
@@ -378,7 +379,7 @@ class ZmqRouter:
             sock.close(linger=0)
 
     def close(self) -> None:
-        """Close all sockets; what ZeroMQ has been given still leaves, for up to `LINGER_MS`."""
+        """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`."""
         for link in self._links.values():
             link.close()
         for sock in [self._router, *self._peers.values()]:

@@ -1,4 +1,4 @@
-"""ZeroMQ's sockets as the transport has them: their limits, how they are made, and whole messages in and out."""
+"""The transport's ZeroMQ sockets: limits, options, and sending and receiving whole messages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .zmq_liveness import ConnectionMonitor
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_FRAME_BYTES = (
     2 * CHUNK_BYTES
-)  # ZeroMQ makes room for a whole frame when its size comes; larger messages go in pieces
-MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields that travel beside the header
-LINGER_MS = 1_000  # how long a closed socket may go on sending what was given to it
-RETRY_MS = 5  # while messages wait for a slow peer
+)  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
+MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields outside the header
+LINGER_MS = 1_000  # how long a closed socket may go on sending
+RETRY_MS = 5  # retry interval while messages wait for a slow peer
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
@@ -35,7 +35,7 @@ class AddressInUse(OSError):  # noqa: N818  (the name says it)
 
 
 class Closable(Protocol):
-    """A connection, of which is known whether it was closed."""
+    """A connection that shows whether it was closed."""
 
     closed: bool
 
@@ -47,8 +47,8 @@ open_connections: weakref.WeakSet[Closable] = weakref.WeakSet()
 def shared_context() -> zmq.Context[Socket]:
     """The context of this process's client sockets.
 
-    After a fork the child makes its own: the parent's has no threads there. There is no lock, which a fork
-    could leave locked: of two threads that come first at the same time, one wins.
+    After a fork the child makes its own, since the parent's threads do not exist there. It uses no lock: a fork
+    could leave it locked. If two threads come first at the same time, one of their contexts is kept.
     """
     context = _contexts.get(os.getpid())
     if context is None:
@@ -69,9 +69,9 @@ def new_context() -> zmq.Context[Socket]:
 
 
 def _flush_shared_context() -> None:
-    """At exit, give what closed connections sent last up to `LINGER_MS` to leave.
+    """At exit, give the last messages of closed connections up to `LINGER_MS` to leave.
 
-    A context with an open socket would wait for its owner to close it; then nothing is waited for.
+    Terminating a context blocks while its sockets are open. In that case it does not wait.
     """
     context = _contexts.get(os.getpid())
     if context is not None and all(connection.closed for connection in open_connections):
@@ -100,16 +100,16 @@ def dialled_host(address: str) -> str:
 def dial(
     context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
 ) -> tuple[Socket, ConnectionMonitor]:
-    """A DEALER that connects to `address` as soon as a server listens there, and what says whether it is connected.
+    """A DEALER that connects to `address` as soon as a server listens there, and its connection monitor.
 
-    With `patience_s`, a peer that is silent for so long is gone, or after `HEARTBEAT_TIMEOUT_MS` where that is less.
+    A peer counts as gone when it is silent for `patience_s`, or for `HEARTBEAT_TIMEOUT_MS` if that is less.
     """
     host, port = dialled_host(address), split_address(address)[1]
     sock = new_socket(context, zmq.DEALER)
     sock.set(zmq.IPV6, ":" in host)
     if patience_s is not None and patience_s * 1000 < HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS:
         sock.set(zmq.HEARTBEAT_IVL, max(50, int(patience_s * 100)))
-        sock.set(zmq.HEARTBEAT_TIMEOUT, max(350, int(patience_s * 700)))  # so that it is known when the patience ends
+        sock.set(zmq.HEARTBEAT_TIMEOUT, max(350, int(patience_s * 700)))  # detected before the patience ends
     link = ConnectionMonitor(sock)
     try:
         if keys is not None:
@@ -125,7 +125,7 @@ def dial(
 
 
 def descriptor(sock: Socket) -> int:
-    """What `poll` is given. It says that something about the socket has changed, once, not that there is a message."""
+    """The descriptor for `poll`. It is edge-triggered: it reports once that the socket's state changed, not that a message waits."""
     fd = sock.get(zmq.FD)
     assert isinstance(fd, int)
     return fd
@@ -139,7 +139,7 @@ def send_frames(sock: Socket, frames: Sequence[Frame], flags: int) -> None:
 
 
 def receive_frames(sock: Socket, flags: int) -> list[Frame]:
-    """The frames of one message. What goes beyond `MAX_FRAMES` is read and forgotten."""
+    """Receive the frames of one message. Frames beyond `MAX_FRAMES` are read and dropped."""
     part = sock.recv(flags, copy=False)
     frames: list[Frame] = [part.buffer]
     while part.more:
@@ -152,20 +152,20 @@ def receive_frames(sock: Socket, flags: int) -> list[Frame]:
 
 
 class _Poll:
-    """As `select.epoll`, where there is none."""
+    """A substitute for `select.epoll` on other systems."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
 
     def poll(self, timeout: float) -> list[tuple[int, int]]:
-        """What has happened; waits so many seconds for it, or without end if they are negative."""
+        """The events; waits up to `timeout` seconds, or without limit if that is negative."""
         return self._poll.poll(None if timeout < 0 else timeout * 1000)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: `select.poll` has no resources."""
 
 
 def new_poller() -> select.epoll | _Poll:
-    """Waits for many descriptors; the kernel looks at those alone on which something happens."""
+    """A poller for many descriptors; with epoll, its cost grows with the events, not the descriptors."""
     return select.epoll() if hasattr(select, "epoll") else _Poll()
