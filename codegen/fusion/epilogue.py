@@ -1,18 +1,16 @@
-"""Elementwise work joined to the product that it stands beside: a dense layer as one kernel.
+"""Prologue and epilogue fusion: elementwise kernels fused into a product or convolution. A dense layer becomes one kernel.
 
-A matrix product or a convolution runs as a template (`triton_templates`), and a template can work on tiles while it has them in
-registers: on those of its operands as they come, and on its result before it is written. After fusion, some kernels do nothing
-but such work. Here they are joined to the product: the product, the *anchor*, with
+A matrix product or a convolution runs as a template (`triton_templates`). A template can compute on tiles while they are in
+registers: on its operands' tiles after the load, and on its result's tile before the store. After fusion, some kernels do only
+such work. This pass fuses them into the product, the *anchor*:
 
-    the kernel behind it     that takes its result: bias, activation, residual, casts. The result may pass through a reshape on its
-                             way. Where others take the result later on, as what came out of the reshape if there is one, it becomes an
-                             output of its own
-    the kernels before it    that make an operand which nobody else takes, when making an element again and again is cheap:
-                             a tile of an operand is loaded by many programs
+    the epilogue     the kernel that takes its result: bias, activation, residual, casts. A reshape may lie between. If later
+                     steps also take the (reshaped) result, it becomes one more output
+    the prologues    the kernels that make an operand with no other consumer, if its elements are cheap to compute repeatedly:
+                     many programs load each tile of an operand
 
-What is joined runs where its last part stood. Values do not change, so a product may be computed later; but nothing is moved
-over a receive, for which it might wait, or into and out of a loop. What reduces stays a kernel of its own: no tile has whole
-rows.
+The fused kernel runs at the position of its last part. Values do not change, so a product may be computed later. But no step is
+moved across a receive, which might block it, or into or out of a loop. Reductions stay separate kernels: no tile has whole rows.
 """
 
 from __future__ import annotations
@@ -33,24 +31,24 @@ ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DB
 
 FLOATS = (float32, float16, bfloat16)  # what anchors compute
 STORED = (*FLOATS, *FLOAT8)  # what their operands are made from
-MOST_BEFORE = 12  # values of a kernel that is done again for each tile
+MOST_BEFORE = 12  # values of a prologue kernel, which is computed again for each tile
 _FENCES = (RecvTensor, BeginLoop, EndLoop, LeaveUnless)
 
 
 @dataclass(frozen=True, slots=True)
 class EpilogueKernel(FusedKernel):
-    """An anchor and the kernels at its edges: one kernel. `loops` and axes are those of the kernel behind it, or before it.
+    """An anchor with its prologues and epilogue as one kernel. `loops` and axes are those of the epilogue, else of a prologue.
 
-    `inputs` are the anchor's (or, where there is work before it, what that takes for its tile), then what the kernels read
-    beside the tile: before the first operand, before the second, behind. `shapes` are the anchor's inputs that are only looked
-    at, the shape that the result is given, and the `shapes` of the kernels, in that order.
+    `inputs` are the anchor's (for an operand with a prologue: the prologue's tile input), then the further inputs of the kernels:
+    first prologue, second prologue, epilogue. `shapes` are the anchor's inputs of which only the values are needed, the shape of
+    the reshape, and the `shapes` of the kernels, in that order.
 
     Attributes:
-        anchor: the node in the middle.
-        before: for each operand, the kernel that makes it, or None.
-        reshape: what the result passes through.
-        behind: the kernel that takes the result.
-        edges: what the template does: before each operand, and behind.
+        anchor: the product or convolution.
+        before: for each operand, its prologue kernel, or None.
+        reshape: the reshape between the result and the epilogue.
+        behind: the epilogue kernel.
+        edges: the template's work on tiles: a prologue per operand, and the epilogue.
     """
 
     anchor: Node = None  # type: ignore[assignment]
@@ -74,7 +72,7 @@ class EpilogueKernel(FusedKernel):
 def fuse_epilogues(
     unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]
 ) -> tuple[PartitionStep | FusedKernel, ...]:
-    """The steps of a unit after fusion, with kernels joined to the products that they stand beside.
+    """Fuse prologue and epilogue kernels into the products of a unit's steps after fusion.
 
     Guarantees: as `fuse`.
     """
@@ -90,7 +88,7 @@ class _Joining:
         self.fetched = {t for _, t in unit.fetches}
         self.maker: dict[Tensor, int] = {}
         self.takers: dict[Tensor, list[int]] = {}
-        self.fences = [0]  # before each step, how many of what nothing is moved over
+        self.fences = [0]  # before each step, the number of steps that nothing moves across
         for i, step in enumerate(steps):
             self.fences.append(self.fences[-1] + isinstance(step, _FENCES))
             if isinstance(step, FusedKernel):
@@ -105,13 +103,13 @@ class _Joining:
         return tuple(s for s in self.steps if s is not None)
 
     def is_plain(self, node: Node) -> bool:
-        """Whether an anchor may be moved, and its template takes its types."""
+        """Whether an anchor may be moved, and its template supports its types."""
         if any(t.dtype.is_ref for t in node.inputs) or node.outputs[0] in self.fed:
             return False
         return node.outputs[0].dtype in FLOATS
 
     def join(self, at: int, anchor: Node) -> None:
-        """Put an anchor and its edges together, in the place of the last of them."""
+        """Fuse an anchor with its edges, at the position of the last of them."""
         behind, reshape, there = self.kernel_behind(at, anchor)
         before = [self.kernel_before(at, anchor, i) for i in range(ANCHORS[anchor.type][1])]
         if behind is None and not any(before):
@@ -124,13 +122,13 @@ class _Joining:
         self.steps[there] = joined
 
     def near(self, one: int, other: int) -> bool:
-        """Whether a step may be moved from one place to another."""
+        """Whether a step may be moved from one position to another."""
         return self.fences[one] == self.fences[other]
 
     # --- behind ----------------------------------------------------------------------------------------------------
 
     def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedKernel, TileLoops] | None, Node | None, int]:
-        """The kernel that takes the result, the reshape on the way, and where the kernel stands."""
+        """The epilogue kernel, the reshape before it, and the kernel's position."""
         none = None, None, at
         tile, reshape = anchor.outputs[0], None
         takers = self.takers.get(tile, [])
@@ -161,7 +159,7 @@ class _Joining:
     # --- before ----------------------------------------------------------------------------------------------------
 
     def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedKernel, TileLoops] | None:
-        """Where a kernel stands that makes an operand, and the kernel."""
+        """The position of the kernel that makes an operand, and the kernel."""
         operand = anchor.inputs[which]
         place = self.maker.get(operand)
         kernel = None if place is None else self.steps[place]
@@ -176,7 +174,7 @@ class _Joining:
 
 
 def _same_columns(before: Tensor, after: Tensor) -> bool:
-    """Whether a reshape leaves the last axis as it is, and there are axes before it."""
+    """Whether a reshape keeps the last axis, and there are axes before it."""
     old, new = before.dims, after.dims
     return bool(old and new) and len(new) >= 2 and old[-1] is not None and old[-1] == new[-1]  # type: ignore[index,arg-type]
 
@@ -185,10 +183,10 @@ def _same_columns(before: Tensor, after: Tensor) -> bool:
 
 
 def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> TileLoops | None:
-    """A kernel as work on a template's result, which lies over `rank` axes; None when it cannot be that.
+    """A kernel as the epilogue of a template whose result has `rank` axes; None when it cannot be one.
 
-    All axes of the tile are in the space, and nothing else is; of the axes that are one to the template (those of a stack, or
-    the rows of a matrix that was reshaped) every tensor has all or none.
+    The kernel's space has exactly the axes of the tile. Of the axes that the template collapses into one (those of a stack, or
+    the rows of a reshaped matrix) every tensor has all or none.
     """
     if any(kernel.reduced) or tile not in kernel.inputs:
         return None
@@ -196,15 +194,15 @@ def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> TileLoops | Non
     count = len(kernel.sizes)
     if kernel.input_axes[position] != tuple(range(count)) or count < rank:
         return None
-    many = count - rank + 1  # the first axes of the space, which are one to the template
+    many = count - rank + 1  # the first axes of the space, which the template collapses into one
     return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
 
 
 def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[FusedKernel, TileLoops] | None:
-    """A kernel as work on an operand, and the kernel with its tile as the first input; None when it is not worth it, or not one.
+    """A kernel as a prologue on an operand, and the kernel with its tile as the first input; None when it cannot be or does not pay.
 
-    One input has all axes, and no more bytes than twice what comes out of it; nothing costly is computed. Other inputs have an
-    axis each at most, so how the operand lies in memory is nothing to them.
+    One input has all axes, and at most twice the bytes of the output. The kernel computes nothing costly. Each other input has at
+    most one axis, so it does not depend on the operand's memory layout.
     """
     count, loops = len(kernel.sizes), kernel.loops
     everything = tuple(range(count))
@@ -233,7 +231,7 @@ def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> TileLoops | 
     for part in kernel.parts:
         mapped = {to[a] for a in part}
         if sum(to.count(m) for m in mapped) != len(part):
-            return None  # some tensor has only part of what is one axis to the template
+            return None  # some tensor has only part of the axes that the template collapses into one
         axes.append(tuple(sorted(mapped)))
 
     def number(v: Value) -> Value:
@@ -249,7 +247,7 @@ def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> TileLoops | 
 
 
 def _with_tile(kernel: FusedKernel, edge: TileLoops, tile: Tensor) -> tuple[FusedKernel, TileLoops]:
-    """With the tile itself as one more output, for others."""
+    """With the tile itself as one more output, for its other consumers."""
     number = next(i for i, v in enumerate(edge.loops.values) if v.op == "load" and v.data == 0)
     store = Store(number, tuple(range(len(edge.loops.reduced))))
     everything = tuple(range(len(kernel.sizes)))
@@ -270,7 +268,7 @@ def tile_of(kernel: FusedKernel, edge: TileLoops) -> int:
 
 
 def _beside(kernel: FusedKernel, edge: TileLoops) -> list[Tensor]:
-    """What a kernel reads beside its tile."""
+    """The inputs of a kernel other than its tile."""
     tile = tile_of(kernel, edge)
     return [t for i, t in enumerate(kernel.inputs) if i != tile]
 
@@ -319,7 +317,7 @@ def _joined(
 
 
 def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """An anchor's inputs that its template loads, in its order, and those that it only looks at."""
+    """An anchor's inputs that its template loads, in its order, and those of which it needs only the values on the host."""
     if anchor.type == "Conv2DBackpropInput":
         sizes, filters, gradient = anchor.inputs
         return (filters, gradient), (sizes,)

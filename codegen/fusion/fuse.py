@@ -1,7 +1,7 @@
-"""Fusion: a unit's steps with kernels among them.
+"""Fusion: replaces groups of nodes in a unit's steps by kernels.
 
-`grouping` finds the nodes that can be one kernel; here the groups that are worth it are written in loop IR (`to_loops`) and put
-into the places of their last nodes. Decided here are also a kernel's outputs (what somebody outside takes), and which views are left.
+`grouping` finds the nodes that can be one kernel. This module lowers the groups that pay to loop IR (`to_loops`) and puts each
+kernel at the position of its last node. It also chooses a kernel's outputs (the tensors with consumers outside) and the views that stay.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .to_loops import write_kernel
 ALONE = 1 << 16
 """Elements from which one operation is a kernel: its result lies in kept memory, and threads share the work. One that chooses
 is from SMALL: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns."""
-MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and calling it would take long
+MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and make the call slow
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What fusion made of a unit's steps, and why nodes are where they are.
+    """The result of fusion: the steps, and why nodes are not fused.
 
     Attributes:
         steps: the unit's steps, with `CpuFusedKernel` among them.
-        reasons: node name -> why it is in no kernel (nodes that have none of their own are left out).
+        reasons: node name -> why it is in no kernel. Nodes without a reason of their own are left out.
     """
 
     steps: tuple[PartitionStep | FusedKernel, ...]
@@ -46,7 +46,7 @@ class Fusion:
         return [s for s in self.steps if isinstance(s, FusedKernel)]
 
     def with_steps(self, steps: tuple[PartitionStep | FusedKernel, ...]) -> Fusion:
-        """With these steps instead, and reasons only of nodes that are in no kernel of them."""
+        """A copy with these steps, and only the reasons of nodes that are in none of their kernels."""
         inside = {n.name for s in steps if isinstance(s, FusedKernel) for n in s.nodes}
         return Fusion(steps, {name: why for name, why in self.reasons.items() if name not in inside})
 
@@ -71,7 +71,7 @@ class _Result:
         self.home: dict[Node, FusionGroup] = {}
 
     def result(self) -> Fusion:
-        """The groups that are worth it, in the places of their last nodes."""
+        """The kernels of the groups that pay, at the positions of their last nodes."""
         if not self.walk.groups:
             return self.fusion(self.unit.steps)
         takers = self.walk.takers
@@ -85,7 +85,7 @@ class _Result:
                 self.check_worth(group, own)
                 kernel = self.kernel(group, takers, set(group.nodes))
             except NotFusibleError as e:
-                if group in self.again.nodes:  # its nodes need what nobody would write
+                if group in self.again.nodes:  # its nodes need tensors that no kernel would write
                     self.again.undo()
                     return self.result()
                 self.reasons.update({n.name: str(e) for n in own})
@@ -93,7 +93,7 @@ class _Result:
             kernels[max((n for n in own if n not in group.lifted), key=lambda n: place[n])] = kernel
             gone.update(own)
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
-        # A kernel that looks something up takes it from outside, whoever else has a copy.
+        # A kernel with a lookup takes the table from outside, even if other kernels have a copy.
         inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
         gone.update(self.dropped(sorted(inside, key=place.__getitem__), takers, gone))
         gone.update(self.unasked(kernels.values(), takers, gone))
@@ -107,7 +107,7 @@ class _Result:
         return self.fusion(tuple(steps))
 
     def own(self, group: FusionGroup) -> list[Node]:
-        """The nodes that a group runs for everybody."""
+        """The nodes of a group that are neither views nor copies: other steps may take their outputs."""
         copies = self.again.of(group)
         return [n for n in group.nodes if n not in self.views and n not in copies]
 
@@ -117,7 +117,7 @@ class _Result:
         )
 
     def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
-        """Of views, in the order of the unit, of which kernels have copies: those that nobody else takes."""
+        """The views that only kernels with copies of them take, so that the views themselves are dropped. In the order of the unit."""
         out: list[Node] = []
         left = set(gone)
         for view in reversed(inside):
@@ -127,7 +127,7 @@ class _Result:
         return out
 
     def unasked(self, kernels: Iterable[FusedKernel], takers: dict[Tensor, list[object]], gone: set[Node]) -> set[Node]:
-        """Shapes that only kernels take which know them."""
+        """Shapes that are taken only by kernels that know them."""
         found = {n for k in kernels for n in k.nodes if n.type == "Shape"}
         found -= {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
         return {n for n in found if all(isinstance(t, Node) and t in gone for t in takers.get(n.outputs[0], ()))}
@@ -145,7 +145,7 @@ class _Result:
             raise NotFusibleError("it is too small to gain")
 
     def is_worth_alone(self, node: Node) -> bool:
-        """Whether it is large, NumPy takes long or several passes for it, or goes along memory in strides."""
+        """Whether the group is large, or NumPy is slow on it, needs several passes or reads memory in strides."""
         pattern = self.walk.patterns[node]
         elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
         quick = node not in self.walk.choosing and pattern.scanned is None
@@ -180,13 +180,13 @@ class _Result:
         return kernel
 
     def is_outside(self, taker: object, tensor: Tensor, members: set[Node]) -> bool:
-        """Whether somebody takes a tensor from the group with these nodes, and has no copy of its own."""
+        """Whether a tensor of the group with these nodes has an outside consumer without a copy of its own."""
         if taker in members and taker not in self.views:
             return False
         return not (isinstance(taker, Node) and tensor.op in self.again.of(self.home.get(taker)))
 
     def guarded(self, kernel: FusedKernel) -> FusedKernel:
-        """The kernel with what tells whether its nodes are dead."""
+        """The kernel with the tensors that show whether its nodes are dead."""
         made = {t for n in kernel.nodes for t in n.outputs}
         taken = dict.fromkeys(t for n in kernel.nodes for t in n.inputs if t not in made)
         # A plain constant is always there, and may have been folded away together with its slot.
@@ -209,15 +209,15 @@ def fuse(
 
     Args:
         unit: what one device runs.
-        small: fuse what is too small to gain, too.
-        lone: make a kernel of a node, too, that nothing can be fused with.
-        types: the element types that kernels can have.
-        again: let kernels compute again what takes longer to read, where so many operations take as long as one byte; 0: never.
-        numbers: let each kernel have its own copy of arithmetic on single numbers. What others take of it is left as nodes.
-        longest: how long the axis of running sums, and of places of extremes, may be; 0: of any length.
+        small: also fuse groups that are too small to gain.
+        lone: also make a kernel of a single node that fuses with nothing.
+        types: the element types that kernels support.
+        again: operations that take as long as reading one byte, for rematerialization; 0: no rematerialization.
+        numbers: let each kernel have its own copy of arithmetic on scalars. Scalars with other consumers also stay as nodes.
+        longest: the longest axis of a running sum, argmin or argmax; 0: any length.
 
-    Guarantees: every node's value is made before anybody takes it; sends, receives, stateful nodes and all other steps keep
-    their order; a fused node's value exists outside its kernel only if somebody there takes it.
+    Guarantees: every value is made before its consumers run. Sends, receives, stateful nodes and all other steps keep their
+    order. A fused node's value exists outside its kernel only if a step there takes it.
     """
     walk = Walk(unit, small=small, types=types, numbers=numbers, longest=longest)
     walk.walk()

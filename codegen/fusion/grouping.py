@@ -1,26 +1,26 @@
-"""The walk: which nodes of a unit come together in one kernel.
+"""Forms fusion groups: a greedy walk that decides which nodes of a unit share a kernel.
 
-One walk over the unit's steps. Each node that has a loop nest joins the open groups that make or already read what it takes, if
-all of its axes can be told to be axes of theirs (`groups`); else it opens a group. So chains grow downwards, reductions swallow
-what feeds them and what uses them, and nodes that read the same tensor come together side by side.
+The walk visits each step once. A node that has a loop nest joins the open groups that make or read its inputs, if all of its axes
+map to axes of theirs (`merge`). Else it opens a group. So chains fuse vertically, reductions fuse with their producers and
+consumers, and nodes that read the same tensor fuse horizontally.
 
-A kernel runs in the place of its *last* node. That is right exactly if nobody outside needs one of its results before: so a
-group is closed as soon as any other step takes a tensor of it. Sends, receives and nodes with state are never moved and keep
-their order, so what was said of the global order (no two devices wait for each other) stays true. Two groups cannot wait for
-each other either: whoever takes from a group has closed it.
+A kernel runs at the position of its *last* node. That is correct exactly if no other step needs one of its results earlier. So a
+group is closed as soon as any other step takes a tensor of it. Sends, receives and stateful nodes are never moved and keep their
+order, so the global order still excludes deadlocks between devices. Two groups cannot wait for each other either: a step that
+takes a tensor of a group has closed it.
 
-A reduction of what a closed group has in hand is lifted into it all the same (the gradient of a bias, from what the product before
-it took): it is made earlier, and what it reduces need not be read once more. Nothing else is: what is large would lie in memory for longer.
+One exception: a reduction of a tensor that a closed group makes or reads is lifted into that group (the gradient of a bias, from the
+input of the product before it). It runs earlier, and its input is not read again. Larger results are not lifted: they would live longer.
 
-What reads rows of a variable runs with its kernel, before anything else that takes the variable's handle.
+A read of rows of a variable runs with its kernel, before any other step that takes the variable's handle.
 
-A receive closes all groups: what can be computed before is not to wait for another task.
+A receive closes all groups: work that is ready before it must not wait for another task.
 
-Where control flow is, a group stays on one side: its nodes are all in one loop body, and all dead or alive together (`guards`).
+A group does not cross control flow: its nodes are all in one loop body, and all dead or alive together (`ir/predicates.py`).
 
-Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel, so each group that
-wants one gets its own copy of it, and the node itself goes when nobody else is left. So does arithmetic on single numbers, where
-kernels may compute things again (`numbers`).
+Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel. So each group that
+takes one gets its own copy, and the node is dropped when it has no other consumer. With `numbers`, the same holds for arithmetic
+on scalars.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from .op_rules import rule_of
 from .to_loops import write_alone
 
 MOST_NODES = 200
-_READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # what leaves the variable whose handle it takes as it is
+_READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # ops that take a variable's handle and do not change the variable
 _CHOICES = frozenset(["select"])
-DEEPEST = 120  # values that a kernel makes one from the other: who writes them down goes as deep
-LATEST = 16  # how many open groups are asked whether they read what a node reads
-BATCH = 64  # what a size that only the running graph knows counts as
-SMALL = 4096  # elements below which NumPy's few calls are as quick as a kernel's one
+DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
+LATEST = 16  # how many open groups are searched for a common input with a node
+BATCH = 64  # the estimate of a size that is known only at run time
+SMALL = 4096  # elements below which NumPy's few calls are as fast as one kernel call
 
 
 def has_only_small(unit: PartitionGraph) -> bool:
-    """Whether nothing that the unit computes is worth a kernel, because all its tensors are small: the quick answer."""
+    """Whether no kernel can pay, because all tensors of the unit are small. A fast check."""
     tensors = [t for _, t in unit.feeds]
     for step in unit.steps:
         if isinstance(step, Node):
@@ -69,13 +69,13 @@ class Walk:
     """The walk over a unit.
 
     Attributes:
-        groups: those that were formed, in order; some are not worth a kernel.
-        patterns: of the nodes in them, and of views.
-        views: views, and arithmetic on numbers, that stand by themselves, and of which groups may have copies.
+        groups: the groups formed, in order; some are not worth a kernel.
+        patterns: the index maps of the nodes in groups, and of views.
+        views: views, and arithmetic on scalars, that stay nodes and of which groups may have copies.
         reasons: node name -> why it is in no group.
-        choosing: nodes that choose between two values for each element.
-        passed: nodes that were too small to look at.
-        guarded: what the nodes that may be dead wait for.
+        choosing: nodes that select between two values for each element.
+        passed: nodes that were too small to consider.
+        guarded: the predicates of nodes that may be dead.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Walk:
         self.open: dict[FusionGroup, None] = {}  # in order
         self.group_of: dict[Tensor, FusionGroup] = {}  # tensors that a group makes
         self.patterns: dict[Node, IndexMaps] = {}
-        self.views: set[Node] = set()  # that stand by themselves
+        self.views: set[Node] = set()  # that stay nodes
         self.reading: set[FusionGroup] = set()  # open ones that read rows of variables
         self.at_hand: set[Node] = set()  # those of them that may be copied here
         self.reasons: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Walk:
         self.guards = Predicates()
         self.guarded: dict[Node, tuple[Node | int, ...]] = {}
         self.asked = asked_for(unit)
-        self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where its shape says more than its static one
+        self.makers: dict[Tensor, Node] = {}  # the makers of tensors whose symbolic shape says more than the static one
         self.sizes = SymbolicShapes(self.makers)
 
     def walk(self) -> None:
@@ -124,10 +124,10 @@ class Walk:
             elif isinstance(step, SendTensor):
                 self.taken(inputs_of_step(step))
             elif not isinstance(step, AwaitNode):
-                # A kernel runs in the place of its last node: what joined it behind a receive would make the others wait for
-                # another task, with nothing done meanwhile.
+                # A kernel runs at the position of its last node. If a node after a receive joined, the others would wait for
+                # another task while this one is idle.
                 self.open.clear()
-                if not isinstance(step, RecvTensor):  # a loop begins, tests or ends: nothing moves across
+                if not isinstance(step, RecvTensor):  # a loop starts, tests or ends: nothing moves across
                     self.at_hand.clear()
                     self.part += 1
 
@@ -185,7 +185,7 @@ class Walk:
             self.sizes.see(node)
 
     def scattered(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
-        """Put a sum over segments behind what makes its rows, if nobody else takes anything of that; or by itself. Nothing follows it."""
+        """Put a segment sum into the group that makes its rows, if that has no other consumer; else into a new group. Closes the group."""
         group = self.group_of.get(node.inputs[0])
         if group is not None and group in self.open and group.sources == sources and not group.reduced:
             inside = {*group.nodes, node}
@@ -202,13 +202,13 @@ class Walk:
         self.close_scatter(next(reversed(self.groups)))
 
     def close_scatter(self, group: FusionGroup) -> None:
-        """Let nothing more come into a group."""
+        """Close a group: no node joins it any more."""
         group.scatters = True
         self.open.pop(group, None)
 
     @cached_property
     def takers(self) -> dict[Tensor, list[object]]:
-        """For each tensor who takes it: nodes, and steps that are none; None for a fetch."""
+        """The consumers of each tensor: nodes, steps that are not nodes, and None for a fetch."""
         out: dict[Tensor, list[object]] = {}
         for step in self.unit.steps:
             for t in inputs_of_step(step):
@@ -218,18 +218,18 @@ class Walk:
         return out
 
     def check_length(self, pattern: IndexMaps) -> None:
-        """Leave long running sums, and places of extremes along long axes, to templates that go along these once."""
+        """Leave running sums, argmin and argmax along long axes to templates, which read such an axis once."""
         (along,) = pattern.reduced
         size = pattern.sizes[along]
         if size is None or size > self.longest:
             raise NotFusibleError("its axis is long, or of a size that is not known: a template goes along that once")
 
     def is_number(self, node: Node, pattern: IndexMaps) -> bool:
-        """Whether it makes one number from others, which each group may compute for itself."""
+        """Whether it computes a scalar from scalars, which each group may compute for itself."""
         return self.numbers and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
 
     def is_small(self, node: Node) -> bool:
-        """Whether it is small, and takes nothing from a group that is not: the quick way past most nodes of most graphs."""
+        """Whether a node is small and takes nothing from a group. A fast check that skips most nodes of most graphs."""
         small, group_of = self.small_dims, self.group_of
         for t in (*node.outputs, *node.inputs):
             dims = t.dims
@@ -241,17 +241,17 @@ class Walk:
                 return False
         return True
 
-    # --- who takes what --------------------------------------------------------------------------------------------
+    # --- consumers -------------------------------------------------------------------------------------------------
 
     def taken(self, tensors: Iterable[Tensor]) -> None:
-        """Somebody else takes these: the groups that make them can't move any further."""
+        """Another step takes these tensors: close the groups that make them."""
         for t in tensors:
             group = self.group_of.get(t)
             if group is not None and group in self.open:
                 del self.open[group]
 
     def known(self, group: FusionGroup, tensor: Tensor) -> Axes | None:
-        """A tensor's axes in a group, if it makes or reads it, or would through views."""
+        """A tensor's axes in a group that makes or reads it, directly or through views."""
         found = group.dims.get(tensor)
         if found is not None or tensor.op not in self.at_hand:
             return found
@@ -270,7 +270,7 @@ class Walk:
     # --- joining ---------------------------------------------------------------------------------------------------
 
     def joined(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
-        """Put the node into an open group, if there is one that it fits into."""
+        """Put the node into an open group that it fits into, if there is one."""
         data = pattern.data_of(node)
         makers = [
             g
@@ -297,12 +297,12 @@ class Walk:
         return False
 
     def deep(self, groups: Iterable[FusionGroup], node: Node) -> int:
-        """How many values groups would make one from the other up to a node."""
+        """The length of the longest chain of values from groups up to a node."""
         before = max([g.depth.get(t, 0) for g in groups for t in node.inputs], default=0)
         return before + self.depth[node]
 
     def lifted(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
-        """Put a reduction into a closed group that makes what it reduces, and has all it takes, if there is one."""
+        """Lift a reduction into a closed group that makes its operand and has its other inputs, if there is one."""
         if not pattern.reduced or pattern.scanned is not None or pattern.before or node.opdef.is_stateful:
             return False
         if any(own is None and t.op.type != "Const" for t, own in zip(node.inputs, pattern.inputs, strict=True)):
@@ -326,7 +326,7 @@ class Walk:
         return False
 
     def unite(self, join: Join) -> None:
-        """Make the groups of a join one."""
+        """Merge the groups of a join."""
         main = join.main
         main.reduced, main.scanned = join.reduced, join.scanned
         for group in join.rest:
@@ -374,7 +374,7 @@ class Walk:
                 axis.unknown |= pattern.unknown[label]
 
     def read(self, group: FusionGroup, tensor: Tensor, axes: Axes) -> None:
-        """Let a group read a tensor; of a view, it reads what is viewed and gets a copy of the view."""
+        """Let a group read a tensor. For a view, it reads the viewed tensor and gets a copy of the view."""
         if tensor in group.dims:
             return
         view = tensor.op

@@ -1,7 +1,7 @@
 """In-place reuse: a kernel writes its output into the memory of an input that dies with it.
 
-Such an output needs no memory of its own, and no cache lines beside the input's. The steps of a partition tell which inputs die with a
-kernel. Whether somebody else holds the array shows only at run time (`memory/donation.py`).
+Such an output needs no memory and no cache lines of its own. Liveness over the steps of a partition shows which inputs die with a
+kernel. Whether the array has other references shows only at run time (`memory/donation.py`).
 
 An output may reuse an input where
 
@@ -32,7 +32,7 @@ def reuse_inputs_in_place(
 ) -> tuple[PartitionStep | FusedKernel, ...]:
     """The steps with the `overwrites` of each kernel: the inputs whose memory its outputs may reuse."""
     kept = {t for _, t in (*unit.feeds, *unit.fetches)}
-    made: dict[Tensor, int] = {}  # by kernels -> the part of a loop that it was made in
+    made: dict[Tensor, int] = {}  # made by kernels -> the part of a loop with the kernel
     last: dict[Tensor, int] = {}
     part = 0
     for i, step in enumerate(steps):
@@ -68,7 +68,7 @@ def reuse_inputs_in_place(
 
 
 def _pairs(group: FusedKernel, dying: Iterable[int]) -> Pairs:
-    """(input, output) of each output that can lie where a dying input was."""
+    """(input, output) of each output that can reuse the memory of a dying input."""
     pairs: list[tuple[int, int]] = []
     free = set(range(len(group.outputs)))
     for i in dying:
@@ -86,7 +86,7 @@ def _pairs(group: FusedKernel, dying: Iterable[int]) -> Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The arguments of a kernel that overwrites: inputs that are, first, then the others; the outputs in the same way."""
+    """The arguments of a kernel with in-place reuse: overwritten inputs first, then the others; outputs in the same way."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -107,7 +107,7 @@ def reordered(loops: LoopNest, order: Order) -> LoopNest:
 
 
 def as_run(group: FusedKernel) -> tuple[LoopNest, int, bool]:
-    """The loops of a group as a CPU runs them, how many outputs overwrite inputs (the first ones), and whether its rows are short."""
+    """The loops of a group as a CPU runs them, the number of (leading) outputs that overwrite inputs, and whether its rows are short."""
     if not group.overwrites:
         return group.loops, 0, has_short_rows(group.loops, group.joined_sizes())
     order = order_of(len(group.inputs), len(group.outputs), group.overwrites)

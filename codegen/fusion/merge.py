@@ -1,9 +1,9 @@
-"""Groups: kernels in the making, and whether several of them, and a node, can be one.
+"""Fusion groups, and whether several groups and a node fit in one iteration space.
 
-A group is a set of nodes whose values lie in one space of axes (`loops`). A node knows its own axes only by labels (`axes`): what it
-shares with a group (a tensor that the group makes or reads) tells which axis each label is. Groups that share tensors become one in
-the same way. They fit if every label finds an axis, no two find the same, no size contradicts, and everything lies either in the whole
-space or in its kept axes.
+A group is a set of nodes whose values lie in one iteration space (`ir/loop_nest.py`). A node names its own axes by labels
+(`ir/index_maps.py`). A tensor that node and group share maps each label to an axis of the group. Groups that share tensors merge in
+the same way. They fit if every label maps to an axis, no two map to the same, sizes agree, and every value lies in the whole space
+or in its kept (not reduced) axes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from ..ir.symbolic_shape import Size
 
 @dataclass(eq=False, slots=True)
 class Axis:
-    """An axis of a group's space.
+    """An axis of a group's iteration space.
 
     Attributes:
         size: its static size.
-        unknown: where that is not known, the sizes that tensors of the group have along it (`sizes`). A kernel runs only where they
-            are equal.
+        unknown: if `size` is not known: the symbolic sizes of the group's tensors along it. A kernel runs only if they are equal.
     """
 
     size: int | None
@@ -37,22 +36,22 @@ Axes: TypeAlias = "tuple[Axis | None, ...]"
 
 @dataclass(eq=False, slots=True)
 class FusionGroup:
-    """A kernel in the making."""
+    """A fusion group: nodes that become one kernel."""
 
     space: list[Axis]
     reduced: set[Axis]
-    sources: Predicate = NONE  # why all of it may be dead
+    sources: Predicate = NONE  # the predicate under which all of it is dead
     nodes: list[Node] = field(default_factory=list)
-    dims: dict[Tensor, Axes] = field(default_factory=dict)  # of what it makes and what it reads
+    dims: dict[Tensor, Axes] = field(default_factory=dict)  # of the tensors that it makes or reads
     made: set[Tensor] = field(default_factory=set)
-    reads_state: bool = False  # rows of a variable
+    reads_state: bool = False  # it reads rows of a variable
     part: int = 0  # of the unit, between marks of control flow
-    lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than where they stood
-    scanned: bool | None = None  # whether running sums in it go from the end
-    scatters: bool = False  # its only result is a table, into whose rows it adds
+    lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than at their own position
+    scanned: bool | None = None  # whether its running sums start at the end
+    scatters: bool = False  # its only result is a table to whose rows it adds
     depth: dict[Tensor, int] = field(
         default_factory=dict
-    )  # of what it makes: how many values are made one from the other
+    )  # of each tensor that it makes: the length of the chain of values up to it
 
     @property
     def kept(self) -> list[Axis]:
@@ -61,13 +60,14 @@ class FusionGroup:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How groups, and a node, become one.
+    """How groups, and a node, merge.
 
     Attributes:
-        main: the group that takes the others in. rest: the others.
-        same: axes of the others -> the axes of the main group that they are.
-        reduced: what is reduced then.
-        scanned: whether running sums go from the end then.
+        main: the group that takes in the others.
+        rest: the others.
+        same: axes of the others -> axes of the main group.
+        reduced: the reduced axes after the merge.
+        scanned: whether running sums start at the end after the merge.
         mapping: the node's labels -> axes of the main group.
     """
 
@@ -85,18 +85,20 @@ def merged(
     pattern: IndexMaps,
     known: Callable[[FusionGroup, Tensor], Axes | None],
 ) -> Join | None:
-    """The groups and a node as one; None when they don't fit. Changes nothing.
+    """How the groups and a node merge; None when they do not fit. Changes nothing.
 
     Args:
-        groups: those that are to become one. data: the node's inputs that hold data, with their labels. pattern: the node's.
-        known: a tensor's axes in a group; None where the group does not know it.
+        groups: the groups to merge.
+        data: the node's inputs that hold data, with their labels.
+        pattern: the node's index maps.
+        known: gives a tensor's axes in a group; None if the group does not know it.
     """
     main, *rest = sorted(groups, key=lambda g: len(g.space), reverse=True)
     same: dict[Axis, Axis] = {}  # axes of the other groups -> axes of the main one
     mapping: dict[int, Axis] = {}
     for group in (main, *rest):
         if group is not main:
-            for t in group.dims.keys() & main.dims.keys():  # what both read tells which axes are one
+            for t in group.dims.keys() & main.dims.keys():  # a tensor in both groups shows which axes are the same
                 if len(group.dims[t]) != len(main.dims[t]):
                     return None
                 for mine, theirs in zip(main.dims[t], group.dims[t], strict=True):
@@ -141,7 +143,7 @@ def merged(
     if over and (reduced and over != reduced or own != everything):
         return None
     reduced |= over
-    # Everything lies in the whole space, or in its kept axes; what reduces, in the whole.
+    # Each value lies in the whole space or in its kept axes; the operand of a reduction lies in the whole space.
     levels = [own, *({same[a] for a in group.space} for group in rest)]
     if any(level not in (everything, everything - reduced) for level in levels):
         return None
@@ -154,7 +156,7 @@ def merged(
 
 
 def _guess(group: FusionGroup, pattern: IndexMaps, mapping: dict[int, Axis]) -> None:
-    """A label unknown to the group is the axis in its place in the group's space, if that is known to have the very size."""
+    """Maps a label unknown to the group to the axis at its position in the group's space, if their sizes are known to be equal."""
     if len(pattern.space) != len(group.space):
         return
     taken = set(mapping.values())

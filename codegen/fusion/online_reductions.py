@@ -1,10 +1,10 @@
-"""Two reductions in one pass: where the second needs the first only to be accurate.
+"""Online reductions: two reductions in one pass, where the second needs the first only for accuracy.
 
-A softmax takes the largest element and then a sum of exp(x - largest); a variance takes a mean and then a sum of squares of
-x - mean. As written, each needs a pass over the data of its own. But the running sum can be corrected whenever the running maximum
-or mean moves, so one pass gives both (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Welford, "Note
-on a method for calculating corrected sums of squares and products", 1962). Which pairs there are is found here; that matters only
-where data is read more than once: rows that do not fit into one tile.
+A softmax takes the maximum and then a sum of exp(x - maximum); a variance takes a mean and then a sum of squares of x - mean. As
+written, each needs its own pass over the data. But the running sum can be corrected whenever the running maximum or mean moves, so
+one pass gives both (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Welford, "Note on a method for
+calculating corrected sums of squares and products", 1962). This module finds the pairs. They matter only where data is read more
+than once: for rows that do not fit into one tile.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SOFTMAX, VARIANCE = "softmax", "variance"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two reductions that one pass can make.
+    """Two reductions that one pass can compute.
 
     Attributes:
         kind: SOFTMAX or VARIANCE.
         first: the maximum, or the sum that the mean is made from.
         second: the sum of exponentials, or of squares.
-        of: what is reduced.
-        mean: for VARIANCE, the mean: nothing else needs the sum.
+        of: the operand of the reductions.
+        mean: for VARIANCE, the mean, the only value that needs the sum.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Pair:
 def pairs_of(loops: LoopNest, *, whole: bool = True) -> dict[int, Pair]:
     """The pairs, by their first reductions.
 
-    `whole`: the loops are not a part of others, made to store reductions: an output that is a sum wants its very value.
+    `whole`: the loops are complete, not a part of others that only stores reductions. Then a store of a sum counts as a user of it.
     """
     values = loops.values
     out: dict[int, Pair] = {}

@@ -1,7 +1,7 @@
-"""From nodes to loops: every op that can be part of a fused kernel, in terms of the loop IR.
+"""Lowering rules from ops to loop IR, one for every op that can be part of a fused kernel.
 
-Elementwise ops need nothing of their own here: their scalar body is called once, with symbols in the place of numbers
-(`symbols`). Reductions and the softmax family have a rule each, which says the same as their reference.
+Elementwise ops need no rule of their own: their scalar body is called once with symbolic operands (`tracer.py`). Reductions and
+the softmax family have one rule each, equivalent to their NumPy reference.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) 
 
 
 def _sparse_cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    """The loss of a label that there is not, which nobody refused before, is NaN, and so is its gradient."""
+    """The loss of a label out of range that no earlier check refused is NaN, and so is its gradient."""
     logits, label, position = inputs
     apply, dtype = builder.apply, builder.dtype(logits)
     log_p = _log_softmax_of(builder, logits)
@@ -129,7 +129,7 @@ def _scan(kind: str) -> Rule:
 
 
 def _drawn(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    """The numbers; in a narrow type, the first bits of those of float32."""
+    """Random numbers; for a narrow type, the leading bits of the float32 numbers."""
     number, dtype = inputs[-1], node.outputs[0].dtype
     if builder.dtype(number) is dtype:
         return [number]
@@ -144,7 +144,7 @@ def _as_position(builder: LoopNestBuilder, number: int) -> int:
 
 
 def _extreme(kind: str) -> Rule:
-    """The first place of the largest or smallest element, or of a NaN."""
+    """Argmax or argmin: the first position of the largest or smallest element, or of a NaN."""
 
     def rule(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
         x, position = inputs
@@ -202,10 +202,10 @@ _rules: dict[str, Rule] = {
 
 
 def rule_of(node: Node, is_view: bool = False) -> Rule:
-    """How to write a node in loop IR; one that `is_view` only passes its input on.
+    """The lowering rule of a node to loop IR. A node that `is_view` only passes its input on.
 
     Raises:
-        NotFusibleError: it cannot be.
+        NotFusibleError: the node has none.
     """
     if is_view:
         return _same
@@ -218,7 +218,7 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
 
 
 def constant_of(tensor: Tensor) -> bool | int | float | None:
-    """The number that a tensor always is, if it is a constant of one element."""
+    """The value of a tensor that is a constant of one element, else None."""
     if tensor.op.type != "Const":
         return None
     array = np.asarray(tensor.op.attrs["value"])

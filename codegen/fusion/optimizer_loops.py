@@ -1,7 +1,7 @@
-"""The rules of optimizers as loops.
+"""Loop nests of the optimizers' update rules.
 
-They are written once, as functions of NumPy arrays (`graph/ops/state/training.py`). Here they are called with symbols in the place of
-arrays, which write down what is done to them as loop IR; so every dense update is one kernel over the variable and its slots.
+The rules are written once, as functions of NumPy arrays (`graph/ops/state/training.py`). Here they are called with symbols instead
+of arrays, which record the arithmetic as loop IR. So every dense update is one kernel over the variable and its slots.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _FUNCTIONS = {np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: 
 
 
 class _Array(np.lib.mixins.NDArrayOperatorsMixin):
-    """What an optimizer's rule takes for an array."""
+    """A symbolic operand that an optimizer's rule uses like an array."""
 
     def __init__(self, symbol: Symbol) -> None:
         self.symbol = symbol
         self.dtype = symbol.dtype.np
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        # np.asarray wraps what it does not know
+        # np.asarray wraps objects of unknown type
         given = [x if isinstance(x, _Array) else np.asarray(x).item() for x in inputs]
         values = [x.symbol if isinstance(x, _Array) else x for x in given]
-        if method != "__call__" or options.keys() - {"out"}:  # where a result is kept is nothing to a loop
+        if method != "__call__" or options.keys() - {"out"}:  # a loop ignores where a result is stored
             raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
         if ufunc in _FUNCTIONS:
             kept = [v if isinstance(v, Symbol) else SymbolicMath.full_like(given[0].symbol, v) for v in values]
@@ -56,7 +56,7 @@ class _Array(np.lib.mixins.NDArrayOperatorsMixin):
 
 @lru_cache(maxsize=256)
 def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> LoopNest:
-    """An optimizer's rule over all elements: inputs in the order of its op, the new values as outputs.
+    """The loops of an optimizer's rule over all elements: inputs in the order of its op, the new values as outputs.
 
     >>> print(update("GradientDescent", float32, ()))
     loops over d0
@@ -87,10 +87,10 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
 def sparse_update(
     rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...], index: DType, summed: DType | None = None
 ) -> LoopNest:
-    """An optimizer's rule over the rows that are named, each once: inputs as of `update`, and then the numbers of the rows.
+    """The loops of an optimizer's rule over indexed rows, each named once: inputs as of `update`, then the row indices.
 
-    `summed`: rows may be named several times. Then one more input says who makes the step of each row of the variable, as a place
-    among those that name it, and what the gradient has there, in this type, is the sum of all.
+    `summed`: rows may be named several times. Then one more input gives the owner of each row of the variable: the position among
+    the indices that makes the row's step. There the gradient, of the type `summed`, holds the sum of all gradients of the row.
 
     >>> print(sparse_update("GradientDescent", float32, (), int32))
     loops over d0, d1
@@ -136,9 +136,9 @@ def accumulation(op: str, dtype: DType) -> LoopNest:
 
 
 def update_of(node: Node) -> tuple[LoopNest, int, int] | None:
-    """For a node that changes variables from a dense array: the loops, how many places it takes, and which input the array is.
+    """For a dense update of variables: the loops, the number of variable references it takes, and the position of the array input.
 
-    None for all other nodes, and for rules that have no form as loops.
+    None for all other nodes, and for rules without a loop nest.
     """
     if node.type in ACCUMULATES:
         return accumulation(ACCUMULATES[node.type], node.inputs[1].dtype.base), 1, 1
@@ -155,7 +155,7 @@ def update_of(node: Node) -> tuple[LoopNest, int, int] | None:
 
 
 def writes_in_place(node: Node) -> bool:
-    """Whether an update of a variable writes in place when nothing else holds its value: scatters, sparse and compiled dense updates."""
+    """Whether an update writes in place if only the variable holds its value: scatters, sparse and compiled dense updates."""
     kind = node.type.removeprefix("Resource")
     if kind.startswith("Scatter"):
         return True

@@ -1,11 +1,11 @@
-"""What a kernel can know of values along a row, and so do with fewer instructions.
+"""Facts about value ranges along a row, which save instructions in a kernel.
 
-A softmax, in all its forms, subtracts the largest number of a row before it takes exponentials, and divides by their sum. So its
-exponentials are those of numbers that are not above 0. And the largest number may pass over NaN: what is NaN is so again after the
-subtraction, makes the sum NaN, and with it all that is made of the sum.
+A softmax, in all its forms, subtracts the maximum of a row before it takes exponentials, and divides by their sum. So the arguments
+of its exponentials are at most 0. And the maximum may ignore NaN: a NaN element stays NaN after the subtraction and makes the sum
+NaN, and so every value computed from the sum.
 
-And whether rows are short: a vector along one would be shorter than a vector of the machine, so it is better to have one of several
-rows' first elements, then one of their second ones, and so on.
+Short rows: a vector along one would be shorter than the machine's vectors. Then it is better to vectorize across rows: a vector of
+several rows' first elements, then one of their second elements, and so on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ..ir.loop_nest import COSTLY, LoopNest, Value
 
 _SHORT = (
-    32  # elements of a row: two vectors of 64 bytes. Elements of several rows are apart, and are collected one by one
+    32  # elements of a row: two vectors of 64 bytes. Elements of several rows are not contiguous and are gathered one by one
 )
 
 _SPREAD_NAN = frozenset(
@@ -28,13 +28,13 @@ _SPREAD_NAN_ALONG = frozenset(("sum", "prod"))
 
 
 def is_below_zero(loops: LoopNest, number: int) -> bool:
-    """Whether a value is never above 0 (or is NaN), because it is a number less the largest of those beside it."""
+    """Whether a value is at most 0 or NaN, because it is an element minus the maximum of its row."""
     v = loops.values[number]
     return v.op == "sub" and _is_largest_of(loops, v.args[1], v.args[0])
 
 
 def is_part(loops: LoopNest, v: Value) -> bool:
-    """Whether a quotient is that of an exponential and the sum of these along rows, as in a softmax: from 0 to 1, one divisor."""
+    """Whether a quotient is an exponential over its row's sum, as in a softmax: from 0 to 1, with one divisor per row."""
     part, total = (loops.values[a] for a in v.args)
     return part.op == "exp" and total.op == "reduce" and total.data == "sum" and total.args[0] == v.args[0]
 
@@ -45,7 +45,7 @@ def _is_largest_of(loops: LoopNest, number: int, what: int) -> bool:
 
 
 def passes_over_nan(loops: LoopNest, number: int) -> bool:
-    """Whether a maximum along rows may leave out NaN, because all that is made of it is NaN in such a row anyhow."""
+    """Whether a maximum along rows may ignore NaN, because every value computed from it is NaN in such a row anyway."""
     most = loops.values[number]
     if most.op != "reduce" or most.data != "max" or not most.dtype.is_floating:
         return False
@@ -70,9 +70,9 @@ def _is_cast(loops: LoopNest, v: Value) -> bool:
 
 
 def has_short_rows(loops: LoopNest, sizes: Sequence[int | None]) -> bool:
-    """Whether what is reduced are rows that are known to be short, behind an axis that may be long.
+    """Whether the loops reduce rows that are known to be short, after an axis that may be long.
 
-    `sizes`: static ones of the axes.
+    `sizes`: the static sizes of the axes.
     """
     kept, reduced = loops.kept_axes, loops.reduced_axes
     if not kept or not reduced or kept[-1] > reduced[-1]:
@@ -82,6 +82,6 @@ def has_short_rows(loops: LoopNest, sizes: Sequence[int | None]) -> bool:
         return False
     stages, values = loops.stages(), loops.values
     if max(stages) < 2 and not any(v.op in COSTLY and loops.is_full(i) for i, v in enumerate(values)):
-        return False  # one sum is made as fast along the row
-    # Random numbers and running sums are made along rows.
+        return False  # a single sum is as fast along the row
+    # Random numbers and running sums are computed along rows.
     return not any(v.op in ("random", "scan") for v in values) and all(s.row is None for s in loops.stores)

@@ -1,12 +1,12 @@
-"""Values that a kernel computes again rather than reads.
+"""Rematerialization: a kernel recomputes cheap values instead of reading them.
 
-A gradient needs what its forward pass had between two operations: that of a GELU takes five tensors which the GELU itself kept in
-registers. To write them to memory and read them again takes longer than the arithmetic. So where a group reads several large tensors
-of another one, and these follow element by element from fewer ones, it gets copies of the nodes between (Chen et al., "Training deep
-nets with sublinear memory cost", 2016, do so to save memory). The bits are the same, since the operations are.
+A gradient needs intermediate values of its forward pass: that of a GELU takes five tensors which the GELU itself kept in registers.
+Writing them to memory and reading them back takes longer than the arithmetic. So if a group reads several large tensors of another
+group, and these are elementwise functions of fewer tensors, it gets copies of the nodes between (Chen et al., "Training deep nets
+with sublinear memory cost", 2016, do so to save memory). The operations are the same, so the results are bit-identical.
 
-How much may be computed for a byte depends on the device (`operations_per_byte`): a core of a CPU does an operation or two in the time
-that a byte takes, a GPU ten or twenty.
+How much arithmetic pays for one byte depends on the device (`operations_per_byte`): in the time of one byte a CPU core does one or two
+operations, a GPU ten or twenty.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SMALLEST = 1 << 14  # elements of a tensor: smaller ones stay in the caches
 
 @dataclass(slots=True)
 class Rematerialized:
-    """What groups compute again.
+    """The nodes that groups recompute.
 
     Attributes:
-        nodes: of each group, the nodes of others that it has copies of; they stand before its own.
-        lent: what such copies take from outside.
+        nodes: for each group, the nodes of other groups that it has copies of. They precede its own nodes.
+        lent: the tensors that such copies take from outside.
     """
 
     nodes: dict[FusionGroup, set[Node]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Rematerialized:
         self.lent.update(copies.taken)
 
     def undo(self) -> None:
-        """Take all copies out again."""
+        """Remove all copies."""
         for group, (nodes, dims) in self._before.items():
             group.nodes, group.dims = nodes, dims
         self.nodes, self.lent, self._before = {}, set(), {}
@@ -62,7 +62,7 @@ class Rematerialized:
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """Nodes to be copied into a group, what it takes for them that it did not take before, and the axes of all their tensors."""
+    """Nodes to copy into a group, the inputs that it did not take before, and the axes of all their tensors."""
 
     nodes: list[Node]
     taken: list[Tensor]
@@ -70,11 +70,11 @@ class _Copies:
 
 
 def rematerialize(walk: Walk, operations_per_byte: float) -> Rematerialized:
-    """Put copies of nodes into the groups of a walk, where that saves more of the memory's time than it costs.
+    """Put copies of nodes into the groups of a walk, where that saves more memory time than the arithmetic costs.
 
     Args:
         walk: the groups.
-        operations_per_byte: how many operations take as long as to read or write one byte.
+        operations_per_byte: operations that take as long as reading or writing one byte.
     """
     again = Rematerialized()
     place = {n: i for i, n in enumerate(map(node_of, walk.unit.steps)) if n is not None}
@@ -97,9 +97,9 @@ def _makers(walk: Walk, group: FusionGroup) -> list[FusionGroup]:
 
 
 def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_byte: float) -> _Copies | None:
-    """What of `maker` a group should have copies of."""
+    """The nodes of `maker` that a group should have copies of."""
     own = {n for n in maker.nodes if _is_pointwise(walk, n)} - _random(walk, maker)
-    # Views that stand by themselves may be in both; what is small costs nothing to read.
+    # Views that stay nodes may be in both groups. Small tensors cost nothing to read.
     read = [t for t in group.dims if t.op in own and t.op not in group.nodes and _elements(t) >= SMALLEST]
     if len(read) < 2:
         return None
@@ -124,7 +124,7 @@ def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_b
     if saved <= 0 or 2 * saved * operations_per_byte < work:  # a tensor is written and read
         return None
     if any(t.dtype.is_ref for t in leaves):
-        return None  # a variable is read where its turn comes
+        return None  # reads of variables keep their order
     axis_of = _axes(maker, group, read)
     axes: dict[Tensor, Axes] = {}
     for t in dict.fromkeys(t for n in inside for t in (*_data(walk, n), *n.outputs)):
@@ -136,7 +136,7 @@ def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_b
 
 
 def _is_pointwise(walk: Walk, node: Node) -> bool:
-    """Whether a node makes each element of one tensor from elements in the same place, and looks at nothing else."""
+    """Whether a node computes each element of its one output only from the elements at the same position."""
     pattern = walk.patterns[node]
     if pattern.reduced or pattern.position is not None or pattern.row is not None or len(node.outputs) != 1:
         return False
@@ -146,7 +146,7 @@ def _is_pointwise(walk: Walk, node: Node) -> bool:
 
 
 def _random(walk: Walk, maker: FusionGroup) -> set[Node]:
-    """The nodes that draw, or look at nothing but what others of them give: a mask is read in less time than it is made."""
+    """The nodes that draw random numbers or depend only on such nodes: reading a mask is faster than drawing it again."""
     out: set[Node] = set()
     made: set[Tensor] = set()
     for node in maker.nodes:
@@ -158,7 +158,7 @@ def _random(walk: Walk, maker: FusionGroup) -> set[Node]:
 
 
 def _elements(tensor: Tensor) -> int:
-    """Number of elements, an unknown size counting as that of a batch."""
+    """The number of elements; an unknown size counts as a batch size."""
     return math.prod(BATCH if d is None else d for d in tensor.dims or ())
 
 
@@ -167,7 +167,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _operations(node: Node) -> float:
-    """Those of a node; its cost is told with unknown sizes as 1."""
+    """The operations of a node; its cost is evaluated with unknown sizes as 1."""
     made = node.outputs[0]
     return node.opdef.cost_of(node).flops * _elements(made) / max(size(made), 1)
 
@@ -178,7 +178,7 @@ def _data(walk: Walk, node: Node) -> list[Tensor]:
 
 
 def _axes(maker: FusionGroup, group: FusionGroup, shared: Sequence[Tensor]) -> dict[Axis, Axis]:
-    """Which axes of the reader those of the maker are, by what both have."""
+    """The maker's axes mapped to the reader's, by the tensors that both have."""
     out: dict[Axis, Axis] = {}
     for t in shared:
         for theirs, mine in zip(maker.dims[t], group.dims[t], strict=True):

@@ -1,11 +1,11 @@
-"""Rows of tables as loops: picked where numbers say, and put there.
+"""Loop nests of gathers, scatters and segment sums over the rows of a table.
 
-A table is [rows, after]. Its rows are named by `count` numbers, or by coordinates of several numbers, along as many axes. One that
-is out of range names no row: what is picked there is zero, and what is put there is left out.
+A table is [rows, after]. Its rows are named by `count` indices, or by coordinates of several numbers along as many axes. An index out
+of range names no row: a gather gives zero there, and a scatter skips it.
 
-Where several put something into one row, sums need no order (`ADD`). Who must be alone is made the *owner* of a row: the last one who
-names it. Owners are found by two loops: each one forgets what is noted at its row (`forget`), then the largest place of those who
-name it is noted (`claim`). So notes need not be cleared: rows that nobody names are never looked at.
+If several indices name one row, sums need no order (`ADD`). A scatter that must be exclusive uses the *owner* of each row: the last
+index that names it. Two loops find the owners: `forget` resets the entry of each named row, then `claim` stores the largest position
+of the indices that name it. So the array of owners is never cleared: entries of rows without an index are never read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_COORDINATES = 6
 
 
 def kept_in(dtype: DType) -> DType:
-    """What sums of a type are kept in: narrow floats would be rounded at each."""
+    """The accumulator type of a type's sums: narrow floats would be rounded at each addition."""
     return float32 if dtype in (float16, bfloat16) else dtype
 
 
@@ -27,11 +27,11 @@ def kept_in(dtype: DType) -> DType:
 
 
 def row_of(builder: LoopNestBuilder, position: int, index: DType, depth: int) -> int:
-    """The row that the coordinates at the current place of axis 0 name; -1 where one is out of range.
+    """The row that the coordinates at the current position of axis 0 name; -1 if one is out of range.
 
     Args:
-        position: of the input with the coordinates; of several numbers each, it is a table of single numbers.
-        depth: how many numbers they have. Of several, a launch gives the sizes s0, s1... of the axes that they go along.
+        position: position of the input with the coordinates; with several numbers each, it is a flat table of numbers.
+        depth: numbers per coordinate. If several, a launch gives the sizes s0, s1... of their axes.
     """
     if depth == 1:
         return builder.load(position, index, [0])
@@ -50,19 +50,19 @@ def row_of(builder: LoopNestBuilder, position: int, index: DType, depth: int) ->
 
 
 def in_range(builder: LoopNestBuilder, number: int, size: int) -> int:
-    """Whether a number is the place of something."""
+    """Whether a number is a valid position."""
     positive = builder.apply("ge", number, builder.constant(0, builder.dtype(number)))
     return builder.apply("and", positive, builder.apply("lt", number, size))
 
 
 def owned_row(builder: LoopNestBuilder, row: int, owners: int) -> int:
-    """The row, where the current place of axis 0 is its owner, and -1 elsewhere.
+    """The row, if the current position of axis 0 is its owner; else -1.
 
     `owners`: the input with the owner of each row.
     """
     owner = _as_int64(builder, builder.gather(owners, int32, row, []))
     is_own = builder.apply("eq", owner, builder.position(0, int64))
-    # Of a row that is out of range there is no owner: what was read is 0, and so is one place.
+    # A row out of range has no owner. The value read for it is 0, which is also a valid position.
     return builder.apply("select", is_own, _as_int64(builder, row), builder.constant(-1, int64))
 
 
@@ -75,7 +75,7 @@ def _as_int64(builder: LoopNestBuilder, number: int) -> int:
 
 @cache
 def filled(dtype: DType, value: int = 0) -> LoopNest:
-    """Some number everywhere."""
+    """One constant in every element."""
     builder = LoopNestBuilder([False])
     builder.store(builder.constant(value, dtype), [0])
     return builder.finish()[0]
@@ -83,7 +83,7 @@ def filled(dtype: DType, value: int = 0) -> LoopNest:
 
 @cache
 def converted(dtype: DType, to: DType) -> LoopNest:
-    """A copy, as another type or the same."""
+    """A copy, in another type or the same."""
     builder = LoopNestBuilder([False])
     x = builder.load(0, dtype, [0])
     builder.store(x if to is dtype else builder.apply("cast", x, dtype=to), [0])
@@ -92,7 +92,7 @@ def converted(dtype: DType, to: DType) -> LoopNest:
 
 @cache
 def rows_of(index: DType, depth: int) -> LoopNest:
-    """The rows that coordinates name, as numbers."""
+    """The row indices that coordinates name."""
     builder = LoopNestBuilder([False])
     builder.store(_as_int64(builder, row_of(builder, 0, index, depth)), [0])
     return builder.finish()[0]
@@ -100,7 +100,7 @@ def rows_of(index: DType, depth: int) -> LoopNest:
 
 @cache
 def picked(dtype: DType, index: DType, depth: int = 1) -> LoopNest:
-    """Rows of a table.
+    """Gathers rows of a table.
 
     >>> print(picked(float32, int32))
     loops over d0, d1
@@ -115,9 +115,9 @@ def picked(dtype: DType, index: DType, depth: int = 1) -> LoopNest:
 
 @cache
 def picked_inside(dtype: DType, index: DType, batched: bool) -> LoopNest:
-    """Slices along an inner axis: of [batch, before, length, after], with numbers [batch, count], [batch, before, count, after].
+    """Gathers along an inner axis: from [batch, before, length, after] with indices [batch, count] to [batch, before, count, after].
 
-    The space is all of that; without `batched`, there is no batch. A launch gives `before` and `length`.
+    The iteration space is that of the result. Without `batched` there is no batch axis. A launch gives `before` and `length`.
     """
     axes = range(4 if batched else 3)
     *first, before, count, after = axes
@@ -136,10 +136,11 @@ def picked_inside(dtype: DType, index: DType, batched: bool) -> LoopNest:
 
 @cache
 def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False, single: bool = False) -> LoopNest:
-    """Rows added to a table where numbers say.
+    """Adds rows to the indexed rows of a table.
 
     Args:
-        negative: they are subtracted. single: one number is added to all of the rows that are named.
+        negative: subtract the rows.
+        single: add one number to all indexed rows.
 
     >>> print(added(float32, int32))
     loops over d0, d1
@@ -158,7 +159,7 @@ def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False,
 
 @cache
 def forget(index: DType, depth: int = 1, *, counted: bool = False) -> LoopNest:
-    """What is noted at rows that are named is no owner; with `counted`, a second note is that nobody named it yet."""
+    """Resets the entries of the named rows to "no owner"; with `counted`, also their counts to 0."""
     builder = LoopNestBuilder([False])
     row = row_of(builder, 0, index, depth)
     builder.store(builder.constant(-1, int32), [], row)
@@ -169,7 +170,7 @@ def forget(index: DType, depth: int = 1, *, counted: bool = False) -> LoopNest:
 
 @cache
 def claim(index: DType, depth: int = 1, *, counted: bool = False) -> LoopNest:
-    """The owner of each row that is named; with `counted`, also how often it is.
+    """Finds the owner of each named row; with `counted`, also how often it is named.
 
     >>> print(claim(int32))
     loops over d0
@@ -187,7 +188,7 @@ def claim(index: DType, depth: int = 1, *, counted: bool = False) -> LoopNest:
 
 @cache
 def put_by_owners(dtype: DType, index: DType, depth: int = 1, *, single: bool = False) -> LoopNest:
-    """Rows put into a table, each by its owner; `in2` says who these are."""
+    """Stores rows into a table, each by its owner; `in2` holds the owners."""
     builder = LoopNestBuilder([False, False])
     row = owned_row(builder, row_of(builder, 1, index, depth), 2)
     builder.store(builder.load(0, dtype, [] if single else [0, 1]), [1], row)
@@ -196,12 +197,12 @@ def put_by_owners(dtype: DType, index: DType, depth: int = 1, *, single: bool = 
 
 @cache
 def added_to_owners(dtype: DType, index: DType) -> LoopNest:
-    """Rows added where the owner of what they are for has its own; `in2` says who these are."""
+    """Adds rows at the position of the owner of their row; `in2` holds the owners."""
     builder = LoopNestBuilder([False, False])
     x = builder.load(0, dtype, [0, 1])
     kept = kept_in(dtype)
     at = builder.load(1, index, [0])
-    # A row that is out of range has no owner; what was read for it is 0, which is somebody's place.
+    # A row out of range has no owner. The value read for it is 0, which is also a valid position.
     owner = builder.gather(2, int32, at, [])
     inside = in_range(builder, _as_int64(builder, at), builder.size("rows", int64))
     owner = builder.apply("select", inside, owner, builder.constant(-1, int32))

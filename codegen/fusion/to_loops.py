@@ -1,4 +1,4 @@
-"""Kernels in loop IR: the nodes of a group, written one after the other over the axes of the space that they share."""
+"""Lowers a fusion group to loop IR: its nodes, one after the other, over the axes of their common iteration space."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def write_kernel(
     sizes: tuple[int | None, ...],
     patterns: Mapping[Node, IndexMaps] | None = None,
 ) -> FusedKernel:
-    """Write nodes as one kernel.
+    """Lower nodes to one kernel.
 
     Args:
-        nodes: in an order in which they can run.
-        outputs: the tensors that it gives.
+        nodes: the nodes, in topological order.
+        outputs: the tensors that the kernel stores.
         axes_of: the space's axis of each dimension of each tensor of the nodes; None: of size 1.
         reduced, sizes: of each axis of the space.
-        patterns: the nodes', where they are known.
+        patterns: the nodes' index maps, where they are known.
 
     Raises:
-        NotFusibleError: what these nodes need together has no loop nest.
+        NotFusibleError: these nodes together have no loop nest.
     """
     writer = _Writer(axes_of, reduced, patterns or {})
     for node in nodes:
@@ -42,12 +42,12 @@ def write_kernel(
 
 
 def kernel_of(group: FusedKernel, nodes: Sequence[Node], output: Tensor) -> FusedKernel:
-    """The kernel of the first few of a group's nodes, giving one tensor: to find out which node is wrong."""
+    """The kernel of a prefix of a group's nodes with one output, to find a node with a wrong result."""
     return write_kernel([n for n in nodes if n.type != "Shape"], [output], group.axes_of, group.reduced, group.sizes)
 
 
 def write_alone(node: Node, pattern: IndexMaps) -> LoopNestBuilder:
-    """Write a node by itself, so that one that cannot be written is known before it joins others."""
+    """Lower a node by itself, so that a node without a loop nest is found before it joins others."""
     builder = LoopNestBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
     operands = []
     for i, (t, labels) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
@@ -67,14 +67,14 @@ def write_alone(node: Node, pattern: IndexMaps) -> LoopNestBuilder:
 
 
 class _Writer:
-    """A kernel as far as it is written.
+    """A partly lowered kernel.
 
     Attributes:
-        values: of each tensor that has been loaded or made, its value's number.
-        others: what the nodes take besides their data.
-        tables: of a table that rows are looked up in, and the axes of its rows, the input's number.
-        rows: of a table that rows are added to: the value that says which, the input that this comes from, how many rows there are.
-        run: the nodes, and shapes that others need and the kernel knows.
+        values: each tensor loaded or computed -> its value's number.
+        others: the nodes' inputs that are not data.
+        tables: (gathered table, axes of its rows) -> the input's number.
+        rows: for a table with scattered adds: the value with the row index, the input of that value, and the number of rows.
+        run: the nodes, and the shapes that other steps need and the kernel knows.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class _Writer:
         self.run: dict[Node, None] = {}
 
     def node(self, node: Node) -> None:
-        """Write a node behind those so far."""
+        """Lower the next node."""
         pattern, builder = self.patterns.get(node) or index_maps_of(node), self.builder
         for a in pattern.assumed:
             self.assume(a, self.lies(a.labels, node, pattern))
@@ -130,12 +130,12 @@ class _Writer:
         return tuple(None if x is None else axis[x] for x in labels)
 
     def assume(self, what: ShapeAssumption, lies: AxisMap) -> None:
-        """Take for granted what a node assumes of the value of a shape, unless the kernel knows that."""
+        """Record a node's assumptions about the value of a shape, unless the kernel knows it."""
         maker = what.tensor.op
         if what.over is None and maker.type == "Shape":
             (of,) = maker.inputs
             if self.axes_of.get(of) == lies and of in self.values:
-                self.run[maker] = None  # for the references: the kernel knows that it is so
+                self.run[maker] = None  # for the references: the kernel knows that it holds
                 return
         if maker.type != "Const":
             self.assumed.append((what, lies))
@@ -146,12 +146,12 @@ class _Writer:
         for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
             if own is not None:
                 out.append(self.value(t))
-            elif i or pattern.row is None:  # not the table that rows are looked up in
+            elif i or pattern.row is None:  # not the gathered table
                 self.others.append(t)
         return out
 
     def value(self, tensor: Tensor) -> int:
-        """A tensor's value, loaded where nothing before has made it."""
+        """A tensor's value; loads it if no earlier node has computed it."""
         if tensor not in self.values:
             constant, dtype = constant_of(tensor), tensor.dtype.base
             if constant is not None:
@@ -164,7 +164,7 @@ class _Writer:
         return self.values[tensor]
 
     def loaded(self, value: int) -> int:
-        """The input that a value is, which the launcher will check."""
+        """The position of the input that holds a value, which the launcher will check."""
         number = self.builder.load_of(value)
         if number is None:
             raise NotFusibleError("what it checks is made in the kernel")
@@ -196,7 +196,7 @@ class _Writer:
             raise NotFusibleError("others take what it adds up")
 
     def kernel(self, nodes: Sequence[Node], outputs: Sequence[Tensor], sizes: tuple[int | None, ...]) -> FusedKernel:
-        """What has been written."""
+        """The lowered kernel."""
         loops, parts = self.builder.finish()
         looked_at = {a.tensor for a, _ in self.assumed} | {count for *_, count in self.rows.values()}
         shapes = tuple(
@@ -228,7 +228,7 @@ class _Writer:
 
 
 def _drawn_number(builder: LoopNestBuilder, node: Node, stream: Sequence[int], lies: AxisMap) -> int:
-    """The number that a node draws for an element, in float32 where its own type is narrower."""
+    """The random number that a node draws for an element; float32 if the node's type is narrower."""
     axes = [x for x in lies if x is not None]
     if axes != sorted(axes):
         raise NotFusibleError("its axes are in another order")

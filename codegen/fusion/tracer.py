@@ -1,6 +1,6 @@
-"""Symbols: numbers that are not known yet. A scalar body that is called with them writes itself down in the loop IR.
+"""Symbolic operands: a scalar body called with them records its arithmetic as loop IR.
 
-So an elementwise op needs nothing of its own here: its one body, which NumPy runs on arrays, gives its part of a kernel, too.
+So an elementwise op needs no lowering rule: the body that NumPy runs on arrays also gives its part of a kernel.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
 from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, LoopNestBuilder
 
-_MOST_POWERS = 4  # x ** n is written as a product up to here: within 2 units in the last place of the power
+_MOST_POWERS = 4  # the largest n for which x ** n becomes a product: within 2 units in the last place of the power
 _NAMES = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}
 _OF_TWO = frozenset(["and", "or", "xor", "minimum", "maximum"])
 _OF_ONE = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "not", "isnan", "isinf", "isfinite"}
 
 
 class Symbol:
-    """A number that is not known yet, in a scalar body. Arithmetic on it makes loop IR."""
+    """A symbolic number in a scalar body. Arithmetic on it appends to the loop IR."""
 
     __slots__ = ("builder", "number")
     __hash__ = None  # type: ignore[assignment]
@@ -128,7 +128,7 @@ def literal(builder: LoopNestBuilder, value: Any, dtype: DType) -> Symbol:
 
 
 def python_number(value: Any, dtype: DType) -> bool | int | float:
-    """The number that `value` is in a type: 0.1 is another one in float32."""
+    """`value` rounded to a type: 0.1 changes in float32."""
     number: bool | int | float = np.asarray(value, dtype.np).item()
     return number
 
@@ -192,7 +192,7 @@ class SymbolicMath:
 
     @staticmethod
     def pow(x: Symbol, y: Symbol) -> Symbol:
-        """x ** y; a product for small whole y that are known."""
+        """x ** y; a product for small constant integers y."""
         n = y.builder.constant_of(y.number) if isinstance(y, Symbol) else y
         if n is None or not 1 <= n <= _MOST_POWERS or n != int(n):
             _check_precision("pow", x)

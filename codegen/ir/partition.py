@@ -1,8 +1,7 @@
-"""What the code generator is given: a `PartitionGraph`, the part of one step that one device runs.
+"""The input of the code generator: a `PartitionGraph`, the part of one step that one device runs.
 
-It is the partition in the form that lowering wants: nodes in one global order, with the places where tensors enter and leave
-marked. A tensor is known by its `Tensor` object: the user's own when the unit runs in the process that built the graph, a
-stand-in when the unit came in a message.
+Its nodes are in one global order, with explicit steps where tensors enter and leave. A tensor is identified by its `Tensor` object:
+the user's own if the unit runs in the process that built the graph, a stand-in if the unit came in a message.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from ...graph.core.graph import Node, Tensor
 
 @dataclass(slots=True, eq=False)  # not frozen: see codegen/ir/program.py
 class SendTensor:
-    """Hand a tensor to a channel as soon as it exists; None: an empty message for a control edge.
+    """Send a tensor on a channel as soon as it exists; None: an empty message for a control edge.
 
-    `token`: the node, or the number of the channel, that says whether that message is dead; None: it never is.
-    `travels_as`: the element type in which the tensor crosses, where that is not its own.
-    `held`: whether the receiver takes something else from here first, so that this may wait for it.
+    `token`: the node, or the number of the channel, that decides whether that message is dead; None: it never is.
+    `travels_as`: the element type on the wire, if it is not the tensor's own.
+    `held`: whether the receiver first takes another message from here, so that this one may be delayed until then.
     """
 
     channel: int
@@ -34,13 +33,13 @@ class SendTensor:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A variable of another task, which can be read where it lies.
+    """A published variable of another task, which is read in place.
 
     Attributes:
-        place: where it is, for those who read it.
-        incarnation: of the process that has it.
-        container, name: what it is there called.
-        node, op, source: the node that reads it, and where the user made that: for errors.
+        place: its location, for the reader.
+        incarnation: of the process that holds it.
+        container, name: its container and name there.
+        node, op, source: the node that reads it, and the user's line that made the node, for errors.
     """
 
     place: tuple[int, ...]
@@ -56,9 +55,9 @@ class Posted:
 class RecvTensor:
     """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`.
 
-    `posted`: the variable whose value it is, which is read where it lies; nobody sends it unless that fails.
-    `reached`: a node of this unit, a variable or accumulator of another task, which is changed where that is posted. A value that comes
-    instead says that this cannot be.
+    `posted`: the published variable with the value, which is read in place. The owner sends the value only if that fails.
+    `reached`: a node of this unit, a variable or accumulator of another task, which is changed in place if it is published. If a value
+    comes instead, this is not possible.
     """
 
     channel: int
@@ -70,7 +69,7 @@ class RecvTensor:
 
     @property
     def dtype(self) -> DType:
-        """The element type of what comes."""
+        """The element type of the received message."""
         if self.reached is not None:
             dtype: DType = self.reached.attrs["dtype"]
             return dtype
@@ -88,14 +87,14 @@ class RunPredicated:
 
 @dataclass(slots=True, eq=False)
 class AwaitNode:
-    """Wait here for a node that stands further up: there it only begins. Nobody takes its outputs before this."""
+    """Wait here for a node that starts asynchronously at an earlier step. No step before this one takes its outputs."""
 
     node: Node
 
 
 @dataclass(slots=True, eq=False)
 class BeginLoop:
-    """What follows, up to the matching `EndLoop`, runs again and again. `merges`: the loop variables that live on this device."""
+    """Starts a loop: the steps up to the matching `EndLoop` repeat. `merges`: the loop variables that live on this device."""
 
     name: str
     merges: tuple[Node, ...]
@@ -127,7 +126,7 @@ class PartitionGraph:
 
     Attributes:
         device: full device name.
-        steps: in the global order that all devices of the step follow, so that no two can wait for each other.
+        steps: in the global order that all devices of the step follow, so that they cannot deadlock.
         feeds: name and tensor of each value that the client gives.
         fetches: name and tensor of each value that the client gets.
     """
@@ -154,7 +153,7 @@ class PartitionGraph:
 
 
 def node_of(step: object) -> Node | None:
-    """The node that a step runs in its place, if it runs one."""
+    """The node that a step runs, if it runs one."""
     return step if isinstance(step, Node) else step.node if isinstance(step, RunPredicated) else None
 
 

@@ -1,14 +1,14 @@
 """Which nodes of a step are dead together.
 
-A node under a `cond` is dead when anything that it takes or waits for is dead. So deadness starts at the outputs of Switches and
-flows down to Merges, and what decides it for one node is a set of *sources*, any of which may be dead:
+A node under a `cond` is dead if any of its inputs or control inputs is dead. So deadness starts at the outputs of Switches and
+propagates down to Merges. A node's predicate is a set of *sources*, any of which may be dead:
 
-    an output of a Switch       its condition, and the side: all Switches of one condition are dead together on one side
-    the output of a Merge       the Merge: what it gives is dead when all that it takes is, which is nobody else's rule
-    what another device sends   the channel: that device decides
+    an output of a Switch       its condition and side: all Switches of one condition are dead together on one side
+    the output of a Merge       the Merge: unlike other ops, it is dead only if all of its inputs are
+    a received tensor           the channel: the sending device decides
 
-Two nodes with the same set are dead together, whatever the conditions turn out to be, and may be one kernel. Different sets may
-still mean the same; then two kernels are made where one would do.
+Two nodes with the same set are dead together for every value of the conditions, and may share a kernel. Different sets may still be
+equivalent; then there are two kernels where one would do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Predicates:
         if isinstance(step, Node):
             return self._made(step, NONE) if step.opdef.name in ("Switch", "RefSwitch") else NONE
         if isinstance(step, RecvTensor):
-            # Whether it can be dead shows only in those who take it: a plain node does so only if it cannot.
+            # Only its consumers show whether it can be dead: a plain node takes it only if it cannot.
             self._of_waited[step.channel] = frozenset([("channel", step.channel)])
             if step.tensor is not None:
                 self._of_tensor[step.tensor] = self._of_waited[step.channel]
@@ -72,14 +72,14 @@ class Predicates:
 
 
 def _condition(pred: Tensor) -> Tensor:
-    """The tensor that a condition is; `cond` makes a copy for its Switches."""
+    """The tensor of a condition, of which `cond` makes a copy for its Switches."""
     while pred.op.type == "Identity" and not pred.op.inputs[0].dtype.is_ref:
         pred = pred.op.inputs[0]
     return pred
 
 
 def asked_for(unit: PartitionGraph) -> frozenset[Node | int]:
-    """The nodes and channels of which others want to know whether they are dead."""
+    """The nodes and channels whose deadness other steps need."""
     asked: set[Node | int] = set()
     for step in unit.steps:
         if isinstance(step, RunPredicated):

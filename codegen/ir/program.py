@@ -1,17 +1,17 @@
-"""Programs: what a device runs for its part of a step.
+"""Programs: the instructions that a device runs for its part of a step.
 
-A `Program` is a straight list of instructions over numbered slots; a slot holds one tensor. Running it walks no graph, looks up
-no name and decides nothing: that was all done when it was lowered. Its instructions:
+A `Program` is a flat list of instructions over numbered slots; a slot holds one tensor. Running it walks no graph, looks up no name
+and makes no scheduling decision: lowering has done all that. Its instructions:
 
-    Call        run a kernel on some slots, put the results into others, let go of slots that nobody needs any more
+    Call        run a kernel on some slots, put the results into others, free slots after their last use
     Send        push a slot's tensor into a channel
     Recv        take a channel's tensor into a slot, or pause the program until it is there
-    Read        read variables of other tasks where they lie, into slots
+    Read        read published variables of other tasks in place, into slots
     Predicated  a Call in a branch that may not be taken: it does not run when a slot that it depends on is dead
     Wait        a Predicated whose kernel may answer later (a dequeue): the program pauses until it does
-    Begin       have a kernel run beside the program (a collective), which goes on meanwhile
-    Await       take what was begun, or pause the program until it is there
-    Loop        a list of instructions that is run again and again
+    Begin       start an asynchronous kernel (a collective); the program continues meanwhile
+    Await       take the results of a Begin, or pause the program until they are there
+    Loop        a list of instructions that repeats
 
 Only nodes under a `cond` become Predicated; a program without control flow is Calls, Sends and Recvs.
 """
@@ -34,7 +34,7 @@ class PooledKernel:
 
 
 class MemoryNeeds(Protocol):
-    """What a program tells of its memory plan (`codegen/memory/plan.py`)."""
+    """The part of a memory plan that a program reports (`codegen/memory/plan.py`)."""
 
     @property
     def peak_bytes(self) -> int: ...
@@ -42,12 +42,12 @@ class MemoryNeeds(Protocol):
 
 
 # Instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million of
-# them. Nobody changes them after lowering.
+# them. They do not change after lowering.
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Run a kernel. It returns one array when there is one output, else a tuple.
+    """Run a kernel. It returns one array if there is one output, else a tuple.
 
     `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes.
     """
@@ -71,7 +71,7 @@ class Call:
 class Send:
     """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge).
 
-    `held`: whether the receiver takes something else from here first, so that this may wait for it.
+    `held`: whether the receiver first takes another message from here, so that this one may be delayed until then.
     """
 
     channel: int
@@ -85,7 +85,7 @@ class Send:
 class Recv:
     """Take a channel's tensor into a slot; slot -1 only waits (a control edge).
 
-    `unless_read`: a `Read` has put it there already, or has asked for it.
+    `unless_read`: a `Read` has already put the value there, or has requested it.
     """
 
     channel: int
@@ -96,12 +96,12 @@ class Recv:
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """Read variables of other tasks where they lie. One that cannot be read is asked for; its `Recv` takes it when it comes.
+    """Read published variables of other tasks in place. If one cannot be read, it is requested, and its `Recv` takes it.
 
     Attributes:
-        read: gives the values, None for what cannot be read.
-        receives: of each its place in the unit, with the channel on which it comes otherwise.
-        slots: where the values go.
+        read: gives the values, None for a variable that cannot be read.
+        receives: the `RecvTensor` of each, with its fallback channel.
+        slots: slots for the values.
     """
 
     read: Callable[[], Sequence[Any]]
@@ -115,8 +115,8 @@ class Predicated:
 
     Attributes:
         call: what to run; its `frees` hold in both cases.
-        checks: slots to look at.
-        token: a slot that tells others whether it ran: dead, or None; -1 when nobody asks.
+        checks: the slots that may be dead.
+        token: a slot that shows whether it ran: dead, or None; -1 if no other instruction needs it.
     """
 
     call: Call
@@ -131,15 +131,15 @@ class Wait(Predicated):
 
 @dataclass(slots=True, eq=False)
 class Begin(Predicated):
-    """Have the call's kernel run beside the program; its only output is what stands for the run until an `Await` takes that.
+    """Start the call's kernel asynchronously. Its only output is a future, which an `Await` takes.
 
-    There are no `checks`: what may be dead is not begun.
+    There are no `checks`: a node that may be dead does not run asynchronously.
     """
 
 
 @dataclass(slots=True, eq=False)
 class Await(Predicated):
-    """Pause the program until what was begun has ended. The call takes what stands for the run, and gives the results of that."""
+    """Pause the program until an asynchronous kernel has ended. The call takes the kernel's future and gives its results."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,14 +147,15 @@ class Loop:
     """A device's part of a loop: run `head`; while the slot `test` then holds true, run `body` and go on with the next iteration.
 
     Attributes:
-        name: the loop's, for people.
+        name: the loop's, for messages.
         starts: (slot of the first value, slot) of each loop variable.
         counts: slots that hold 0 in the first iteration and 1 afterwards: where a loop variable came from.
-        head: what finds out whether there is another iteration.
-        test: where it says so: true, false, or dead when the whole loop is.
-        body: what an iteration does.
+        head: the instructions that compute the loop condition.
+        test: slot of the condition: true, false, or dead if the whole loop is dead.
+        body: the instructions of an iteration.
         nexts: (slot of the next value, slot) of each loop variable.
-        lost: slots to let go of after each iteration. frees: after the last.
+        lost: slots to free after each iteration.
+        frees: slots to free after the last iteration.
     """
 
     name: str
@@ -192,10 +193,10 @@ class Program:
         slots: what the slots hold before the first instruction: constants, or None.
         feeds: (name, slot) of values that the client gives.
         fetches: (name, slot) of values that the client gets.
-        memory: makes the plan of its memory, which takes longer than making the program; None where nodes are not kept.
-        sent: slots that go to other tasks: what is written there is best written where those can read it
-        (`graph/resources/shared_storage.py`).
-        tensors: which tensor a slot is for, as far as it is one; None where nodes are not kept.
+        memory: makes the memory plan, which takes longer than making the program; None if nodes are not kept.
+        sent: slots that are sent to other tasks; their values are best written to shared memory
+            (`graph/resources/shared_storage.py`).
+        tensors: slot -> tensor, if it holds one; None if nodes are not kept.
     """
 
     device: str
@@ -209,7 +210,7 @@ class Program:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most memory that its tensors need at once, as far as sizes are known before it runs; unknown ones count as 1.
+        """The peak memory of its tensors, as far as sizes are known before it runs; unknown sizes count as 1.
 
         None for programs of more than 10,000 steps, which do not keep their nodes.
         """

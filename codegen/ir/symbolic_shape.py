@@ -1,15 +1,15 @@
-"""Sizes that only the running graph knows, told apart by where they come from.
+"""Symbolic shapes: sizes that are known only at run time, identified by their origin.
 
-A batch is of unknown size when the graph is built, but most tensors of a training step have that very size along some axis, and
-gradients ask for it again and again: was this operand repeated to meet that one, what shape had it. Here each tensor's sizes are
-written down as numbers and as products of *axes*: the sizes of a placeholder, and of everything else of which nothing better is
-known. Tensors made from these have the same axes, or products of them. So two shapes can be known to be equal whatever they turn out to be.
+A batch has an unknown size when the graph is built, but most tensors of a training step have that size along some axis. Gradients use
+it often: they ask whether an operand was broadcast, and for its shape. This analysis expresses each tensor's sizes as numbers and
+products of *axes*. Axes are the sizes of placeholders and of tensors with no better information. Tensors computed from these have the
+same axes, or products of them. So two shapes can be known to be equal for every run.
 
-How an op's shape follows from those of its inputs its own shape rule says (`OpDef.infer`): it is asked with large numbers in the
-places of the unknown sizes, and where one of these comes out unchanged, that axis is the same. What a shape that is computed holds
-follows likewise: ops that move elements are run on the places of the elements, and products are written down.
+The op's own shape rule (`OpDef.infer`) relates output sizes to input sizes. It is probed with large distinct numbers for the unknown
+sizes; if one of these comes out unchanged, that axis is the same. The values of computed shapes follow likewise: ops that move
+elements are run on the elements' positions, and products are recorded.
 
-All that is said of a node's output holds if the node does not fail.
+All facts about a node's output hold if the node does not fail.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ...graph.core.dtypes import DType, int32, int64
 from ...graph.core.graph import Node, Tensor
 from .nodes import new_node
 
-_MOST_ELEMENTS = 16  # of a vector of sizes
-_DEEPEST = 16  # nodes from a shape that is computed to what it is computed from
+_MOST_ELEMENTS = 16  # in a vector of sizes
+_DEEPEST = 16  # nodes on the path from a computed shape to its sources
 _FIRST_PROBE, _BETWEEN_PROBES = 1_000_000_007, 10_000_019
 """Numbers for unknown sizes: larger than any size that programs write down, and far from each other."""
 _MOST_PROBES = 100  # so many fit into an int32
@@ -47,7 +47,7 @@ STEERING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A number times sizes of axes, by their numbers, in order."""
+    """A size: a number times a product of axes, given by their sorted numbers."""
 
     factor: int
     axes: tuple[int, ...]
@@ -71,7 +71,7 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def quotient(a: Size, b: Size) -> Size | None:
-    """What b has to be multiplied with for a, if that is known and neither is 0 by what is written down."""
+    """The factor a / b, if it is known and neither is known to be 0."""
     mine, theirs = (s if isinstance(s, Product) else Product(s, ()) for s in (a, b))
     if not theirs.factor or mine.factor % theirs.factor:
         return None
@@ -84,14 +84,14 @@ def quotient(a: Size, b: Size) -> Size | None:
 
 
 class SymbolicShapes:
-    """The sizes of the tensors of one unit. `makers`: who makes a tensor, where that may be looked at."""
+    """The symbolic shapes of the tensors of one unit. `makers`: the nodes that make tensors, where the analysis may use them."""
 
     def __init__(self, makers: Mapping[Tensor, Node]) -> None:
         self.makers = makers
         self.axes: list[tuple[Tensor, int]] = []  # by number: of which tensor, and which axis
         self._number: dict[tuple[Tensor, int], int] = {}
         self._same: dict[int, int] = {}  # axes that are the same as others, by number
-        self._own: dict[Tensor, None] = {}  # tensors of which no more is known than their static shapes
+        self._own: dict[Tensor, None] = {}  # tensors with only their static shapes known
         self._dims: dict[Tensor, tuple[Size, ...]] = {}
         self._values: dict[Tensor, Array | None] = {}
         self._met: dict[frozenset[Size], Product] = {}
@@ -113,17 +113,17 @@ class SymbolicShapes:
         return tuple(map(self._now, found)) if self._same else found
 
     def source_of(self, sizes: tuple[Size, ...]) -> Tensor | None:
-        """A tensor of these sizes that nothing in the unit computes from others, such as a placeholder."""
+        """Add a tensor of these sizes that no node of the unit computes from others, such as a placeholder."""
         return next((t for t in self._own if t not in self.makers and self.dims(t) == sizes), None)
 
     def _now(self, size: Size) -> Size:
-        """A size by the axes that stand for those that are the same."""
+        """A size in terms of one representative of each set of equal axes."""
         if isinstance(size, int) or self._same.keys().isdisjoint(size.axes):
             return size
         return Product(size.factor, tuple(sorted([self._same.get(a, a) for a in size.axes])))
 
     def _be_same(self, first: Sequence[Size], second: Sequence[Size]) -> None:
-        """Remember that sizes are the same from here on: of operands that a node wants to be alike."""
+        """Record that sizes are equal from here on, because a node requires operands of equal size."""
         for a, b in zip(first, second, strict=False):
             a, b = self._now(a), self._now(b)
             if a != b and self._is_axis(a) and self._is_axis(b):
@@ -131,7 +131,7 @@ class SymbolicShapes:
                 self._same |= {axis: new for axis, to in self._same.items() if to == old} | {old: new}
 
     def _is_axis(self, size: Size) -> bool:
-        """Whether it is the size of one axis, and no operands have met along that."""
+        """Whether it is the size of one axis that no two operands share."""
         return isinstance(size, Product) and size.factor == len(size.axes) == 1 and size not in self._members
 
     def _axis(self, tensor: Tensor, axis: int) -> Product:
@@ -141,7 +141,7 @@ class SymbolicShapes:
         return Product(1, (number,))
 
     def see(self, node: Node) -> None:
-        """Take a node in, whose inputs have been seen."""
+        """Add a node whose inputs have been added."""
         if node.opdef.name in _VECTORS or node.opdef.name == "Pack" and node.outputs[0].dtype in (int32, int64):
             self._note(node.outputs[0])
         unknown = [t for t in node.outputs if t.dims is not None and None in t.dims]
@@ -156,7 +156,7 @@ class SymbolicShapes:
                 )
 
     def _note(self, tensor: Tensor) -> None:
-        """Remember who holds sizes."""
+        """Record the tensors that hold sizes."""
         value = self.value(tensor)
         if value is not None and value.ndim == 1:
             sizes = tuple(value)
@@ -183,7 +183,7 @@ class SymbolicShapes:
     # --- elementwise -----------------------------------------------------------------------------------------------
 
     def _met_dims(self, node: Node, output: Tensor) -> list[Size | None] | None:
-        """The sizes of what is made from operands that are broadcast to each other."""
+        """The sizes of operands broadcast to each other."""
         rank = len(output.dims or ())
         sizes: list[set[Size]] = [set() for _ in range(rank)]
         for t in node.inputs:
@@ -196,7 +196,7 @@ class SymbolicShapes:
         return [self._meet(at, output, i) for i, at in enumerate(sizes)]
 
     def _meet(self, sizes: set[Size], output: Tensor, axis: int) -> Size:
-        """The size when operands of these sizes meet: one that is known to be 1 is not among them."""
+        """The size of operands of these sizes broadcast to each other. None of the sizes is known to be 1."""
         if len(sizes) < 2:
             return next(iter(sizes), 1)
         members = self._members_of(sizes)
@@ -222,7 +222,7 @@ class SymbolicShapes:
     # --- by shape rules --------------------------------------------------------------------------------------------
 
     def _probed(self, node: Node, output: Tensor) -> list[Size | None] | None:
-        """What an op's shape rule says of numbers in the places of unknown sizes."""
+        """The result of an op's shape rule with probe numbers for the unknown sizes."""
         if not node.inputs:
             return None
         stand_ins = [self._stand_in(t) for t in node.inputs]
@@ -230,7 +230,7 @@ class SymbolicShapes:
             return None
         try:
             _, dims = node.opdef.infer(stand_ins, node.attrs)[output.value_index]
-        except Exception:  # sizes that the rule wants to be equal, or to be divisible
+        except Exception:  # sizes that the rule requires to be equal or divisible
             return None
         return None if dims is None else [None if d is None else self._of_probe.get(d) for d in dims]
 
@@ -244,13 +244,13 @@ class SymbolicShapes:
         if value is None or not any(isinstance(s, Product) for s in value.flat) or None in value:
             return tensor
         probes = [self._probe(s) for s in value.flat]
-        if None in probes:  # more unknown sizes than numbers to stand for them
+        if None in probes:  # more unknown sizes than probe numbers
             return tensor
         numbers = np.array(probes, tensor.dtype.np).reshape(value.shape)
         return new_node("Const", (), {"value": numbers}, [(tensor.dtype, value.shape)], tensor.op).outputs[0]
 
     def _probe(self, size: Size) -> int | None:
-        """The number that stands for a size; None when there are too many."""
+        """The probe number of a size; None if there are too many sizes."""
         if isinstance(size, int):
             return size
         found = self._probes.get(size)
@@ -264,7 +264,7 @@ class SymbolicShapes:
     # --- values ----------------------------------------------------------------------------------------------------
 
     def value(self, tensor: Tensor, deepest: int = _DEEPEST) -> Array | None:
-        """What a number or vector of sizes holds: `Size`s, and None where that is not known; None altogether for other tensors."""
+        """The value of a scalar or vector of sizes: `Size`s, None for unknown elements; None for other tensors."""
         try:
             found = self._values[tensor]
         except KeyError:
@@ -276,7 +276,7 @@ class SymbolicShapes:
         return _array([s if s is None else self._now(s) for s in found.flat], found.shape)
 
     def value_of(self, node: Node, tensor: Tensor, deepest: int = _DEEPEST) -> Array | None:
-        """The same of an output of a node that others may not look at yet."""
+        """The same for an output of a node that is not in `makers` yet."""
         dims = tensor.dims
         if tensor.dtype not in (int32, int64) or dims is None or len(dims) > 1 or (dims or (1,))[0] is None:
             return None
@@ -304,7 +304,7 @@ class SymbolicShapes:
         return None
 
     def _moved(self, node: Node, moved: Sequence[int], deepest: int) -> Array | None:
-        """What an op gives that only moves elements: it is run on their places."""
+        """The output of an op that only moves elements: the op is run on their positions."""
         if node.opdef.name == "Cast":
             return self.value(node.inputs[0], deepest)
         elements: list[Any] = []
@@ -323,7 +323,7 @@ class SymbolicShapes:
         try:
             assert node.opdef.reference is not None
             places = np.asarray(node.opdef.reference(*given, **node.opdef.kernel_attrs(node.attrs)))
-        except Exception:  # for the running graph to report
+        except Exception:  # reported at run time
             return None
         return _array([elements[i] for i in places.flat], places.shape)
 

@@ -1,8 +1,8 @@
-"""Additions to accumulators of other tasks (`placer/partition/one_sided_accumulates.py`), those that stand beside each other as one call.
+"""Coalesces adjacent additions to accumulators of other tasks (`placer/partition/one_sided_accumulates.py`) into one call.
 
-Their tasks are told once, when all is added that there is for them: each time somebody is woken who then wants a processor. First come
-the tasks to which this one writes nothing then: what those have to do, they do meanwhile. News that additions have been made
-are sent behind all of them.
+Each target task gets one notification, after all additions for it, because each wake-up costs processor time. Tasks to which this
+one writes nothing then are notified first, so that they work meanwhile. Messages that additions have been made are sent after all
+of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ..ir.program import Call, Instruction, Send
 
 
 class CoalescedAccumulates:
-    """Several additions.
+    """Several additions as one kernel.
 
     Attributes:
-        calls: one for each. unfolds: as of `NativeRegion`.
+        calls: one for each.
+        unfolds: as of `NativeRegion`.
     """
 
     unfolds = True
@@ -51,11 +52,11 @@ class CoalescedAccumulates:
 def coalesce_accumulates(
     instructions: Iterable[Instruction], added: Mapping[int, tuple[Call, Node, str]], reaching: Iterable[Call]
 ) -> list[Instruction]:
-    """The instructions with additions that stand beside each other as one call. No slots have been let go yet.
+    """Coalesce adjacent additions into one call. No slots have been freed yet.
 
     Args:
-        added: by `id`, the calls that add to another task's accumulator, with their node and that task.
-        reaching: those that only look one up.
+        added: `id` -> call that adds to another task's accumulator, with its node and that task.
+        reaching: the calls that only look up an accumulator.
     """
     looks = {id(c) for c in reaching}
     out: list[Instruction] = []

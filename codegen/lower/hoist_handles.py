@@ -1,8 +1,8 @@
-"""Places of variables: all that a part of a program takes out of their containers, by one call.
+"""Hoists variable lookups: one call looks up all variables of a part of a program and caches the handles.
 
-A variable's node looks its variable up by name, in every step. What it finds stays the same until its container is cleared. So such
-nodes become one call, which keeps what it has found with the task's resources (`Resources.together`), where clearing a container
-lets go of it. In a step of a small network on a GPU, or on a CPU whose kernels are one call, this is a quarter of the program's time.
+A variable's node looks up its variable by name in every step. The result stays the same until the container is cleared. So such nodes
+become one call, which caches the handles with the task's resources (`Resources.together`); clearing a container drops them. In a
+step of a small network on a GPU, or on a CPU whose kernels are one call, the lookups take a quarter of the program's time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FEWEST = 2  # that are worth it
 
 
 def hoist_handles(program: Program) -> Program:
-    """The program with one call in the place of several that only find variables, inside loops too.
+    """Replace several calls that only look up variables by one call, inside loops too.
 
-    They run where the first of them stood: nothing that a program does takes a variable out of its container.
+    It runs at the position of the first lookup, which is safe: no instruction removes a variable from its container.
     """
     if not any(type(step) is Loop or type(step) is Call and step.op in _HANDLES for step in program.instructions):
         return program
@@ -31,7 +31,7 @@ def hoist_handles(program: Program) -> Program:
 
 
 def _joined(instructions: Iterable[Instruction]) -> Iterable[Instruction]:
-    calls: list[Call] = []  # that follow one another
+    calls: list[Call] = []  # consecutive calls
     for step in instructions:
         if type(step) is Call:
             calls.append(step)
@@ -47,7 +47,7 @@ def _joined(instructions: Iterable[Instruction]) -> Iterable[Instruction]:
 
 
 def _of(calls: Sequence[Call]) -> list[Call]:
-    """Calls that follow one another, with those that find variables together, where the first of them stands."""
+    """Consecutive calls, with the variable lookups merged at the position of the first of them."""
     used: set[int] = set()  # slots
     found: dict[int, Call] = {}
     resources: Resources | None = None
@@ -65,7 +65,7 @@ def _of(calls: Sequence[Call]) -> list[Call]:
 
 
 def resources_of(call: Call) -> Resources | None:
-    """Where a call looks its variable up; None: it does something else."""
+    """The resources in which a call looks up its variable; None if the call does something else."""
     kernel = call.kernel
     if call.op not in _HANDLES or call.frees or type(kernel) is not functools.partial or not kernel.args:
         return None
@@ -73,10 +73,11 @@ def resources_of(call: Call) -> Resources | None:
 
 
 class CachedHandles:
-    """Finds several variables of a task.
+    """Looks up several variables of a task.
 
     Attributes:
-        calls: one for each. unfolds: as of `NativeRegion`.
+        calls: one for each.
+        unfolds: as of `NativeRegion`.
     """
 
     unfolds = True

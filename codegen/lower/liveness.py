@@ -15,7 +15,7 @@ def free_dead_slots(instructions: Sequence[Instruction], slots: Sequence[Any], k
 
 
 def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:
-    """Let each slot go at the instruction that uses it last (or makes it, when nobody uses it).
+    """Free each slot at the instruction that uses it last (or makes it, if it has no use).
 
     `used`: whether each slot is used afterwards; this marks those that go here. Its last entry is for slot -1, which is none, and
     is set. `only`: the slots that may go at all (None: all).

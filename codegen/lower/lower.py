@@ -1,10 +1,10 @@
 """Lowering: from a unit's nodes to a program's instructions.
 
-Every tensor gets a slot. Constants are put into their slots once, when the program is made. Where a node takes the value of a
-variable rather than its place, a read is inserted, so that the snapshot is taken exactly there.
+Every tensor gets a slot. Constants are put into their slots once, when the program is made. If a node takes a variable's value
+rather than a reference, a read is inserted, so that the snapshot is taken exactly there.
 
-Of control flow little is left: Enter, Exit, NextIteration, LoopCond and the Switches of a loop only give other names to slots. A
-loop becomes one `Loop` instruction, and a node that may be dead a `Predicated` one.
+Control flow mostly disappears: Enter, Exit, NextIteration, LoopCond and the Switches of a loop only rename slots. A loop becomes one
+`Loop` instruction, and a node that may be dead a `Predicated` one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Prog
 from ..memory.plan import plan_memory
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
-_SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # those that may become something else than a call
+_SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # ops that may not become a call
 
-PLANNED = 10_000  # steps up to which a program can tell its memory: it keeps its nodes for that
+PLANNED = 10_000  # the most steps for which a program has a memory plan, for which it keeps its nodes
 
 
 ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
@@ -61,9 +61,9 @@ class Lowered:
         instructions: in order. No slot is freed yet.
         slots: what the slots hold before the first instruction: constants, or None.
         feeds, fetches: (name, slot).
-        accumulates: by `id`, the calls that add to another task's accumulator, with their node and that task.
+        accumulates: `id` -> call that adds to another task's accumulator, with its node and that task.
         lookups: the calls that look up accumulators of other tasks.
-        tensors: by slot, the tensor or variable that it is for.
+        tensors: slot -> the tensor or variable that it holds.
     """
 
     graph: PartitionGraph
@@ -102,7 +102,7 @@ def lower(
         steps: its steps, with fused kernels among them.
         backend: gives a kernel per node and per fused kernel.
         context_of: the `Context` of a stateful node.
-        reader_of: makes what reads published variables; None: there are none.
+        reader_of: makes readers of published variables; None: there are none.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
@@ -126,7 +126,7 @@ def lower(
 
 
 def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:
-    """The slots that go to other tasks."""
+    """The slots that are sent to other tasks."""
     task = device.partition("/device:")[0]
     for step in instructions:
         if isinstance(step, Loop):
@@ -158,18 +158,18 @@ class _Lowering:
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
         self.slot_of: dict[Tensor, int] = {}
-        self.read_of: dict[int, Tensor] = {}  # by slot, the variables whose values are read there
-        self.values: set[int] = set()  # slots of reference tensors that hold a value which came from elsewhere
-        self.tokens: dict[Node | int, int] = {}  # slots that tell whether a node, or what came on a channel, is dead
-        self.plain: dict[OpDef, bool] = {}  # whether nodes of an op become a call, and nothing else
+        self.read_of: dict[int, Tensor] = {}  # by slot, the variable whose value it holds
+        self.values: set[int] = set()  # slots of reference tensors that hold a received value
+        self.tokens: dict[Node | int, int] = {}  # slots that show whether a node, or a channel's message, is dead
+        self.plain: dict[OpDef, bool] = {}  # whether nodes of an op always become a call
         self.guarded: set[Node] = set()
         self.loops: list[_OpenLoop] = []
-        self.begun: dict[Node, Await | None] = {}  # nodes that only begin in their places, and what waits for each
-        self.read: list[tuple[RecvTensor, int]] = []  # posted variables, and the slots for their values
-        self.reached: dict[str, int] = {}  # nodes that are other tasks' variables, and the slots for those
-        self.task_of: dict[int, str] = {}  # by the slot of one that is reached, whose it is
-        self.looked_up: list[Call] = []  # what looks up accumulators of other tasks,
-        self.added: dict[int, tuple[Call, Node, str]] = {}  # and what adds to them, by its `id`
+        self.begun: dict[Node, Await | None] = {}  # nodes that run asynchronously, and the instruction that awaits each
+        self.read: list[tuple[RecvTensor, int]] = []  # published variables, and the slots for their values
+        self.reached: dict[str, int] = {}  # nodes that are variables of other tasks, and the slots for these
+        self.task_of: dict[int, str] = {}  # slot of a variable of another task -> that task
+        self.looked_up: list[Call] = []  # calls that look up accumulators of other tasks,
+        self.added: dict[int, tuple[Call, Node, str]] = {}  # and calls that add to them, by `id`
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
@@ -178,7 +178,7 @@ class _Lowering:
         return len(self.slots) - 1
 
     def arriving_slot(self, tensor: Tensor) -> int:
-        """A slot for a tensor that the client or another device gives: always a value, never a place."""
+        """A slot for a tensor from the client or another device: always a value, never a variable reference."""
         slot = self.new_slot(tensor)
         if tensor.dtype.is_ref:
             self.values.add(slot)
@@ -229,7 +229,7 @@ class _Lowering:
         return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
 
     def _reach(self, node: Node) -> Call:
-        """A variable or accumulator of another task, which was looked for when the program began."""
+        """A variable or accumulator of another task, looked up when the program started."""
         slot = self.new_slot(node.outputs[0])
         found = self.reached[node.name]
         call = Call(_reached, (found,), (slot,), (), node.name, node.type, node._origin)
@@ -239,7 +239,7 @@ class _Lowering:
         return call
 
     def _begin(self, node: Node, call: Call) -> Call:
-        """What begins a call, whose results are taken later."""
+        """The instruction that starts an asynchronous call; an `Await` takes its results later."""
         run = self.new_slot(None)
         self.begun[node] = Await(replace(call, kernel=_nothing, inputs=(run,)), (), -1)
         return replace(call, outputs=(run,))
@@ -263,7 +263,7 @@ class _Lowering:
             self.instructions.append(call)
 
     def value_slot(self, tensor: Tensor, reader: str) -> int:
-        """The slot with a tensor's value; for a variable's place, a read is inserted here."""
+        """The slot with a tensor's value. For a variable reference, a read is inserted here."""
         slot = self.slot_of[tensor]
         if not tensor.dtype.is_ref or slot in self.values:
             return slot
@@ -275,7 +275,7 @@ class _Lowering:
         return value
 
     def fetch(self, fetches: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, int], ...]:
-        """The slots of what is fetched. What has become one tensor with another fetch is copied: each is the user's own."""
+        """The slots of the fetches. If two fetches became one tensor, one is copied, so that each result is the user's own."""
         slots: list[tuple[str, int]] = []
         taken: set[int] = set()
         for name, tensor in fetches:
@@ -325,7 +325,7 @@ class _Lowering:
         call = Call(kernel, (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
         self.instructions.append(Predicated(call, (source,), -1))
 
-    # --- what may be dead ------------------------------------------------------------------------------------------
+    # --- dead nodes ------------------------------------------------------------------------------------------------
 
     def run_guarded(self, step: RunPredicated) -> None:
         node = step.node
@@ -341,7 +341,7 @@ class _Lowering:
             self._rename(node)
             self._tell(node)
             return
-        elif name == "Merge":  # takes what is alive; it is dead itself when nothing is
+        elif name == "Merge":  # forwards a live input; it is dead if all inputs are
             call = self._call(node)
             self.instructions.append(Predicated(call, tuple(waits), -1) if waits else call)
             self._tell(node)
@@ -353,14 +353,14 @@ class _Lowering:
         self.instructions.append(kind(call, tuple(dict.fromkeys([*call.inputs, *waits])), token))
 
     def _new_token(self, node: Node) -> int:
-        """A slot that will tell whether a node is dead; -1 when nobody asks."""
+        """A slot that will show whether a node is dead; -1 if no other node needs it."""
         if node not in self.asked:
             return -1
         token = self.tokens[node] = self.new_slot(None)
         return token
 
     def _tell(self, node: Node) -> None:
-        """Let those who ask know whether a node is dead, by its first output."""
+        """Pass on whether a node is dead, by its first output, to the nodes that need it."""
         token = self._new_token(node)
         if token >= 0:
             call = Call(_nothing, (), (), (), node.name, node.opdef.name, node._origin)
@@ -407,7 +407,7 @@ class _Lowering:
 
 
 class _ByType(dict[type, "Callable[[_Lowering, Any], None]"]):
-    """By the type of a step; one that is not named is taken as what it is derived from."""
+    """Dispatches on the type of a step. An unregistered type is handled as its base class."""
 
     def __missing__(self, kind: type) -> Callable[[_Lowering, Any], None]:
         self[kind] = next(self[base] for base in kind.__mro__[1:] if base in self)
@@ -430,7 +430,7 @@ _LOWERED = _ByType(
 
 
 def _reached(found: Any) -> VariableState | RemoteAccumulator:
-    """A variable or accumulator of another task; AbortedError where a value came instead."""
+    """A variable or accumulator of another task; AbortedError if a value came instead."""
     if type(found) is not VariableState and type(found) is not RemoteAccumulator:
         raise AbortedError(
             None, None,

@@ -1,7 +1,7 @@
 """Buffer donation: whether a kernel may write its result into the memory of one of its inputs.
 
-The compiler finds inputs that a program does not need after a kernel (`fusion/inplace.py`). Others may still hold such an array when the
-kernel runs: a user who fetched it, a message on its way, a variable, a loop, a view. Reference counts tell.
+The compiler finds inputs that a program does not need after a kernel (`fusion/inplace.py`). When the kernel runs, such an array may
+still have other references: a fetched result, a message in flight, a variable, a loop, a view. Reference counts show this.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...graph.resources.buffer_pool import LARGE, buffers
 
 
 def is_held_once(inputs: tuple[Any, ...], i: int) -> bool:
-    """Whether nobody holds an argument of a kernel, or its memory, but the program that calls the kernel.
+    """Whether only the calling program holds references to a kernel's argument and its memory.
 
-    To be called with the tuple of all arguments, by the kernel itself: references are counted.
+    The kernel itself must call this, with the tuple of all arguments, because it counts references.
     """
     x = inputs[i]
     references = sys.getrefcount(x)
@@ -29,7 +29,7 @@ def is_held_once(inputs: tuple[Any, ...], i: int) -> bool:
 
 
 class _Probe:
-    """Stands for a kernel: counts references as `is_held_once` does."""
+    """A stand-in for a kernel that counts references as `is_held_once` does."""
 
     def __call__(self, *inputs: Any) -> tuple[int, int]:
         return self.count(inputs, 0)
@@ -42,9 +42,9 @@ class _Probe:
 
 @cache
 def _counts() -> tuple[int, int]:
-    """How many references there are to an array, and to the piece of memory that it lies in, which only a program holds.
+    """The reference counts of an array, and of its memory, that only a program holds.
 
-    Counted once, in a call as `runtime.step` makes it: versions of Python differ in what holds a reference during a call.
+    Measured once, in a call like that of `runtime.step`: Python versions differ in the references that a call holds.
     """
     kernel, which = _Probe(), (0,)
     slots: list[Any] = [buffers.empty((LARGE,), np.dtype(np.uint8))]

@@ -1,18 +1,17 @@
-"""How much memory a device's part of a step needs: lifetimes of tensors, the peak, and the arena that would do.
+"""Memory plan of a device's part of a step: lifetimes of tensors, peak memory, and arena offsets.
 
-A tensor lives from the step that makes it to the last one that takes it; what is fed, or fetched, lives from the start, or to the
-end; a view lives in what it is a view of. Constants and variables outlive steps and are not counted, nor is what reads a variable.
-A kernel's result that takes the place of an input (`overwriting`) begins where that ends.
-What changes a variable needs room for the new value beside the old one where it makes a new one: when a part of the step
-still needs the old one (`graph.state.changing`), or the op is not one that writes where the value is. The *peak* is the most that
-is alive at once. The *arena* is one piece of memory with a place for each tensor, such that no two that live at the same time
-overlap: tensors take places from the largest to the smallest, each the tightest gap that is free during its life (Pisarchyk and
-Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
+A tensor lives from the step that makes it to its last use. Feeds live from the start, fetches to the end. A view uses the memory of
+its base. Constants and variables outlive steps and are not counted; neither are reads of variables. With in-place reuse
+(`fusion/inplace.py`), the result's lifetime starts where the input's ends. An update of a variable needs memory for a new value if
+a part of the step still needs the old one (`graph.state.changing`), or if the op does not write in place.
 
-Programs do not run in such an arena. What they make outlives a step too easily (what is fetched, sent, or stored into a variable
-is handed on without a copy), so memory is given out when it is needed and comes back when the last holder lets go
-(`graph/resources/buffer_pool.py`). That comes near the least that is possible: slots are let go after their last use, so what a
-program holds is what is alive, and what it takes at most is the peak, as a test measures.
+The *peak* is the most bytes alive at once. The *arena* is one block of memory with an offset for each tensor, such that no two live
+tensors overlap. Tensors are placed from the largest to the smallest, each in the tightest gap that is free during its life
+(Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
+
+Programs do not run in such an arena, because fetched, sent and stored values are passed on without a copy and outlive the step. So
+memory is allocated on demand and returns to the pool with its last reference (`graph/resources/buffer_pool.py`). This comes near the
+minimum: slots are freed after their last use, so a program holds only live tensors, and its maximum is the peak, as a test measures.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ...graph.core.opdef import nbytes
 from ..ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from ..ir.partition import PartitionStep, node_of
 
-ALIGNMENT = 64  # bytes of a cache line, and what vector loads like
+ALIGNMENT = 64  # bytes: a cache line, and the alignment of vector loads
 _SAME_MEMORY = frozenset(
     ("Identity", "StopGradient", "PreventGradient", "Reshape", "ExpandDims", "Squeeze", "Transpose", "BroadcastTo",
      "Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond")
@@ -37,7 +36,7 @@ _SAME_MEMORY = frozenset(
 
 
 class Living(Protocol):
-    """Something that needs so many bytes from one step to another one, both included."""
+    """A number of bytes that is alive from one step to another, both included."""
 
     @property
     def bytes(self) -> int: ...
@@ -49,7 +48,7 @@ class Living(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of memory that is needed from one step to another one."""
+    """A block of memory that is alive from one step to another."""
 
     bytes: int
     first: int
@@ -58,7 +57,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A tensor's memory: how much, and from which step to which one, both included."""
+    """A tensor's memory: its size, its first and its last step, both included."""
 
     tensor: Tensor
     bytes: int
@@ -68,12 +67,12 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """The memory of steps that run as one, which all is taken when the first begins.
+    """The arena of steps that run as one, allocated when the first step starts.
 
     Attributes:
-        nodes: names of what they run.
-        leaving: names of the tensors that have memory of their own, since others take them.
-        bytes: for what stays inside.
+        nodes: names of the nodes that they run.
+        leaving: names of the tensors outside the arena, because other steps take them.
+        bytes: size of the arena, for the tensors that stay inside.
     """
 
     nodes: frozenset[str]
@@ -83,18 +82,18 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a list of steps needs.
+    """The memory plan of a list of steps.
 
     Attributes:
         lifetimes: of all tensors, in the order in which they are made.
-        offsets: the place of each in the arena, in the same order.
-        peak_bytes: the most that is alive at once, with the new values of what is updated then; unknown sizes count as 1.
-        at: number of the step where that is.
+        offsets: the arena offset of each in bytes, in the same order.
+        peak_bytes: the most bytes alive at once, with the new values of updated variables; unknown sizes count as 1.
+        at: index of the step with the peak.
         arena_bytes: size of the arena.
         exact: whether all sizes are known before the graph runs.
         nodes: names of the nodes of each step.
-        beside: bytes that each step needs besides tensors.
-        arenas: of steps that run as one: from the first to the last of them.
+        beside: bytes that each step needs in addition to tensors.
+        arenas: of steps that run as one, from the first step to the last.
     """
 
     lifetimes: tuple[Lifetime, ...]
@@ -108,9 +107,9 @@ class MemoryPlan:
     arenas: tuple[Piece, ...] = ()
 
     def with_arenas(self, arenas: Iterable[Arena]) -> MemoryPlan:
-        """The plan where some steps run as one.
+        """The plan if some steps run as one.
 
-        What stays inside has a place in their arena. What leaves them is there from their begin, and what they take to their end.
+        Tensors that stay inside lie in the steps' arena. Their outputs live from the first step on, their inputs to the last step.
         """
         lives, pieces = list(self.lifetimes), list(self.arenas)
         for arena in arenas:
@@ -161,7 +160,7 @@ def plan_memory(
         steps: in order.
         feeds, fetches: tensors that the client gives, and gets.
         unmade: tensors that are never in memory as a whole.
-        writes_in_place: whether an update of a variable writes where the value is, unless somebody still needs that.
+        writes_in_place: whether an update of a variable writes in place if the old value is not needed any more.
 
     Steps inside a loop are counted once: each iteration uses the memory of the one before.
     """
@@ -195,14 +194,14 @@ def plan_memory(
     for i, step in enumerate(steps):
         if isinstance(step, FusedKernel):
             for k, _ in step.overwrites:
-                last[step.inputs[k]] = i - 1  # from here on it is the result's memory
+                last[step.inputs[k]] = i - 1  # from here on the memory is the result's
     for t in fetches:
         held = base.get(t, t)
         if held in first:
             last[held] = len(steps) - 1
         if held in read:
             needed[held] = len(steps)
-    holds: dict[Node, list[tuple[int, int]]] = {}  # variable -> from when to when somebody has its value
+    holds: dict[Node, list[tuple[int, int]]] = {}  # variable -> the step ranges in which its value is referenced
     for t, (variable, at_) in read.items():
         holds.setdefault(variable, []).append((at_, needed.get(t, at_)))
     for i, step in enumerate(steps):
@@ -229,14 +228,14 @@ def _is_view(node: Node) -> bool:
 
 
 def _variable(place: Tensor) -> Node:
-    """The node of the variable whose place this is: an assignment hands it on."""
+    """The variable node of a reference tensor. Assignments pass the reference on."""
     while place.op.inputs and 0 in place.op.opdef.ref_inputs:
         place = place.op.inputs[0]
     return place.op
 
 
 def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
-    """Bytes of the new values that a node with state makes for the variables whose places it takes; `held`: those still needed."""
+    """Bytes of the new values that a stateful node makes for the variables it updates; `held`: variables whose old value is needed."""
     total = 0
     for i, t in enumerate(node.inputs):
         if in_place and _variable(t) not in held:
@@ -250,7 +249,7 @@ def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
 
 
 def _peak(lives: Sequence[Living], beside: Sequence[int]) -> tuple[int, int]:
-    """The most bytes alive at once, and where. `beside`: what each step needs besides tensors."""
+    """The most bytes alive at once, and the step. `beside`: bytes that each step needs in addition to tensors."""
     change = [0] * (len(beside) + 1)
     for x in lives:
         change[x.first] += x.bytes
@@ -264,7 +263,7 @@ def _peak(lives: Sequence[Living], beside: Sequence[int]) -> tuple[int, int]:
 
 
 def places(lives: Sequence[Living]) -> tuple[tuple[int, ...], int]:
-    """Where each lies in an arena such that no two that live at the same time overlap, and the size of the arena."""
+    """Arena offsets such that no two live blocks overlap, and the size of the arena."""
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int]] = []  # offset, end, number; by offset
     total = 0
