@@ -1,8 +1,8 @@
-"""Shared memory for collectives (`runtime/collectives/shared_buffer.py`), and how threads wait at a word of it.
+"""Shared memory for collectives (`runtime/collectives/shared_buffer.py`), and waiting on a word of it.
 
-A buffer is a segment as the pool's are (`segment.py`): a sealed file without a name, which other processes of the same user open through
-/proc, and which ends with the last process that maps it. Threads sleep at a word by the kernel's futex, which Python does not offer. On
-machines whose number of this system call is not known, they look again every 50 µs.
+A buffer is a segment like the pool's (`segment.py`): a sealed memfd, which other processes of the same user open through /proc,
+and which is freed with the last process that maps it. Threads wait on a word with the kernel's futex, by a direct system call. On
+machines for which its number is not known here, they poll every 50 µs.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system c
 _WAIT, _WAKE = 0, 1
 _AGAIN_S = 50e-6
 
-_made = 0  # bytes of the buffers that this process has made and that still exist
-_lock = threading.RLock()  # a mapping may end at any time, also while bytes are counted
+_made = 0  # bytes of this process's live buffers
+_lock = threading.RLock()  # reentrant: a mapping may be freed at any time, also during counting
 
 
 class CollectiveMemory:
-    """As `SharedMemory` of `runtime/collectives/shared_buffer.py`.
+    """Implements `SharedMemory` of `runtime/collectives/shared_buffer.py`.
 
     Args:
-        may_sleep: whether the calling thread may wait for a moment.
+        may_sleep: whether the calling thread may block for a moment.
     """
 
     def __init__(self, may_sleep: Callable[[], bool]) -> None:
         self.may_sleep = may_sleep
 
     def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
-        """As `SharedMemory.make`. There is as much as DOVETAIL_SHARED_MEMORY_MB says, beside what the pool lends."""
+        """As `SharedMemory.make`. The limit is DOVETAIL_SHARED_MEMORY_MB, separate from the pool's."""
         if not is_available() or not _take(size):
             return None
         try:
@@ -51,7 +51,7 @@ class CollectiveMemory:
             return None
         whole = memoryview(segment.memory)
         weakref.finalize(segment.memory, _take, -size)
-        # Others open the file while they meet. It stays open until the mapping goes.
+        # Other processes open the file during the handshake. It stays open until the mapping is freed.
         weakref.finalize(segment.memory, os.close, segment.fd)
         reference = Reference(os.getpid(), segment.fd, segment.number, 0, _PAGE)
         return reference.to_fields(), whole[_PAGE : _PAGE + size]
@@ -82,7 +82,7 @@ class CollectiveMemory:
 
 
 def _take(size: int) -> bool:
-    """Count bytes of buffers. False: there are too many."""
+    """Add to the buffers' size. False: it would exceed the limit."""
     global _made
     with _lock:
         if size > 0 and _made + size > int(setting("DOVETAIL_SHARED_MEMORY_MB")) << 20:
@@ -97,11 +97,11 @@ class _Timespec(ctypes.Structure):
 
 @cache
 def _futex() -> Callable[[memoryview, int, int, float | None], Any] | None:
-    """futex(word, operation, value, seconds); None where this system's is not known."""
+    """futex(word, operation, value, seconds); None where its system call number is not known."""
     number = _FUTEX.get(platform.machine())
     if number is None or sys.platform != "linux" or sys.byteorder != "little":
         return None
-    call = ctypes.CDLL(None).syscall  # lets other threads run meanwhile
+    call = ctypes.CDLL(None).syscall  # ctypes releases the GIL during the call
 
     def futex(word: memoryview, operation: int, value: int, seconds: float | None) -> None:
         limit = None

@@ -1,8 +1,8 @@
-"""A doorbell: how another process of the machine wakes a task, without a message.
+"""A doorbell: wakes a task of another process on this machine without a message.
 
 A doorbell is a pipe of the task. Others open it as `/proc/PID/fd/N`, which the kernel allows to processes of the same user only, and
-write a byte. The byte says that something has happened, not what: the task looks itself (`variable_publisher.py`). If the pipe is full,
-the task is being woken anyway; if the task has ended, there is nothing to wake.
+write a byte. The byte carries no information: the task checks its state itself (`variable_publisher.py`). A full pipe means that the
+task is being woken anyway. A task that has ended is not woken.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .segment import MappingError
 
 
 class Doorbell:
-    """A task's own.
+    """The receiving end of a task's doorbell.
 
     Attributes:
-        fd: what there is to read from when it was rung.
-        name: by which others find it: its descriptor and number.
+        fd: readable after a wake-up.
+        name: its descriptor and number, by which other processes open it.
     """
 
     def __init__(self) -> None:
@@ -29,12 +29,12 @@ class Doorbell:
         self.name = self.fd, os.fstat(self.fd).st_ino
 
     def answer(self) -> None:
-        """Let it be quiet, until it is rung again."""
+        """Clear the doorbell until the next wake-up."""
         with contextlib.suppress(OSError):
             os.read(self.fd, 4096)
 
     def close(self) -> None:
-        """Take it away."""
+        """Close the doorbell."""
         fds, self.fd, self._held_open = (self.fd, self._held_open), -1, -1
         for fd in fds:
             if fd >= 0:
@@ -44,10 +44,10 @@ class Doorbell:
 
 
 class Ringer:
-    """What rings another process's bell.
+    """The sending end of another process's doorbell.
 
     Raises:
-        Unreadable: there is none, or another one than the one meant.
+        MappingError: the process has no such doorbell.
     """
 
     def __init__(self, pid: int, fd: int, number: int) -> None:
@@ -62,7 +62,7 @@ class Ringer:
             raise MappingError(f"{path}: {e.strerror}") from None
 
     def ring(self) -> None:
-        """Ring."""
+        """Wake the task."""
         with contextlib.suppress(OSError):
             os.write(self._fd, b"\0")
 
@@ -75,7 +75,7 @@ _ropes: weakref.WeakValueDictionary[tuple[int, int, int], Ringer] = weakref.Weak
 
 
 def ringer(pid: int, fd: int, number: int) -> Ringer:
-    """What rings a bell: the same for the whole process. Unreadable: as `Ringer`."""
+    """The cached sending end of a doorbell, shared by the whole process. MappingError: as `Ringer`."""
     key = pid, fd, number
     found = _ropes.get(key)
     if found is None:

@@ -1,19 +1,19 @@
-"""Lending memory: large tensors between processes of one machine, written once and read in place.
+"""Lends large tensors between processes of one machine: written once, and read in place.
 
-Theory of operation. A process has a `Pool` of blocks. What it makes for others to read, such as the value of a variable, it makes in a
-block (`empty`). To send such a tensor to a process of the same machine, it lends the block: it marks a word as taken, and sends a
-`Reference`, which names the bytes and the word, instead of the bytes. Other large tensors are copied into a block first. The receiver
-maps the block and makes an array over it; when the last array over it has gone, it writes a zero into the word. So there is at most one
-copy, no page fault once the pool is warm, and no message to give a block back.
+Theory of operation. A process has a `Pool` of blocks. It allocates data for others, such as variables, in a block (`empty`). To send such
+a tensor to a process of the same machine, it lends the block. It marks a word as taken, and sends a `Reference`, which names the bytes
+and the word, instead of the bytes. Other large tensors are copied into a block first. The receiver maps the block and makes an array
+over it. When the last array over it is freed, the receiver clears the word. So there is at most one copy, no page fault once the pool
+is warm, and no message to return a block.
 
-A block may be lent to several processes at once, each loan with a word of its own. It is free when its maker has released it and no
-word stands for it. Nobody writes into a block while it is lent (`may_change`), except a borrower for which it was copied (`lend(...,
+A block may be lent to several processes at once, with one word per loan. It is free when its maker has released it and no word
+is taken. Its content does not change while it is lent (`may_change`), except by the borrower of a private copy (`lend(...,
 alone=True)`).
 
-A loan whose holder has died is taken back when the pool looks for a free block. The pool is bounded: if it has no room, `lend` says so,
-and the tensor travels in the message. `segment.py` has the layout of the memory and its borrower's side.
+The pool reclaims loans of dead processes when it needs a free block. The pool is bounded: without room, `lend` returns None, and
+the message carries the tensor. `segment.py` has the memory layout and the borrower's side.
 
-`pool_of_process` and `mapper` are this process's only ones.
+`pool_of_process` and `mapper` give the only instances of this process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ..wire.tensors import SHARE_BYTES
 from .segment import PAGE, RETIRED, Block, Mapper, Reference, Segment, is_available, new_segment
 
 _SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
-_IDLE_S = 30.0  # a segment that nobody has used for so long goes
+_IDLE_S = 30.0  # a segment that is unused for this long is freed
 
 
 def block_of(array: np.ndarray[Any, Any]) -> Block | None:
-    """The block of a pool of this process that a contiguous array lies in."""
+    """The block of this process's pool in which a contiguous array lies; None if there is none."""
     base: Any = array.base
     while type(base) is np.ndarray:
         base = base.base
@@ -47,13 +47,13 @@ def block_of(array: np.ndarray[Any, Any]) -> Block | None:
 
 
 class Pool:
-    """The memory that a process lends. Safe to use from several threads.
+    """The memory that a process lends. Thread-safe.
 
     Args:
-        limit: most bytes of all segments together.
+        limit: total bytes of all segments.
 
     Attributes:
-        bytes: of all segments. is_read: whether another process has said that it can read this one's memory.
+        bytes: total of all segments. is_read: whether another process has reported that it can map this one's memory.
 
     >>> pool = Pool(1 << 30)
     >>> reference = pool.lend(np.ones(1 << 20, np.float32), os.getpid())
@@ -66,16 +66,16 @@ class Pool:
         self.bytes = 0
         self.is_read = False
         self._pid = process_id()
-        self._segments: dict[int, list[Segment]] = {}  # by size of block
+        self._segments: dict[int, list[Segment]] = {}  # block size -> segments
         self._page: Reference | None = None
         self._tidied = time.monotonic()
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], small: bool = False) -> np.ndarray[Any, Any] | None:
-        """An array of undefined content in a block of its own, which `lend` need not copy.
+        """An uninitialized array in a block of its own, which `lend` need not copy.
 
-        None: it is smaller than `SHARE_BYTES`, unless it may be `small`; or would need more than half of the pool together with what
-        is there, so that there is room to lend other things.
+        None: the array is smaller than `SHARE_BYTES` (unless `small`), or the pool would be more than half full. The rest is for lending
+        copies.
         """
         size = math.prod(shape) * dtype.itemsize
         if size < (1 if small else SHARE_BYTES) or dtype.kind == "O" or self._pid != process_id():
@@ -85,7 +85,7 @@ class Pool:
     def _empty(
         self, size: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int
     ) -> np.ndarray[Any, Any] | None:
-        """An array in a free block, made if all of them may then have `limit` bytes."""
+        """An array in a free block, or a new one if all segments then have at most `limit` bytes."""
         block_bytes = _block_bytes(size)
         with self._lock:
             segments = self._segments.get(block_bytes)
@@ -96,14 +96,14 @@ class Pool:
                     return None
                 self._segments.setdefault(block_bytes, []).append(made)
                 block = made.free()
-            return np.ndarray(shape, dtype, block)  # from now on it is not free
+            return np.ndarray(shape, dtype, block)  # this reference marks the block as used
 
     def holds(self, value: np.ndarray[Any, Any]) -> bool:
         """Whether a contiguous array lies in a block of this process."""
         return self._pid == process_id() and block_of(value) is not None
 
     def may_change(self, base: Any) -> bool:
-        """Whether `base` is that of an array which `empty` has made, and nobody else reads it now."""
+        """Whether `base` is the base of an array from `empty` that no other process reads now."""
         return (
             type(base) is Block
             and base.segment is not None
@@ -112,10 +112,10 @@ class Pool:
         )
 
     def lend(self, array: np.ndarray[Any, Any], holder: int, alone: bool = False) -> Reference | None:
-        """Let process `holder` read an array: where it is, if it lies in a block, else a copy; None if there is no room.
+        """Let process `holder` read an array: in place if it lies in a block, else a copy. None: there is no room.
 
         Args:
-            alone: nobody else shall see the block, so that the holder may write into it: it is a copy in any case.
+            alone: always lend a copy, so that the holder may write into it.
         """
         now = time.monotonic()
         if now - self._tidied > _IDLE_S:
@@ -140,7 +140,7 @@ class Pool:
         return Reference(self._pid, segment.fd, segment.number, loan, _offset(array, block))
 
     def page(self) -> Reference:
-        """A page that is there for others to try whether they can read this process's memory. It is never given back."""
+        """A page that other processes map to test whether they can read this process's memory. It is never freed."""
         with self._lock:
             if self._page is None:
                 made = new_segment(PAGE, 1)
@@ -148,7 +148,7 @@ class Pool:
             return self._page
 
     def lent(self) -> int:
-        """How many loans there are."""
+        """The number of loans."""
         with self._lock:
             every = [s for segments in self._segments.values() for s in segments]
             for s in every:
@@ -156,7 +156,7 @@ class Pool:
             return sum(len(s.loans) for s in every)
 
     def tidy(self) -> None:
-        """Take back what the dead hold; let segments go that nobody has used for long."""
+        """Reclaim the loans of dead processes, and free segments that are unused for long."""
         now = self._tidied = time.monotonic()
         with self._lock:
             for segments in self._segments.values():
@@ -167,7 +167,7 @@ class Pool:
                         self._drop(s)
 
     def close(self) -> None:
-        """Let go of everything; who still reads a block keeps its memory."""
+        """Release everything. Borrowers keep the memory of their blocks."""
         with self._lock:
             for segments in self._segments.values():
                 for s in segments:
@@ -176,7 +176,7 @@ class Pool:
 
     @staticmethod
     def _free(segments: Sequence[Segment]) -> Block | None:
-        """A free block; what the dead hold is taken back if there is no other."""
+        """A free block. If there is none, first reclaim the loans of dead processes."""
         for attempt in range(2):
             for s in segments:
                 block = s.free()
@@ -196,13 +196,13 @@ class Pool:
                 return None
         try:
             made = new_segment(block_bytes, blocks)
-        except OSError:  # no descriptors or no memory left: the tensor travels in its message
+        except OSError:  # no descriptors or no memory left: the message carries the tensor
             return None
         self.bytes += made.size
         return made
 
     def _make_room(self, size: int, limit: int) -> None:
-        """Drop segments that nobody uses, the one that was used longest ago first."""
+        """Drop unused segments, least recently used first."""
         every = sorted((s for segments in self._segments.values() for s in segments), key=lambda s: s.used)
         for s in every:
             if self.bytes + size <= limit:
@@ -221,9 +221,9 @@ class Pool:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
-    """Where others find a contiguous array of this process: descriptor and number of its segment, and the offset in it.
+    """The address of a contiguous array of this process for others: descriptor and number of its segment, and its offset.
 
-    None: it does not lie in a pool, or that of another process. It holds until the array is let go of.
+    None: it does not lie in this process's pool. The address is valid until the array is freed.
     """
     block = block_of(array)
     if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != process_id():
@@ -232,7 +232,7 @@ def address_of(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
 
 
 def _offset(array: np.ndarray[Any, Any], block: Block) -> int:
-    """Where an array that lies in a block begins, in the segment."""
+    """The offset of an array in its block's segment."""
     assert block.segment is not None
     offset = PAGE + block.number * block.segment.block_bytes
     return offset if array.base is block else offset + _address(array) - _address(block)
@@ -240,7 +240,7 @@ def _offset(array: np.ndarray[Any, Any], block: Block) -> int:
 
 @lru_cache(4096)
 def _block_bytes(size: int) -> int:
-    """The size of block for so many bytes: eighths of powers of two, so that at most an eighth is wasted."""
+    """The block size for `size` bytes: eighths of powers of two, so that at most an eighth is wasted."""
     step = max(PAGE, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
 
@@ -254,9 +254,9 @@ _borrower = Mapper()
 
 
 def pool_of_process() -> Pool | None:
-    """What this process lends from; None where memory cannot be shared, or is not to be.
+    """This process's pool; None where memory cannot be shared, or sharing is off.
 
-    After a fork the child has its own: what its parent lends is not the child's to take back.
+    A forked child has its own pool: it must not reclaim its parent's loans.
     """
     pool = _pools.get(process_id())
     if pool is None:
@@ -268,25 +268,25 @@ def pool_of_process() -> Pool | None:
 
 
 def mapper() -> Mapper:
-    """What reads other processes' memory."""
+    """This process's mapper of other processes' memory."""
     return _borrower
 
 
 def borrowed() -> int:
-    """How many segments of other processes this one has mapped; those of processes that have gone are let go first."""
+    """How many segments of other processes are mapped. Unmaps those of processes that are gone first."""
     _borrower.let_go()
     return len(_borrower)
 
 
 def share_variables() -> None:
-    """Let the values of this process's variables lie where the other processes of its machine can read them."""
+    """Place this process's variables where other processes of the machine can read them."""
     pool = pool_of_process()
     if pool is not None:
         shared_storage.use(pool)
 
 
 def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes at a place that a peer named, as `decode` wants them.
+    """The bytes of a peer's reference, as `decode` needs them.
 
     Raises:
         ValueError: they cannot be read.

@@ -1,17 +1,17 @@
-"""The record of a published variable: 192 bytes in shared memory that say where its value lies.
+"""The 192-byte record in shared memory that says where the value of a published variable lies.
 
-The owner writes it (`variable_publisher.py`); others read the variable by it (`variable_reader.py`), and change it
+The owner writes it (`variable_publisher.py`). Other processes use it to read the variable (`variable_reader.py`) and to change it
 (`shared_variable.py`). Its words have 64 bits each:
 
-    sequence number | the record's number | version of the words behind; 0: there is no value to read
+    sequence number | the record's number | version of the words behind; 0: no readable value
     spare           distance in bytes to the second buffer; 0: there is one buffer, and only the owner changes the value
-    turn            how often a shared variable has changed: if odd, the value is in the second buffer
-    holder          the process that holds the lock, for errors
-    wanted          how many gradients the task waits for, of an accumulator (graph/resources/shared_accumulator.py)
+    turn            how many changes a shared variable has had; if odd, the value is in the second buffer
+    holder          the process that holds the lock, for error messages
+    wanted          for an accumulator: how many gradients the task waits for (graph/resources/shared_accumulator.py)
     descriptor and number of the segment, offset, bytes, element type, rank, dimensions
 
 The order of stores and loads matters. Each is a call of its own here, so compilers keep it. Processors keep it if they reorder neither
-loads with loads nor stores with stores: x86 does, ARM does not, so there are no published variables on ARM.
+loads with loads nor stores with stores. x86 keeps it, ARM does not, so variables are not published on ARM.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, Final, NamedTuple
 from ...graph.core import dtypes
 
 MOST_BYTES: Final = 1 << 20
-"""Larger values are better lent: a copy of them costs more than two messages."""
+"""Lending is faster for larger values: copying them costs more than two messages."""
 
 PAGE: Final = 4096
 RECORD_BYTES: Final = 192  # three cache lines
-RECORDS: Final = 512  # in a segment
+RECORDS: Final = 512  # per segment
 SEQUENCE, NUMBER, VERSION, SPARE, TURN, HOLDER, WANTED, WHERE = range(8)
 _HEAD: Final = 6  # words of `WHERE` before the dimensions: descriptor, segment, offset, bytes, type, rank
 MOST_DIMS: Final = RECORD_BYTES // 8 - WHERE - _HEAD
@@ -37,16 +37,16 @@ TYPES: Final = tuple(t for t in dtypes.ALL if t.np.kind != "O" and t is not dtyp
 CODES: Final = {t.np: i for i, t in enumerate(TYPES)}
 
 _ORDERED: Final = frozenset(("x86_64", "AMD64", "i686", "i386"))
-"""Machines whose processors keep the order of stores, and that of loads."""
+"""Machines whose processors keep the order of stores and the order of loads."""
 
 
 def can_publish() -> bool:
-    """Whether this machine and system have what records need."""
+    """Whether this machine and system support published variables."""
     return platform.machine() in _ORDERED and hasattr(os, "pidfd_open")
 
 
 class RecordAddress(NamedTuple):
-    """Where a post is: its record, as a reference to shared memory names it, and its number."""
+    """The address of a record: a reference to shared memory, and the record's number."""
 
     pid: int
     fd: int
@@ -56,7 +56,7 @@ class RecordAddress(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Any) -> RecordAddress:
-        """From a message's plain data. ValueError: it is malformed."""
+        """From the plain data of a message. ValueError: it is malformed."""
         if (
             type(fields) not in (list, tuple)
             or len(fields) != 5

@@ -1,14 +1,14 @@
-"""Segments: memory of one process that other processes of the same machine and user can map, with blocks that are lent.
+"""Segments: shared memory of one process, with blocks that it lends to other processes of the same machine and user.
 
-A segment is an anonymous file (`memfd_create`): no name is left behind, and the kernel frees it with the last process that maps it,
-also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows to processes of the same user only. A mapped segment is
-trusted only where it cannot hurt: it must be a memory file of our own user that can never shrink (a seal says so; reading beyond a
-file's end would end the process), and it must begin with the number in the reference, so that a reused process number is noticed.
+A segment is an anonymous file (`memfd_create`). It has no name to clean up, and the kernel frees it with the last process that maps it,
+also after `kill -9`. Others open it as `/proc/PID/fd/N`, which the kernel allows only to processes of the same user. The reader checks
+two things before it uses the memory. The file must be a memfd of the same user, sealed against shrinking, since reading beyond the end of
+a file kills the process. Its first words must be the number in the reference, which detects a reused process number.
 
     segment    page 0: the segment's number, whether it is retired, one word per loan (0 is free, else the holder's process)
                then the blocks, all of one size
 
-`Segment` is the lender's side; `Mapper` maps other processes' segments, and gives a block back when the last array over it has gone.
+`Segment` is the lender's side. `Mapper` maps other processes' segments, and returns a block when the last array over it is freed.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = [
 ]
 
 PAGE: Final = 4096
-NUMBER, RETIRED, FIRST = 0, 2, 4  # in words of 32 bits: the segment's number takes two
+NUMBER, RETIRED, FIRST = 0, 2, 4  # in 32-bit words: the segment's number takes two
 MOST_LOANS: Final = PAGE // 4 - FIRST
 _SEAL, SHRINK, _GROW = 0x0001, 0x0002, 0x0004
 _INTS = [int] * 5
-_FREE = 3  # references to a block that only its segment, and the loop that asks, hold
+_FREE = 3  # references to a block that is unused: its segment, and the loop that checks
 
 
 class Reference(NamedTuple):
-    """Where a tensor's bytes lie: in the segment that process `pid` has as file `fd`.
+    """A reference to a tensor's bytes in the segment that process `pid` has open as descriptor `fd`.
 
     Attributes:
-        number: the segment's number; it must be found at the segment's beginning.
-        loan: which of the segment's words says that they are lent.
+        number: the segment's number; the segment starts with it.
+        loan: index of the loan's word in the segment.
         offset: of the first byte in the segment.
     """
 
@@ -82,7 +82,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Any) -> Reference:
-        """From a message's plain data.
+        """From the plain data of a message.
 
         Raises:
             ValueError: it is malformed.
@@ -99,7 +99,7 @@ class Reference(NamedTuple):
 
 @cache
 def is_available() -> bool:
-    """Whether this system has memory files that can be sealed and opened through /proc."""
+    """Whether this system has memfds that can be sealed and opened through /proc."""
     try:
         fd = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):
@@ -115,10 +115,10 @@ class Segment:
     """A memory file and its blocks.
 
     Attributes:
-        count: how many blocks there are room for. blocks: those that have been used. One is this process's own as long as it has an
-            array over it, which its references tell.
-        loans: word -> the block that is lent, and to which process; some may have been given back meanwhile.
-        pid: the process that made it; after a fork it is not the child's to lend or to change.
+        count: the number of blocks.
+        blocks: those that have been used. A block is in use in this process as long as an array lies over it (its reference count).
+        loans: word -> the lent block and the borrowing process; some may have been returned meanwhile.
+        pid: the process that made it. A forked child must neither lend nor change it.
     """
 
     fd: int
@@ -135,18 +135,18 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes of memory."""
+        """The size in bytes."""
         return len(self.memory)
 
     def settle(self) -> None:
-        """Forget the loans that have been given back."""
+        """Forget the loans that were returned."""
         if self.loans:
             words = self.words
             for loan in [w for w in self.loans if not words[FIRST + w]]:
                 del self.loans[loan]
 
     def mark(self, block: int, holder: int) -> int:
-        """Lend a block to a process: the loan's word; -1 if all are taken."""
+        """Lend a block to a process. Returns the loan's word; -1 if all words are taken."""
         self.settle()
         if len(self.loans) >= MOST_LOANS:
             return -1
@@ -158,12 +158,12 @@ class Segment:
         return loan
 
     def take_back(self, loan: int) -> None:
-        """End a loan that its holder has no use for."""
+        """End a loan that its borrower refused."""
         self.words[FIRST + loan] = 0
         self.settle()
 
     def reclaim(self) -> bool:
-        """Take back what the dead hold; whether there was any."""
+        """Reclaim the loans of dead processes. Whether there were any."""
         dead = [w for w, (_, holder) in self.loans.items() if self.words[FIRST + w] and not is_alive(holder)]
         for loan in dead:
             self.words[FIRST + loan] = 0
@@ -171,7 +171,7 @@ class Segment:
         return bool(dead)
 
     def free(self) -> Block | None:
-        """A free block, the first: what was used last is in the caches."""
+        """The first free block: the last used ones are in the caches."""
         self.settle()
         lent = {block for block, _ in self.loans.values()}
         for block in self.blocks:
@@ -190,22 +190,22 @@ class Segment:
         return not self.loans and all(getrefcount(block) == _FREE for block in self.blocks)
 
     def is_lent(self, block: int) -> bool:
-        """Whether somebody else reads a block."""
+        """Whether another process has borrowed a block."""
         return bool(self.loans) and any(b == block and self.words[FIRST + w] for w, (b, _) in list(self.loans.items()))
 
 
 class Block(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of a block: the base of the arrays that this process makes there, one after the other.
+    """The bytes of a block: the base of the arrays that this process makes there, one at a time.
 
-    A class of its own, as `_Lent` is: NumPy has a view refer to the first array of another class than its own.
+    A class of its own, as `_Lent` is: NumPy sets the base of a view to the first array of another class.
     """
 
-    segment: Segment | None = None  # views of it have none
+    segment: Segment | None = None  # None in views of it
     number: int = 0
 
 
 def new_segment(block_bytes: int, blocks: int) -> Segment:
-    """A memory file: a page for its number, then the blocks. Raises OSError when there is no memory or descriptor."""
+    """A memfd: a page for its number and words, then the blocks. OSError: no memory or descriptor is left."""
     size = PAGE + blocks * block_bytes
     fd = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -222,12 +222,12 @@ def new_segment(block_bytes: int, blocks: int) -> Segment:
 
 
 def words_of(memory: mmap.mmap) -> memoryview:
-    """A segment's first page. (Reading a word of an array takes several times as long.)"""
+    """The words in a segment's first page. (Reading a word through an array takes several times as long.)"""
     return memoryview(memory)[:PAGE].cast("I")
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and has not ended."""
+    """Whether a process exists and has not ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -236,22 +236,22 @@ def is_alive(pid: int) -> bool:
         return True
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-        return state != b"Z"  # which has ended, and was not waited for yet
+        return state != b"Z"  # a zombie: ended, but not waited for yet
     return True
 
 
 class MappingError(ValueError):  # noqa: N818  (the name says it)
-    """A reference to memory that this process cannot read, or should not."""
+    """A reference to memory that this process cannot or should not read."""
 
 
 class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The bytes of a block. Every array over the block refers to this one; its end gives the block back.
+    """The bytes of a borrowed block. Every array over the block refers to this object, whose end returns the block.
 
-    A class of its own, made right over the mapping: a view of a view refers to the first array of its own class or to the
-    memory itself, past all that lies between.
+    A class of its own, directly over the mapping: NumPy sets the base of a view of a view to the first array of another class, or to
+    the memory itself.
     """
 
-    word: memoryview | None = None  # views of it (slices of this class) have none
+    word: memoryview | None = None  # None in views (slices) of it
 
     def __del__(self) -> None:
         if self.word is not None:
@@ -259,7 +259,7 @@ class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 def make_own(array: Any) -> None:
-    """Let the one who got an array that was lent to him `alone` write into it. Other arrays stay as they are."""
+    """Make an array writable if it was lent for this process alone (`lend(..., alone=True)`). Others stay as they are."""
     if isinstance(array, np.ndarray) and isinstance(array.base, _Lent):
         array.flags.writeable = True
 
@@ -273,24 +273,24 @@ class _Mapping:
 
 
 class Mapper:
-    """Reads other processes' blocks. Safe to use from several threads."""
+    """Maps other processes' blocks. Thread-safe."""
 
-    _MOST = 256  # segments that stay mapped though nothing of them is in use
+    _MOST = 256  # unused segments that stay mapped
 
     def __init__(self) -> None:
         self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = (
             OrderedDict()
-        )  # those made first are let go of first
+        )  # oldest first; these are unmapped first
         self._lock = threading.Lock()
 
     def borrow(self, reference: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """`size` bytes of a block, read-only in effect: who takes them must not write.
+        """`size` bytes of a block; the caller must not write to them.
 
         Args:
             reference: a `Reference`, or its numbers.
 
         Raises:
-            Unreadable: this process cannot or should not read what the reference names.
+            MappingError: this process cannot or should not read the memory.
         """
         pid, fd, number, loan, offset = reference
         found = self._mappings.get((pid, fd, number)) or self._mapping(Reference(*reference))
@@ -301,7 +301,7 @@ class Mapper:
         return lent
 
     def map(self, reference: Reference) -> mmap.mmap:
-        """The whole segment that a reference names. Unreadable: as `borrow`."""
+        """The whole segment of a reference. MappingError: as `borrow`."""
         return self._mapping(reference).memory
 
     def _mapping(self, reference: Reference) -> _Mapping:
@@ -317,20 +317,20 @@ class Mapper:
             return found
 
     def let_go(self) -> None:
-        """Keep nothing mapped that its owner has given up, or whose owner has gone: else its memory would never be free."""
+        """Unmap segments that their owner has retired, or whose owner is gone; otherwise their memory would never be freed."""
         with self._lock:
             self._let_go()
 
     def _let_go(self) -> None:
         for old in [k for k, m in self._mappings.items() if m.words[RETIRED] or not _is_there(k[0])]:
-            del self._mappings[old]  # arrays over it keep it mapped as long as they live
+            del self._mappings[old]  # arrays over it keep it mapped
 
     def __len__(self) -> int:
         return len(self._mappings)
 
 
 def _is_there(pid: int) -> bool:
-    """Whether there is such a process; the memory of one that was killed goes when nobody maps it any more."""
+    """Whether the process exists. Memory of a killed process is freed when no process maps it any more."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -358,9 +358,9 @@ def _map(reference: Reference) -> _Mapping:
 
 
 def map_segment(reference: Reference) -> mmap.mmap:
-    """The whole segment that another process's reference names.
+    """The whole segment of another process's reference.
 
     Raises:
-        Unreadable: this process cannot or should not read it.
+        MappingError: this process cannot or should not read it.
     """
     return _map(reference).memory

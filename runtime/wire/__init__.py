@@ -1,12 +1,12 @@
-"""What a message is, and its bytes. Pure: no sockets, no clocks, no threads; it can be tested, fuzzed and reused without any.
+"""Messages and their bytes. Pure: no sockets, no clocks, no threads, so it can be tested and fuzzed alone.
 
     schema       the protocol's table: each kind of message with its fields, sender, receiver, reply and ordering
-    messages     `Message`, limits, errors; the module's text describes the bytes
-    codec        `encode` and `decode`; every byte that arrives is checked before anything is allocated
-    tensors      tensors as bytes; which of them travel in shared memory
+    messages     `Message`, limits, errors; its docstring describes the format
+    codec        `encode` and `decode`; `decode` checks every byte before it allocates
+    tensors      tensors as bytes, in a frame or in shared memory
     compression  zlib for tensors over slow networks
     chunking     large messages over ZeroMQ in chunks, with a send window: `ChunkedSender`, `Reassembler`
-    reassembly   memory for a large message while it arrives
+    reassembly   memory for a large message during reception
 
 Any package of runtime/ may import it. It imports graph/ only.
 """

@@ -1,12 +1,12 @@
 """Large messages over ZeroMQ, in chunks, with a send window.
 
-Theory of operation. ZeroMQ sends and receives a frame as a whole. Meanwhile nothing else passes on that connection: neither its own
-heartbeats, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection, nor messages of other steps. So a message of
-more than `CHUNK_BYTES` is sent as a row of small messages:
+Theory of operation. ZeroMQ sends and receives a frame as a whole, and blocks the connection meanwhile (head-of-line blocking). Its
+own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection. Messages of other steps wait as
+well. So a message of more than `CHUNK_BYTES` is sent as a row of small messages:
 
     a chunk    a label, then bytes of the message: its frames, one after the other
-    a label    0x95, version, type, 0 (a byte each), the chunk's index (4 bytes), the large message's number (8 bytes);
-               the label of the first chunk goes on with the size of each frame of the message (8 bytes each)
+    a label    0x95, version, type, 0 (1 byte each), the chunk's index (4 bytes), the large message's number (8 bytes); the label of
+               the first chunk also has the size of each frame of the message (8 bytes each)
     a progress acknowledgement    a label alone: chunks are arriving
 
 The sender (`ChunkedSender`) gives ZeroMQ at most `WINDOW_BYTES` of chunks at a time, and the next chunk when one has left. In between
@@ -14,11 +14,11 @@ it sends small messages that may overtake (`Order` in `schema.py`). All others k
 a time.
 
 The receiver (`Reassembler`) allocates memory as chunks arrive (`reassembly.py`). It refuses a chunk that is empty, out of order, too
-long, or of a message that has not begun, and drops the rest of that message. A new large message ends an open one: its connection
+long, or of an unknown message, and drops the rest of that message. A new large message ends an incomplete one, whose connection
 broke. So a peer occupies the memory of at most one message, and only for bytes that it has sent.
 
-The last megabytes of a message wait in the system's buffers, where the sender cannot see them leave. So the receiver sends progress
-acknowledgements from time to time; they count as signs of life.
+The last megabytes of a message wait in the system's buffers, where the sender cannot see them leave. So the receiver regularly sends
+progress acknowledgements, which also count as signs of life.
 
 This module knows neither sockets nor clocks.
 """
@@ -37,16 +37,16 @@ from .reassembly import PartialMessage
 from .schema import KINDS, Order, WireError, kind_of, numbers_of
 
 CHUNK_BYTES: Final = 512 << 10
-"""Bytes of a chunk. A link of 128 KiB/s still carries one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
+"""Bytes of a chunk. A link of 128 KiB/s still sends one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
 WINDOW_BYTES: Final = (
     4 << 20
-)  # bytes of chunks that ZeroMQ has at a time: enough to keep it busy until the next ones come
-ACK_EVERY_S: Final = 0.25  # seconds, at least, between two acknowledgements
+)  # bytes of chunks in ZeroMQ at a time: enough to keep it busy until the next ones
+ACK_EVERY_S: Final = 0.25  # least interval of acknowledgements, in seconds
 
-_FIRST: Final = 0x95  # no message begins so (`messages.py`)
+_FIRST: Final = 0x95  # no other message starts with this byte (`messages.py`)
 _CHUNK, _ACK = 0, 1
 _LABEL: Final = struct.Struct("<BBBxIQ")
-_MOST_BUFFERS: Final = 64  # parts of frames in one chunk
+_MOST_BUFFERS: Final = 64  # frame parts per chunk
 _numbers = itertools.count(1)
 
 PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, _ACK, 0, 0)
@@ -58,24 +58,24 @@ def is_large(frames: Sequence[Frame]) -> bool:
 
 
 def is_chunk(frame: Frame) -> bool:
-    """Whether a message that begins so is a chunk or a progress acknowledgement."""
+    """Whether a message with this first frame is a chunk or a progress acknowledgement."""
     return len(frame) > 0 and frame[0] == _FIRST
 
 
-# --- out -------------------------------------------------------------------------------------------------------------
+# --- sending ---------------------------------------------------------------------------------------------------------
 
 _URGENT: Final = frozenset(kind for kind, schema in KINDS.items() if schema.order is Order.NONE)
 _OF_STEPS: Final = frozenset(kind for kind, schema in KINDS.items() if schema.order is Order.STEP)
 
 
 class ChunkedSender:
-    """Sends messages on one connection, large ones in chunks. Used by one thread.
+    """Sends the messages of one connection, large ones in chunks. Used by one thread.
 
     Args:
-        left: called by any thread when a chunk has left; the owner then calls `pump`.
+        left: called when a chunk has left, on any thread; the owner then calls `pump`.
 
     Attributes:
-        is_refused: whether ZeroMQ had no room for the last message; try again later, since nothing tells when it has.
+        is_refused: whether ZeroMQ had no room for the last message. The owner retries, since ZeroMQ does not report free room.
 
     >>> sender = ChunkedSender(lambda: None)
     >>> sender.put([b"header", bytes(1_200_000)])
@@ -93,20 +93,20 @@ class ChunkedSender:
     def __init__(self, left: Callable[[], None]) -> None:
         self.is_refused = False
         self._left = left
-        self._ahead: deque[list[Frame]] = deque()  # what may overtake the large message
-        self._ready: deque[tuple[int | None, list[Frame]]] = deque()  # what may not, each with its step
-        self._held: Counter[int | None] = Counter()  # their steps
+        self._ahead: deque[list[Frame]] = deque()  # messages that may overtake the large message
+        self._ready: deque[tuple[int | None, list[Frame]]] = deque()  # messages that may not, each with its step
+        self._held: Counter[int | None] = Counter()  # the number of messages in `_ready` per step
         self._whole: list[Frame] = []  # the message that is being sent in chunks ...
         self._key: int | None = None  # ... its step ...
-        self._parts: deque[memoryview] = deque()  # ... what is left of it ...
+        self._parts: deque[memoryview] = deque()  # ... its remaining bytes ...
         self._number = self._place = 0  # ... its number, and the index of the next chunk
         self._label = b""
-        self._given: deque[tuple[weakref.ref[memoryview], int, list[Frame]]] = deque()  # the chunks that ZeroMQ has
-        self._under_way = 0  # bytes of those
+        self._given: deque[tuple[weakref.ref[memoryview], int, list[Frame]]] = deque()  # chunks that ZeroMQ holds
+        self._under_way = 0  # their bytes
         self._bytes_left = 0
 
     def put(self, frames: list[Frame]) -> None:
-        """Take one message."""
+        """Queue one message."""
         if not self._parts and not self._ready:
             self._hold(_step_of(frames) if is_large(frames) else None, frames)
             return
@@ -122,7 +122,7 @@ class ChunkedSender:
         self._held[step] += 1
 
     def __len__(self) -> int:
-        """How many messages ZeroMQ does not have completely."""
+        """How many messages are not yet completely passed to ZeroMQ."""
         return len(self._ahead) + len(self._ready) + bool(self._parts)
 
     def is_done(self) -> bool:
@@ -136,7 +136,7 @@ class ChunkedSender:
         return self._bytes_left
 
     def pump(self, give: Callable[[list[Frame]], bool], window: int = WINDOW_BYTES) -> None:
-        """Give what may go now; `give` says whether there was room."""
+        """Pass what may leave now to `give`, which returns whether there was room."""
         while True:
             self.is_refused = False
             if self._ahead:
@@ -188,7 +188,7 @@ class ChunkedSender:
         return chunk
 
     def _note(self, chunk: list[Frame]) -> None:
-        """Note that ZeroMQ has a chunk."""
+        """Record that ZeroMQ holds a chunk."""
         self._place += 1
         for part in chunk[1:]:
             first = self._parts.popleft()
@@ -204,7 +204,7 @@ class ChunkedSender:
         self._left()
 
     def _settle(self) -> None:
-        """See what has left."""
+        """Remove the chunks that have left."""
         given = self._given
         while given and given[0][0]() is None:
             _, size, _ = given.popleft()
@@ -218,19 +218,19 @@ def _step_of(frames: list[Frame]) -> int | None:
     return numbers.get("step") if kind in _OF_STEPS else None
 
 
-# --- in --------------------------------------------------------------------------------------------------------------
+# --- receiving -------------------------------------------------------------------------------------------------------
 
 
 class Reassembler:
-    """Puts the large message of one connection together again.
+    """Reassembles the large messages of one connection.
 
     Args:
-        most_frames, most_bytes: the largest message that is taken.
+        most_frames, most_bytes: the largest accepted message.
 
     Attributes:
         received: how many chunks and progress acknowledgements have arrived.
         acks: how many of those were progress acknowledgements.
-        seen: `received` at the last look of the owner.
+        received_before: `received` when the owner looked last.
         next_ack: when the owner sends the next progress acknowledgement.
 
     >>> sender, reassembler, message = ChunkedSender(lambda: None), Reassembler(8, 1 << 21), [b"header", bytes(1_200_000)]
@@ -259,8 +259,8 @@ class Reassembler:
         self.next_ack = 0.0
         self._most_frames = most_frames
         self._most_bytes = most_bytes
-        self._number = 0  # of the message that is open, or 0
-        self._over = 0  # of the last one that was refused
+        self._number = 0  # number of the open message, or 0
+        self._over = 0  # number of the last refused message
         self._place = 0  # index of the next chunk
         self._message: PartialMessage | None = None
 
@@ -269,11 +269,11 @@ class Reassembler:
         return self._number != 0
 
     def take(self, frames: Sequence[Frame]) -> list[Frame] | None:
-        """Take a chunk or a progress acknowledgement; gives the message when it is complete.
+        """Take a chunk or a progress acknowledgement; returns the message when it is complete.
 
         Raises:
             WireError: it is malformed or out of order. The large message is dropped.
-            TooLargeError: there is no room for the message. Its other chunks are dropped.
+            TooLargeError: there is no room for the message. Its remaining chunks are dropped.
         """
         self.received += 1
         label = bytes(frames[0])
@@ -295,7 +295,7 @@ class Reassembler:
             self._begin(number, label)
         elif number != self._number:
             if number == self._over:
-                return None  # the rest of a message that was refused
+                return None  # the rest of a refused message
             raise self._refused(number, "its message has not begun here: the connection broke, or the message has ended already")
         elif place != self._place or len(label) != _LABEL.size:
             raise self._refused(
@@ -315,7 +315,7 @@ class Reassembler:
         return message.frames
 
     def _begin(self, number: int, label: bytes) -> None:
-        """A message begins."""
+        """Start a message."""
         count, rest = divmod(len(label) - _LABEL.size, 8)
         if rest or not 0 < count <= self._most_frames:
             raise self._refused(number, f"its message has {count} frames, and may have {self._most_frames}")

@@ -1,7 +1,7 @@
-"""Messages as frames, and frames as messages: `encode` and `decode`. `messages.py` describes the format.
+"""`encode` turns messages into frames, `decode` frames into messages. `messages.py` describes the format.
 
-`encode` checks a message against the schema, so a mistake shows where it was made. `decode` checks every byte before it allocates.
-Both remember the descriptions of recent messages: a step that repeats costs one look into a table.
+`encode` checks a message against the schema, so an error shows at the sender. `decode` checks every byte before it allocates.
+Both cache the descriptions of recent messages: a repeated step costs one table lookup.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from .tensors import (
     unpack_tensor,
 )
 
-_MOST_FORMED: Final = 64  # descriptions of one form: shapes of what is fed
+_MOST_FORMED: Final = 64  # cached descriptions per template, one per combination of feed shapes
 _packed: dict[Hashable, bytes] = {}  # kind, fields and tensors' descriptions -> the description
 
 
 def encode(message: Message, lend: Lend | None = None, compressed: bool = False) -> list[Frame]:
-    """The frames of `message`. `lend` is asked for every tensor of `SHARE_BYTES` and more; `compressed`: make large ones smaller.
+    """The frames of `message`. Tensors of `SHARE_BYTES` or more are offered to `lend`. `compressed`: compress large ones.
 
     Tensors of `BORROW_BYTES` and more are not copied: their frames are views of the arrays, which must not
-    change until they have been sent. Smaller ones are copied.
+    change until they are sent. Smaller ones are copied.
 
     Raises:
-        WireError: an unknown kind, a field that the kind does not have or of another type, a tensor where
-            none may be or of an element type that cannot travel. Nothing has been sent.
+        WireError: an unknown kind, an unknown field or one of a wrong type, a tensor where
+            the kind has none, or an unsupported element type. Nothing has been sent.
     """
     if message.template is not None:
         return message.template.encode(tuple(message.fields.values()), message.tensors, lend)
@@ -80,7 +80,7 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
             numbers.append(others.pop(name))
         key = schema.kind, tuple(others.items()), tuple(specs)
         description = _packed.get(key)
-    except (AttributeError, KeyError, TypeError):  # one is missing; or there is a list, or what can be no field
+    except (AttributeError, KeyError, TypeError):  # a field is missing, or a value is unhashable
         description = key = None
     if description is None:
         description = _describe(schema, fields, specs, frames)
@@ -91,14 +91,14 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
 
 
 class HeaderTemplate:
-    """The messages of a kind with tensors that have the same fields, but for their numbers: what describes them is known by their tensors.
+    """Encodes messages of one kind that differ only in their numbers and tensors. It caches a description per combination of tensors.
 
     Args:
         kind: a key of `KINDS` whose messages carry tensors.
-        fields: all but the numbers.
+        fields: all fields but the numbers.
 
     Raises:
-        WireError: as of `encode`.
+        WireError: as in `encode`.
 
     >>> form = HeaderTemplate("run", {"program": "p", "feeds": ["x:0"]})
     >>> decode(encode(Message("run", {"request": 7, "step": 7}, (np.array(1.0),), form)))
@@ -111,10 +111,10 @@ class HeaderTemplate:
         self._schema = KINDS[kind]
         self._fields = fields
         self._described: dict[tuple[Any, ...], bytes] = {}
-        encode(Message(kind, dict.fromkeys(self._schema.numbers, 0) | fields))  # so that a mistake shows here
+        encode(Message(kind, dict.fromkeys(self._schema.numbers, 0) | fields))  # so that an error shows here
 
     def encode(self, numbers: tuple[int, ...], tensors: Sequence[Tensor], lend: Lend | None = None) -> list[Frame]:
-        """The frames of one of them; its numbers are in the order of the kind's row."""
+        """The frames of one message; its numbers are in the order of the kind's row."""
         schema = self._schema
         frames: list[Frame] = [b""]
         specs: list[tuple[Any, ...]] = []
@@ -154,15 +154,15 @@ def _pack_tensors(
     tensors: Sequence[Tensor], schema: KindSchema, lend: Lend | None, compressed: bool,
     frames: list[Frame], specs: list[tuple[Any, ...]], values: list[Frame],
 ) -> None:  # fmt: skip
-    """Describe tensors, and put their bytes, or where they lie, among the frames and values."""
+    """Describe tensors, and append their bytes, or shared-memory references, to the frames and values."""
     inline = 0
     room = compression.MOST_BYTES if compressed else 0
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, np.generic):
-            tensor = np.asarray(tensor)  # a scalar's own `tobytes` takes eight times as long
+            tensor = np.asarray(tensor)  # a NumPy scalar's `tobytes` takes 8 times as long
         if type(tensor) is np.ndarray and tensor.nbytes <= INLINE_BYTES and inline <= MAX_INLINE - INLINE_BYTES:
             known = NAME_OF.get(tensor.dtype)
-            if known is not None:  # a small tensor of numbers, as most are
+            if known is not None:  # the common case: a small tensor of numbers
                 inline += tensor.nbytes
                 specs.append((known, tensor.shape, HERE))
                 values.append(tensor.tobytes())
@@ -193,7 +193,7 @@ def _pack_tensors(
 
 
 def _describe(schema: KindSchema, fields: Any, specs: Sequence[Any], frames: list[Frame]) -> bytes:
-    """Check a message, and pack its description; the fields of type `bytes` become frames."""
+    """Check a message, and pack its description; fields of type `bytes` become frames."""
     check_fields(schema.kind, schema.fields, schema.required, fields)
     others = {name: value for name, value in fields.items() if name not in schema.numbers}
     for blob in schema.blobs:
@@ -216,23 +216,23 @@ _packers = _Packers()
 
 
 _HEAD_BYTES: Final = struct.calcsize(HEAD)
-#: The first four bytes of a message of this version -> what unpacks the size of its description, and its numbers.
+#: First four bytes of a message of this version -> the struct that unpacks the size of its description and its numbers.
 _STARTS = {
     bytes([FIRST, VERSION, n, 0]): struct.Struct(f"<4xI{n}q")
     for n in range(1 + max(len(schema.numbers) for schema in KINDS.values()))
 }
 _Known: TypeAlias = tuple[KindSchema, dict[str, Any], tuple[Layout, ...], int]
-"""What a description means: the kind, the fields in it, its tensors, and how many frames the message has without its `bytes`."""
+"""A decoded description: the kind, its fields, its tensors, and the number of frames without those of `bytes` fields."""
 _understood: dict[bytes, _Known] = {}
 
 
 def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
-    """The message that `frames` carry; its tensors are read-only views of the frames, or of shared memory.
+    """The message in `frames`. Its tensors are read-only views of the frames or of shared memory.
 
-    Each frame is `bytes` or a memoryview of single bytes. Without `borrow` no tensor may lie in shared memory.
+    Each frame is `bytes` or a memoryview of single bytes. Without `borrow`, tensors in shared memory are refused.
 
     Raises:
-        WireError: anything about the frames that is not as the protocol has it.
+        WireError: the frames break the protocol in any way.
     """
     if not frames:
         raise WireError("an empty message: there is no header frame")
@@ -279,14 +279,14 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
 
 
 def _check_size(header: Frame) -> None:
-    """Look at the kind of a large message before anything is made of it."""
+    """Check the kind of a large message before it is decoded."""
     begin = _HEAD_BYTES + 8 * header[2] + 1
     if len(header) > MAX_WIDE_HEADER or not bytes(header[begin : begin + 32]).startswith(_WIDE):
         raise WireError(f"a header of {len(header)} bytes is larger than its kind allows")
 
 
 def _no_start(header: bytes) -> WireError:
-    """What is wrong with how a message begins. Its first two bytes mean the same in every version."""
+    """The error of a message with a wrong start. Its first two bytes mean the same in every version."""
     if len(header) < 2 or header[0] != FIRST:
         return WireError("not a message of this protocol")
     if header[1] != VERSION:
@@ -301,10 +301,10 @@ _WIDE = tuple(msgpack.packb(schema.kind) for schema in KINDS.values() if schema.
 
 
 def _unpacked(description: bytes) -> tuple[KindSchema, dict[str, Any], list[Any]]:
-    """The parts of a description, of which nothing is known yet but the kind."""
+    """The parts of a description; only its kind is checked."""
     try:
         parts = msgpack.unpackb(description, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack's own, and for some inputs TypeError or OverflowError
+    except Exception as error:  # msgpack's own errors, and for some inputs TypeError or OverflowError
         raise WireError(f"the description is not msgpack: {error or type(error).__name__}") from None
     if type(parts) is not list or len(parts) != 3 or [type(part) for part in parts] != [str, dict, list]:
         raise WireError("the description is not [kind, fields, tensors]")
@@ -316,7 +316,7 @@ def _unpacked(description: bytes) -> tuple[KindSchema, dict[str, Any], list[Any]
 
 
 def _understand(schema: KindSchema, others: dict[str, Any], specs: list[Any]) -> _Known:
-    """What a description means, after everything in it was checked."""
+    """Check a description, and return what it means."""
     if specs:
         check_tensor_count(schema, len(specs))
     layouts = tuple([layout_of(spec, index) for index, spec in enumerate(specs)])
@@ -327,7 +327,7 @@ def _understand(schema: KindSchema, others: dict[str, Any], specs: list[Any]) ->
 def _unpack_tensors(
     layouts: Sequence[Layout], header: bytes, at: int, frames: Sequence[Frame], borrow: Borrow | None
 ) -> tuple[Tensor, ...]:
-    """The tensors of a message whose values begin at `at` of its header."""
+    """The tensors of a message whose values start at `at` of its header."""
     tensors: list[Tensor] = []
     frame = 1
     room = compression.MOST_BYTES
@@ -336,7 +336,7 @@ def _unpack_tensors(
         index = len(tensors)
         if where is HERE:
             end = at + (size if dtype is not None else strings_size(layout, header, at, index))
-            if dtype is not None and dtype is not BOOL and end <= len(header):  # any bytes are such a tensor
+            if dtype is not None and dtype is not BOOL and end <= len(header):  # any bytes are valid for such a tensor
                 tensors.append(np.ndarray(shape, dtype, header[at:end]))
             else:
                 tensors.append(unpack_tensor(layout, header[at:end], index))
@@ -357,7 +357,7 @@ def _unpack_tensors(
 
 
 def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int) -> Tensor:
-    """One read-only array over shared memory."""
+    """One read-only array in shared memory."""
     if borrow is None:
         raise WireError(f"tensor {index} cannot lie in shared memory here")
     if len(place) != PLACE.size:
@@ -370,7 +370,7 @@ def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int
 
 
 def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Put the fields of type `bytes` back where the description has their lengths."""
+    """Restore the fields of type `bytes`; the description has their lengths."""
     for at, name in enumerate(schema.blobs, 1):
         if at >= len(frames) or fields[name] != len(frames[at]):
             raise WireError(f"message {schema.kind!r}: field {name!r} and its frame do not match")

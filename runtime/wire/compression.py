@@ -1,11 +1,11 @@
-"""Tensors made smaller for their way over a network, without loss.
+"""Lossless compression of tensors for slow networks.
 
-zlib finds little in raw numbers, whose bytes look alike only every four or eight. So the bytes are sorted first by their place in an
-element, all first bytes, then all second ones, as HDF5's and Blosc's shuffle does: exponents and high bytes then stand together.
-A piece from the middle is tried first; noise, such as the mantissas of trained weights, travels as it is.
+zlib compresses raw numbers badly, since similar bytes are four or eight bytes apart. So the bytes are first sorted by their position in
+the element: all first bytes, then all second ones (the shuffle filter of HDF5 and Blosc). Exponents and high bytes are then adjacent.
+A sample from the middle is tried first. Noise, such as the mantissas of trained weights, is sent uncompressed.
 
-What arrives is not trusted: a peer announces how large a tensor is, and no more is ever unpacked than that; nor than `MOST_BYTES` in
-one message, which is also what the I/O thread may spend time on.
+Received data is not trusted: no more is unpacked than the announced size of the tensor, and than `MOST_BYTES` in one message, which
+also bounds the time of the I/O thread.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import numpy as np
 
-NAME: Final = "zlib"  # how a message says so
-LEAST_BYTES: Final = 64 << 10  # a smaller tensor is not worth it
-MOST_BYTES: Final = 256 << 20  # in one message, unpacked
-_LEVEL: Final = 1  # the higher ones take several times as long, and gain some hundredths
+NAME: Final = "zlib"  # its name in a message
+LEAST_BYTES: Final = 64 << 10  # smaller tensors are not compressed
+MOST_BYTES: Final = 256 << 20  # unpacked bytes per message
+_LEVEL: Final = 1  # higher levels take several times as long, for a few per cent less
 _SAMPLE: Final = 64 << 10
 _WORTH: Final = (
     3 / 4
-)  # of its size is what a tensor must become, at most: random numbers become 6 / 7, and take longest
+)  # largest accepted ratio: random numbers reach 6 / 7, and take longest
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def compress(array: np.ndarray[Any, Any], room: int = MOST_BYTES) -> bytes | None:
-    """The bytes of a tensor, compressed; None: that would gain too little, or it is too small, or has more than `room` bytes.
+    """The compressed bytes of a tensor; None: it gains too little, is too small, or has more than `room` bytes.
 
     >>> len(compress(np.zeros(1 << 20, np.float32))) < 20_000
     True
@@ -46,10 +46,10 @@ def compress(array: np.ndarray[Any, Any], room: int = MOST_BYTES) -> bytes | Non
 
 
 def decompress(packed: bytes | memoryview, size: int, width: int) -> Bytes:
-    """The bytes of a tensor of `size` bytes, whose elements have `width` bytes each.
+    """The uncompressed bytes of a tensor of `size` bytes with elements of `width` bytes.
 
     Raises:
-        ValueError: it is not what `compress` makes of so many bytes. No more than that many are unpacked to find out.
+        ValueError: the data is not compressed from that many bytes. No more than that are unpacked to check it.
     """
     if not LEAST_BYTES <= size <= MOST_BYTES or size % width:
         raise ValueError(f"{size} bytes are not compressed")

@@ -1,11 +1,11 @@
-"""The memory of a large message while it arrives, on a stream or in chunks.
+"""The memory of a large message during its reception, on a stream or in chunks.
 
 A few bytes can announce gigabytes. So memory is allocated as bytes arrive, never for what is only announced. A frame of up to
-`FIRST_BYTES` gets its memory when its first byte is due. A larger one gets memory that an earlier message or result has left
-(`buffers`), or begins small and doubles whenever it is full: the kernel moves its pages then, and copies no byte.
+`FIRST_BYTES` gets its memory when its first byte is due. A larger one gets memory that an earlier message or result has released
+(`buffers`), or starts small and doubles whenever it is full: the kernel then moves its pages without a copy.
 
-A message that is larger than the limit, or than the free memory, is refused. Its header is kept, since it names the request whose sender
-gets the error. All its other bytes are read and dropped, so the connection goes on with the next message.
+A message that is larger than the limit, or than the free memory, is refused. Its header is kept, since it names the request that
+gets the error. Its other bytes are read and dropped, so the connection continues with the next message.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .messages import MAX_HEADER, Frame
 from .schema import WireError, numbers_of
 
 SETTING: Final = "DOVETAIL_MAX_MESSAGE_MB"
-FIRST_BYTES: Final = 4 << 20  # of a larger frame, so many are made first
-_LOOK_BYTES: Final = 64 << 20  # a message of so many bytes is compared with the memory that is there
-_MOST_BUFFERS: Final = 512  # in one call; the kernel's limit is 1024
+FIRST_BYTES: Final = 4 << 20  # the first allocation of a larger frame
+_LOOK_BYTES: Final = 64 << 20  # larger messages are compared with the free memory
+_MOST_BUFFERS: Final = 512  # per call; the kernel's limit is 1024
 _BYTE: Final = np.dtype(np.uint8)
-_dropped: Final = memoryview(bytearray(512 << 10))  # takes the bytes of refused messages; they are never read
+_dropped: Final = memoryview(bytearray(512 << 10))  # receives the bytes of refused messages; never read
 
 
 class TooLargeError(WireError):
-    """A message that is larger than the limit, or than the memory that is there.
+    """A message is larger than the limit, or than the free memory.
 
     Args:
-        why: what is too large. header: its first frame, if that is known.
+        why: what is too large. header: its first frame, if known.
 
     Attributes:
         kind: its kind; empty if its header is not known.
@@ -53,12 +53,12 @@ class TooLargeError(WireError):
 
 
 def most_bytes() -> int:
-    """The largest message that this process takes."""
+    """The largest message that this process accepts, in bytes."""
     return int(setting(SETTING)) << 20 or 1 << 62
 
 
 def memory_left() -> int:
-    """How many bytes this process can still get, as far as the system tells: the machine, its control group, its own limit."""
+    """How many bytes this process can still allocate, according to the machine, its control group and its own limit."""
     found = [1 << 62]
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
@@ -82,11 +82,11 @@ def memory_left() -> int:
 
 
 class PartialMessage:
-    """The frames of one message that is arriving. Used by one thread.
+    """The frames of one message during its reception. Used by one thread.
 
     Args:
-        sizes: of the frames, as the peer announces them.
-        most: bytes that the message may have.
+        sizes: the frame sizes, as the peer announces them.
+        most: the largest accepted message, in bytes.
 
     Attributes:
         left: how many bytes are missing.
@@ -103,8 +103,8 @@ class PartialMessage:
         self.left = self._total = sum(sizes)
         self.frames: list[Frame] = []
         self._sizes = sizes
-        self._made: deque[memoryview] = deque()  # memory that is still empty
-        self._growing: mmap.mmap | None = None  # the memory of the last frame, until that is whole
+        self._made: deque[memoryview] = deque()  # empty memory for the next bytes
+        self._growing: mmap.mmap | None = None  # the memory of the last frame while it is incomplete
         self._why = ""  # why the message is refused
         self._reported = False
         if self._total > most:
@@ -113,7 +113,7 @@ class PartialMessage:
             self._look(self._total)
 
     def room(self, most: int) -> list[memoryview]:
-        """Where the next bytes go: memory of at most so many bytes. The caller lets go of it before it asks again."""
+        """Memory for the next bytes, `most` bytes at most. The caller releases it before the next call."""
         if not self._made:
             try:
                 self._make(most)
@@ -124,7 +124,7 @@ class PartialMessage:
         return first_bytes(self._made, most)
 
     def filled(self, count: int) -> None:
-        """So many bytes have been written where `room` said."""
+        """Record that `count` bytes were written into `room`'s memory."""
         self.left -= count
         made = self._made
         while made and count >= len(made[0]):
@@ -137,7 +137,7 @@ class PartialMessage:
             self.frames += [b""] * (len(self._sizes) - len(self.frames))
 
     def put(self, data: Frame) -> None:
-        """Take bytes that have come, no more than are missing."""
+        """Add received bytes, no more than are missing."""
         at = 0
         view = memoryview(data)
         while at < len(view):
@@ -149,22 +149,22 @@ class PartialMessage:
             self.filled(at - begin)
 
     def refusal(self) -> TooLargeError | None:
-        """Why the message is refused, once, as soon as its header has come; None if it is not."""
+        """The error of a refused message, once, as soon as its header is complete; None if it is not refused."""
         if not self._why or self._reported or (self._has_header() and self._total - self.left < self._sizes[0]):
             return None
         self._reported = True
         return TooLargeError(self._why, self.frames[0] if self._has_header() and self.frames else b"")
 
     def is_whole(self) -> bool:
-        """Whether all has come, and the message is not refused."""
+        """Whether all bytes have arrived, and the message is not refused."""
         return not self.left and not self._why
 
     def _has_header(self) -> bool:
-        """Whether the first frame is short enough to be kept of a refused message."""
+        """Whether the first frame is short enough to be kept when the message is refused."""
         return self._sizes[0] <= MAX_HEADER
 
     def _make(self, most: int) -> None:
-        """Make memory for the next bytes."""
+        """Allocate memory for the next bytes."""
         if self._growing is not None:
             self._grow(self._growing)
         while not self._why or (self._has_header() and not self.frames):
@@ -182,7 +182,7 @@ class PartialMessage:
                     self._made.append(array.data)
 
     def _grow(self, memory: mmap.mmap) -> None:
-        """Double the memory of a frame that is full, or complete the frame."""
+        """Double the memory of a full frame, or complete the frame."""
         had, size = len(memory), self._sizes[len(self.frames) - 1]
         if had >= size:
             self._finish(memory)
@@ -206,7 +206,7 @@ class PartialMessage:
         self.frames[-1] = buffers.adopt(np.frombuffer(memory, np.uint8), size).data
 
     def _look(self, wanted: int) -> None:
-        """Refuse the message if there is not so much memory."""
+        """Refuse the message if not enough memory is free."""
         there = memory_left()
         if wanted > there:
             self._refuse(f"it has {self._total} bytes, and there are only {there} bytes of memory for it")
@@ -219,7 +219,7 @@ class PartialMessage:
 
 
 def first_bytes(views: Iterable[memoryview], most: int) -> list[memoryview]:
-    """The first bytes of some buffers: as many as one call of the kernel is given."""
+    """The first bytes of some buffers, for one system call."""
     found: list[memoryview] = []
     for view in views:
         found.append(view[:most])

@@ -1,6 +1,6 @@
-"""The protocol's table: each kind of message, what it carries, who sends it to whom, what answers it, and what it may overtake.
+"""The protocol's table: each kind of message with its fields, sender, receiver, reply and ordering.
 
-Every message that leaves or arrives is checked against `KINDS`. A new kind is a new row.
+Every sent or received message is checked against `KINDS`. A new kind is a new row.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-MAX_DEPTH = 16  # lists and dicts inside one another, in one field
-HEAD = "<BBBxI"  # how every message begins: see `messages.py`
+MAX_DEPTH = 16  # nesting depth of lists and dicts in one field
+HEAD = "<BBBxI"  # the fixed start of every message: see `messages.py`
 
 
 class WireError(ValueError):
-    """A message that breaks the protocol, arriving or about to leave.
+    """A sent or received message breaks the protocol.
 
     Attributes:
-        request: the request number of the message, as far as it could be read; else 0. An answer can name it.
-        code: of the error that its sender gets.
+        request: the request number of the message, if it could be read; else 0. The error reply names it.
+        code: the error code for its sender.
     """
 
     code = "INVALID_ARGUMENT"
@@ -31,11 +31,11 @@ class WireError(ValueError):
 
 
 class Order(Enum):
-    """What a message may overtake while a large message travels in chunks (`chunking.py`)."""
+    """Which messages a message may overtake while a large message is sent in chunks (`chunking.py`)."""
 
     STRICT = "strict"  # no message of its connection
     STEP = "step"  # messages of other steps
-    NONE = "none"  # all messages: it is true whenever it arrives
+    NONE = "none"  # all messages: it is valid whenever it arrives
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class KindSchema:
     Attributes:
         kind: its name.
         sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
-        reply: the kind that answers it, or nothing. Any request may be answered by an `error` instead.
+        reply: the kind of the reply, or empty. An `error` may answer any request instead.
         order: see `Order`.
         fields: field name -> the Python types its value may have.
-        described: the same for its description, which lacks the numbers and has the lengths of fields of type `bytes`.
-        required: the fields that must be there; the others may be missing or None.
-        numbers: the required fields of type int, which travel beside the description.
-        head: packs how the message begins, numbers included.
+        described: the same for its description, which lacks the numbers and has the lengths instead of `bytes` fields.
+        required: the required fields; the others may be missing or None.
+        numbers: the required fields of type int; they are outside the description.
+        head: packs the fixed start and the numbers.
         tensors: whether tensors may be attached.
-        given: whether the receiver may write into them; otherwise it shares them with others.
+        given: whether the receiver may write into the tensors; otherwise it shares them.
         wide: whether the header may have up to `MAX_WIDE_HEADER` bytes.
-        blobs: the fields of type `bytes`, which travel in frames of their own.
+        blobs: the fields of type `bytes`, which have frames of their own.
     """
 
     kind: str
@@ -90,7 +90,7 @@ def _row(
 
     Args:
         way: `sender > receiver: reply`, or `sender > receiver`.
-        fields: `name type, name? type|type`; a field with a `?` may be missing.
+        fields: `name type, name? type|type`; a field with a `?` is optional.
     """
     ends, _, reply = way.partition(": ")
     sender, receiver = ends.split(" > ")
@@ -123,8 +123,8 @@ def _row(
     )  # fmt: skip
 
 
-#: Every kind of message. Besides its reply, `create_session` brings `waiting` while tasks are missing, `run` brings `trace` before a
-#: traced `done` (and nothing if quiet), and `missing` brings `accounted` on the connection of the tensors.
+#: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
+#: traced `done` (and no reply if quiet), and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("hello", "any > any: hello", "memory? list, readable bool, stream? list"),
     _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
@@ -191,14 +191,14 @@ _LONGEST_KIND = max(map(len, KINDS)) + 2
 
 
 def kind_of(header: bytes | memoryview) -> str:
-    """The kind of the message that begins so; '' for what is none."""
+    """The kind of a message with this header; '' if it is malformed."""
     at = 9 + 8 * header[2] if len(header) > 2 else 0
     name = bytes(header[at : at + _LONGEST_KIND])
     return name[1 : 1 + (name[0] & 31)].decode("ascii", "replace") if name else ""
 
 
 def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
-    """The kind of the message that begins so, and its numbers; no numbers for what is no message."""
+    """The kind of a message with this header, and its numbers; no numbers if it is malformed."""
     kind = kind_of(header)
     names = KINDS[kind].numbers if kind in KINDS else ()
     numbers = struct.unpack_from(f"<{len(names)}q", header, 8) if len(header) >= 8 + 8 * len(names) else ()
@@ -206,7 +206,7 @@ def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
 
 
 def check_fields(kind: str, types: Mapping[str, tuple[type, ...]], required: frozenset[str], fields: Any) -> None:
-    """Raises WireError unless fields have these names and types, and all that are required are there."""
+    """WireError unless all fields have known names and types, and all required ones are there."""
     if type(fields) is not dict:
         raise WireError(f"message {kind!r}: fields must be a dict, not {type(fields).__name__}")
     for name, value in fields.items():
@@ -229,7 +229,7 @@ def check_fields(kind: str, types: Mapping[str, tuple[type, ...]], required: fro
 
 
 def _check_plain(value: Any, depth: int) -> None:
-    """Only plain values, with str keys, not too deep: code that walks a field later needs no guard."""
+    """WireError unless the value is plain, with str keys, and not too deep. Code that walks a field later needs no check."""
     if depth > MAX_DEPTH:
         raise WireError(f"nests deeper than {MAX_DEPTH}")
     items: Iterable[Any] = value
@@ -248,6 +248,6 @@ def _check_plain(value: Any, depth: int) -> None:
 
 
 def short(value: Any) -> str:
-    """A value in few characters, for an error."""
+    """A value, shortened for an error message."""
     text = repr(value)
     return text if len(text) <= 64 else text[:61] + "..."

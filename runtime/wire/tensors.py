@@ -1,4 +1,4 @@
-"""Tensors as bytes and back: element types, descriptions, and every check of what arrives.
+"""Tensors as bytes and back: element types, descriptions, and the checks of received tensors.
 
 A tensor of numbers is its elements in C order, little-endian. A tensor of strings is one uint32 length per element, then all bytes.
 """
@@ -15,28 +15,28 @@ from ...graph.core.shape import VALUE_RANK
 from . import compression
 from .schema import WireError, short
 
-#: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about what
-#: the bookkeeping of a borrowed buffer costs (8 µs). Whoever sends a larger array must not write into it
+#: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about as much as
+#: the bookkeeping of a borrowed buffer (8 µs). The sender must not change a larger array
 #: afterwards.
 BORROW_BYTES = 64 * 1024
 
 SHARE_BYTES: Final = 64 << 10
-"""Tensors from this size on are shared. A smaller one is copied faster than a block is found, or mapped."""
+"""Tensors of this size or more are shared. Copying a smaller one is faster than finding or mapping a block."""
 
 MAX_DIM = 1 << 40
 
 HERE: Final = "here"
 LENT: Final = "lent"
-_PLACES: Final = {place: place for place in (HERE, LENT, compression.NAME, "")}  # so that `is` tells
-PLACE: Final = struct.Struct("<5q")  # where a lent tensor lies
+_PLACES: Final = {place: place for place in (HERE, LENT, compression.NAME, "")}  # interned, so that `is` compares them
+PLACE: Final = struct.Struct("<5q")  # the reference of a lent tensor
 
 Frame: TypeAlias = bytes | memoryview
 Bytes: TypeAlias = "Frame | np.ndarray[Any, np.dtype[np.uint8]]"
-"""A frame, or shared memory."""
+"""The bytes of a tensor: a frame, or shared memory."""
 Tensor: TypeAlias = np.ndarray[Any, Any] | np.generic
 Layout: TypeAlias = tuple[str, int, "np.dtype[Any] | None", tuple[int, ...]]
-"""Where a tensor's bytes are (`HERE`, `LENT`, the name of a compression, or nothing: in a frame), how many, their type, the shape.
-Strings have no such type, and the first number is how many there are."""
+"""Place of a tensor's bytes (`HERE`, `LENT`, a compression, or empty: in a frame), their number, the element type, the shape.
+For strings: no element type, and the number of elements instead of bytes."""
 
 # The element types are those of `graph.dtypes`, under the same names.
 _NP_OF = {t.name: t.np for t in dtypes.ALL if t.np.kind != "O"}
@@ -47,7 +47,7 @@ _LENGTH = np.dtype("<u4")
 _MAX_BYTES = (1 << 63) - 1
 
 
-# --- out -------------------------------------------------------------------------------------------------------------
+# --- packing ---------------------------------------------------------------------------------------------------------
 
 
 def pack_tensor(tensor: np.ndarray[Any, Any], index: int) -> tuple[str, Frame]:
@@ -63,7 +63,7 @@ def pack_tensor(tensor: np.ndarray[Any, Any], index: int) -> tuple[str, Frame]:
         tensor = tensor.astype(_NP_OF[name])
     if tensor.nbytes < BORROW_BYTES:
         return name, tensor.tobytes()
-    # bfloat16 and float8 do not offer the buffer protocol; their bytes do.
+    # bfloat16 and float8 do not support the buffer protocol; their bytes do.
     return name, np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
 
 
@@ -84,11 +84,11 @@ def _pack_strings(array: np.ndarray[Any, Any], index: int) -> bytes:
     return b"".join([np.array(lengths, _LENGTH).tobytes(), *values])
 
 
-# --- in --------------------------------------------------------------------------------------------------------------
+# --- unpacking -------------------------------------------------------------------------------------------------------
 
 
 def layout_of(spec: Any, index: int) -> Layout:
-    """What a tensor's description means, after everything about it was checked."""
+    """Check a tensor's description, and return its layout."""
     if type(spec) is not list or not 2 <= len(spec) <= 3 or type(spec[0]) is not str or type(spec[1]) is not list:
         raise WireError(f"tensor {index}: its description is not [dtype, shape]")
     name, shape = spec[0], spec[1]
@@ -109,13 +109,13 @@ def layout_of(spec: Any, index: int) -> Layout:
     if dtype is None and where not in (HERE, ""):
         raise WireError(f"tensor {index} holds strings, which cannot lie there: {short(where)}")
     width = 8 if dtype is None else dtype.itemsize
-    if room * width > _MAX_BYTES:  # as NumPy counts it, which takes a dimension of 0 for 1
+    if room * width > _MAX_BYTES:  # as NumPy counts, with 1 for a dimension of 0
         raise WireError(f"tensor {index}: {name}{short(shape)} cannot be made: it is too large")
     return _PLACES[where], count if dtype is None else count * width, dtype, tuple(shape)
 
 
 def unpack_tensor(layout: Layout, data: Bytes, index: int) -> Tensor:
-    """One read-only array over `data`, which is all of its bytes."""
+    """One read-only array over `data`, which has exactly its bytes."""
     _, size, dtype, shape = layout
     try:
         if dtype is None:
@@ -123,10 +123,10 @@ def unpack_tensor(layout: Layout, data: Bytes, index: int) -> Tensor:
         if size != len(data):
             raise WireError(f"tensor {index}: {dtype}{list(shape)} needs {size} bytes, its frame has {len(data)}")
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data)
-        # A bool that is neither 0 nor 1 would be true and false by turns, depending on who asks.
+        # Operations disagree on whether a bool byte other than 0 and 1 is true.
         if dtype is BOOL and size and np.ndarray(size, np.uint8, data).max() > 1:
             raise WireError(f"tensor {index}: a bool is neither 0 nor 1")
-        if type(data) is bytes:  # nobody can write into it, and Python aligns it
+        if type(data) is bytes:  # immutable, and aligned by Python
             return array
         flags = array.flags
         if not flags.aligned:  # small frames may start at any byte of the receive buffer
@@ -141,7 +141,7 @@ def unpack_tensor(layout: Layout, data: Bytes, index: int) -> Tensor:
 
 
 def strings_size(layout: Layout, data: bytes, at: int, index: int) -> int:
-    """How many bytes the strings have that begin there, as far as there are so many."""
+    """The bytes of the strings at `at`, lengths included. WireError: their lengths are incomplete."""
     start = layout[1] * _LENGTH.itemsize
     if start > len(data) - at:
         raise WireError(
@@ -151,7 +151,7 @@ def strings_size(layout: Layout, data: bytes, at: int, index: int) -> int:
 
 
 def unpack_compressed(layout: Layout, data: Frame, room: int, index: int) -> Tensor:
-    """One read-only array of what a frame unpacks to, if it says that it is so much and no more than `room`."""
+    """One read-only array, decompressed from a frame that announces its size and no more than `room` bytes."""
     _, size, dtype, _ = layout
     assert dtype is not None
     if size > room:
