@@ -1,4 +1,4 @@
-"""What clients ask of a server's master: sessions, graphs, plans. The requests are answered by a pool, since they may take long.
+"""Handlers of clients' requests to a server's master: sessions, graphs, plans. A pool answers them, since they may take long.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class MasterHandlers:
     def __init__(
         self, master: Master, executor: RequestExecutor, responder: Responder, cluster: ClusterSpec, defaults: ConfigProto
     ) -> None:
-        self._defaults = defaults  # of sessions
+        self._defaults = defaults  # session options
         self._master = master
         self._executor = executor
         self._responder = responder
         self._cluster = cluster
         self._leases = Leases(timeouts.LEASE_S)
-        self._lock = threading.Lock()  # of the two that follow
+        self._lock = threading.Lock()  # guards the next two
         self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
         self._opening_by: Counter[str] = Counter()  # key of a client -> sessions that are being opened for it
         self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
@@ -52,7 +52,7 @@ class MasterHandlers:
         }
 
     def on_call(self, peer: bytes, message: Message) -> None:
-        """A client asks something about a session."""
+        """Handle a client's request about a session."""
         session = message.fields.get("session")
         if session is not None:
             self._leases.seen(session, peer, time.monotonic())
@@ -60,7 +60,7 @@ class MasterHandlers:
         self._executor.answer(self._executor.master, peer, message, self._work[message.kind], client)
 
     def on_create_session(self, peer: bytes, message: Message) -> None:
-        """A client wants a session."""
+        """A client opens a session."""
         owner, request = self._responder.owner(peer), message.fields["request"]
 
         def tell(missing: Sequence[str]) -> None:
@@ -76,12 +76,12 @@ class MasterHandlers:
         self._leases.seen(message.fields["session"], peer, time.monotonic())
 
     def lives(self, peer: bytes, request: int, now: float) -> None:
-        """A client that waits for an answer gives a sign of life."""
+        """Record a heartbeat of a client that waits for an answer."""
         if (peer, request) in self._opening:
             self._opening[peer, request] = now
 
     def tidy(self, now: float) -> None:
-        """Close sessions whose clients have gone, and stop waiting for the cluster on behalf of such clients."""
+        """Close sessions whose clients have gone, and stop waiting for the cluster for such clients."""
         if self._responder.endpoint is not None:
             for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
                 logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
@@ -93,7 +93,7 @@ class MasterHandlers:
     def _create_session(
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
     ) -> Message:
-        """Open a session for a client, which is known by its key; all clients without keys count as one."""
+        """Open a session for a client. Its key identifies it; all clients without keys count as one."""
         try:
             config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
         except TypeError as e:
@@ -121,10 +121,10 @@ class MasterHandlers:
 
     @contextlib.contextmanager
     def _session_of(self, owner: str) -> Iterator[list[str]]:
-        """A block that opens a session and appends its handle. The session counts from the start: opening it may take minutes.
+        """A block that opens a session and appends its handle. The session counts towards the quota from the start of the block.
 
         Raises:
-            ResourceExhaustedError: the client has as many sessions as it may have.
+            ResourceExhaustedError: the client has reached its quota of sessions.
         """
         most = setting("DOVETAIL_CLIENT_SESSIONS")
         opened: list[str] = []

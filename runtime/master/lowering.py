@@ -1,35 +1,35 @@
-"""Lowering: what the master makes of a partition before it registers it with the partition's task.
+"""Lowering: turns a partition into the form that the master registers with the partition's task.
 
-`lower_partitions` turns the placer's partitions into the code generator's partition graphs. On the way it schedules communication:
+`lower_partitions` turns the placer's partitions into the code generator's partition graphs. It also schedules communication:
 
 Communication overlap (`overlap_collectives`). A device's steps keep the order of the graph, in which a strategy makes its collectives
-last, so every collective would begin after the whole backward pass. But its inputs are there long before: the gradients of the last
-layers are computed first. So a collective begins right behind the step that produces its last input, and is awaited where it stood:
+last, so every collective would begin after the whole backward pass. But its inputs are ready long before: the gradients of the last
+layers are computed first. So a collective begins right after the step that produces its last input, and is awaited at its old position:
 
     in the order of nodes    [ d3 ][ d2 ][ d1 ][ reduce d3 d2 ][ reduce d1 ][ update ]
     overlapped               [ d3 ][ d2 ][ d1 ]              [ reduce d1 ][ update ]
                                        [ reduce d3 d2 ..... ]
 
-Nothing else moves. Collectives keep their order among each other, so all members begin them in the same order. A collective stays
-where it is if it takes a reference to a variable, may be dead, or is in a loop, and if moving it would not pay: small values, and
-collectives beside which little else could run.
+Nothing else moves. Collectives keep their relative order, so all members begin them in the same order. A collective is not moved if it
+takes a reference to a variable, may be dead or is in a loop, nor if overlap would not pay: small values, or little other work to
+overlap with.
 
-Send coalescing (`coalesced_sends`, `coalesce_receives`). A program runs in one order, and so do its receives. A tensor that it takes
-after another one from the same task is of no use before that one: the gradient that is computed first belongs to the last layer, and
-is taken last. Such a tensor loses nothing by waiting for the one that is taken first, and both travel in one message:
+Send coalescing (`coalesced_sends`, `coalesce_receives`). A program's receives run in program order. So a tensor is of no use before the
+tensors from the same task that are received before it: the gradient that is computed first belongs to the last layer, and is received
+last. Such a tensor can wait for the one that is received first at no cost, and both are sent in one message:
 
     sent in the order          c  b  a        d
     taken in the order               a  b  c  d
     leaves at once                   a        d     c and b travel with a
 
-Tensors that travel together are also received together. That delays nothing, and what is done with several of them can be one call:
+Tensors that are sent together are also received together. That delays nothing, and ops that use several of them can be fused:
 
     taken before      recv a, use a, recv b, use b, recv c, use c
     taken             recv a, recv b, recv c, use a, use b, use c
 
-Data-triggered start (`data_triggered`, `triggered_by`). A task's part of a step that can do nothing before a tensor arrives may as
-well be started by that tensor: the message says which program it starts, and for which client. All else is as if the client had sent
-`run`: the task answers the client, is asked for signs of life, and is told when the step is aborted.
+Data-triggered start (`data_triggered`, `triggered_by`). If a task's part of a step can do nothing before a tensor arrives, that tensor
+may start it: the message names the program and the client. All else is as if the client had sent `run`: the task answers the client,
+answers its pings, and receives its abort of the step.
 
     client        worker              ps:0        ps:1
     run ────────► compute
@@ -38,22 +38,22 @@ well be started by that tensor: the message says which program it starts, and fo
          ◄──── done ───────────────────┘           │
          ◄──── done ───────────────────────────────┘
 
-This holds for parts without feeds each of whose programs begins with a receive. (Reading variables in the memory of their task is no
-work, and waits for no step: it is done when the tensors arrive.) It cannot be circular: all programs of a step follow one order, in
-which a send stands before its receive. The first receive of a data-triggered part therefore takes what was sent before any receive of
-this part, and if the sender is data-triggered too, by something even earlier. So the earliest is sent by a part that the client
-starts.
+This holds for parts without feeds in which each program begins with a receive. (One-sided reads of variables do not count as work and
+wait for no step: they are done when the tensors arrive.) Triggers cannot form a cycle: all programs of a step follow one order, in
+which a send comes before its receive. The first receive of a data-triggered part therefore takes a tensor that was sent before any
+receive of this part. If the sender is data-triggered too, a still earlier tensor started it. So a part that the client starts sends
+the earliest one.
 
-A task answers on the client's own connection, so it must know that. A client draws a random name for its connections, which goes with
-each `run`, and a task remembers the connection on which it has heard the name (`rpc/liveness.py`). A task that was not told yet gets
-`run` in any case. A task that does not know the named client starts nothing, but keeps the tensors: the client, which has no answer by
-then, sends `run` before it first asks for signs of life (`session/step_call.py`). So if a message that should have started a task is
-lost, that `run` starts it, and the task notices itself that its tensors are overdue (`rpc/loss_detection.py`). All parts of a traced
-step are started by `run`, since all are to take notes.
+A task answers on the client's connection, so it must know that connection. A client draws a random name for its connections and sends
+it with each `run`, and a task remembers the connection of each name (`rpc/liveness.py`). The client sends `run` to a task that does
+not know the name yet. A task that receives tensors for an unknown client starts nothing, but keeps the tensors: the client has no
+answer by then and sends `run` before its first ping (`session/step_call.py`). So if the message that should start a task is lost, that
+`run` starts it, and the task detects that its tensors are overdue (`rpc/loss_detection.py`). All parts of a traced step are started by
+`run`, since all must record events.
 
-Completion elision (`Registration.reports`). A program whose last step is a send has done everything when the sent tensor has arrived,
-and the program that takes it ends later. Following the last sends from program to program leads to one that ends without a send. When
-that one has ended, all before it have:
+Completion elision (`Registration.reports`). A program whose last step is a send is done when the sent tensor has arrived, and the
+program that receives it ends later. The chain of last sends leads from program to program to one that ends without a send. When that
+program has ended, all before it have:
 
     ps      read the variables ── send ──┐
     worker                     receive ──┴── compute, fetch          only the worker reports
@@ -61,9 +61,9 @@ that one has ended, all before it have:
 So a task need not report the end if each of its programs ends with a send to another one, and the client fetches nothing from it.
 Errors are always reported.
 
-`kernels_of` gives the kernels of a plan: what the runtime would make of each partition, without making it. The placer does not know
-the code generator, so this module registers the function with `placer.plan.tools`. Every session imports this module, so the code
-generator is loaded only when a plan is asked for its kernels.
+`kernels_of` lists the kernels that the runtime would generate for a partition of a plan, without generating them. The placer does not
+import the code generator, so this module registers the function with `placer.plan.tools`. Every session imports this module, so it
+loads the code generator only when a plan's kernels are requested.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ __all__ = [
     "lower_partitions", "overlap_collectives", "triggered_by",
 ]  # fmt: skip
 
-LEAST_BYTES = 64 << 10  # the two hand-overs between threads take as long as reducing so much
-LEAST_WORK = 1 << 18  # as long as computing so much: arithmetic operations plus bytes moved
+LEAST_BYTES = 64 << 10  # the two hand-overs between threads take as long as reducing this many bytes
+LEAST_WORK = 1 << 18  # as long as this many arithmetic operations plus bytes moved
 EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 
@@ -116,21 +116,21 @@ def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
         _, what = step
         if not (isinstance(what, Node) and what in early):
             out.append(step)
-        elif not out or out[-1][1] is not what:  # else it would begin where it is waited for
+        elif not out or out[-1][1] is not what:  # else it would begin where it is awaited
             out.append(("await", what))
         out += [("node", node) for node in begins.get(p, ())]
     return out
 
 
 def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
-    """The collectives that can begin earlier, by the index of the step behind which they can; -1: before all steps."""
+    """The collectives that can begin earlier, by the index of the step after which they can; -1: before all steps."""
     comes: dict[
         Node | Tensor, int
-    ] = {}  # nodes that run here, and what comes from elsewhere -> the step from which on it is there
-    inside: list[Node | Tensor] = []  # the same of the loop that is open: they are there when it has ended
+    ] = {}  # nodes that run here and tensors that are received -> the step after which they are available
+    inside: list[Node | Tensor] = []  # those of the open loop: they are available when it has ended
     depth = 0
     feeds = frozenset(part.feeds)
-    last = -1  # behind which the next one may begin
+    last = -1  # the next collective may begin after this step
     found: dict[int, list[Node]] = {}
     for p, (kind, what) in enumerate(part.steps):
         if isinstance(what, LoopPart):
@@ -150,14 +150,14 @@ def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
                 last = p
                 continue
             last = max(last, bound)
-            while part.steps[last + 1][0] == "send":  # it goes on its way first
+            while part.steps[last + 1][0] == "send":  # the send comes first
                 last += 1
             found.setdefault(last, []).append(what)
     return found
 
 
 def _bound(node: Node, comes: Mapping[Node | Tensor, int], feeds: frozenset[str]) -> int | None:
-    """Index of the step behind which a collective has its inputs; None: it stays where it is."""
+    """Index of the step after which a collective has its inputs; None: it is not moved."""
     if sum(nbytes(t) for t in node.inputs) < LEAST_BYTES or any(t.dtype.is_ref for t in node.inputs):
         return None
     bound = -1
@@ -187,7 +187,7 @@ def _is_work(steps: Iterable[Step]) -> bool:
 
 
 AnyStep: TypeAlias = tuple[str, Any]
-"""A step of a partition, or what `lowering.py` makes of one."""
+"""A step of a partition, or its lowered form."""
 
 
 def coalesced_sends(cut: Partitioned) -> dict[int, int]:
@@ -200,7 +200,7 @@ def coalesced_sends(cut: Partitioned) -> dict[int, int]:
         return {}
     taken: dict[tuple[str, str], list[int]] = defaultdict(
         list
-    )  # (sending, receiving device) -> channels, as they are taken
+    )  # (sending, receiving device) -> channels, in the order of their receives
     for part in cut.partitions.values():
         for kind, what in part.steps:
             if kind == "recv" and isinstance(what, Channel) and what.loop is None:
@@ -223,7 +223,7 @@ def coalesced_sends(cut: Partitioned) -> dict[int, int]:
 
 
 def coalesce_receives(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> list[AnyStep]:
-    """The steps of a part, with each receive of a coalesced send right behind that of the tensor that it travels with."""
+    """The steps of a part, with each receive of a coalesced send right after that of the tensor that it is sent with."""
     if not waiting:
         return list(steps)
     company: dict[int, list[AnyStep]] = defaultdict(list)
@@ -257,7 +257,7 @@ def data_triggered(cut: Partitioned) -> tuple[str, ...]:
 
 
 def triggered_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
-    """Of the data-triggered tasks `started`, those to which a task sends something."""
+    """The data-triggered tasks among `started` to which a task sends tensors."""
     sent = {task_of(c.destination): None for p in cut.partitions.values() if task_of(p.device) == task for c in p.sends}
     return tuple(t for t in sent if t in started and t != task)
 
@@ -276,7 +276,7 @@ def _is_nothing(node: Node) -> bool:
 
 
 RemoteUpdates: TypeAlias = Mapping[Node, tuple[str, Posted]]
-"""Variables and accumulators that another task than their own updates: the device of each, and where it is published."""
+"""Variables and accumulators that a task other than their own updates: the device and published address of each."""
 
 
 def lower_partitions(
@@ -334,7 +334,7 @@ def _mark(kind: str, part: LoopPart) -> PartitionStep:
 
 
 def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) -> Node | int | None:
-    """What tells whether the empty message of a control edge is dead: a guarded node or a channel; None: it is never dead."""
+    """The guarded node or channel that determines whether a control edge's empty message is dead; None: it is never dead."""
     if isinstance(value, Tensor) or value not in guarded:
         return None
     return value if channel.relays is None else channel.relays

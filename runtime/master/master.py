@@ -1,10 +1,10 @@
 """The master service: it turns a session's run signatures into programs on tasks.
 
 Every server has one; a session talks to the one at its target. The master keeps each session's graph and places it. For each run
-signature (fetches, targets, feeds) it prunes the graph, partitions it, and registers every task's part with that task's worker. Then
-it is out of the way: the client sends each step straight to the tasks that take part, and their answers go straight back.
+signature (fetches, targets, feeds) it prunes the graph, partitions it, and registers every task's part with that task's worker. It
+takes no part in the steps: the client sends each step directly to the tasks that take part, and they answer it directly.
 
-It knows no sockets. It reaches the other tasks through `WorkerClients`, which the server provides.
+It uses no sockets. It reaches the other tasks through `WorkerClients`, which the server provides.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Master:
         return found.client if found is not None else ""
 
     def session(self, handle: str) -> MasterSession:
-        """A session by its handle; AbortedError: there is none (any more)."""
+        """A session by its handle; AbortedError: it does not exist or is closed."""
         found = self._sessions.get(handle)
         if found is None:
             raise AbortedError(
@@ -111,11 +111,14 @@ class Master:
         warm: bool = False,
         deterministic: bool = False,
     ) -> list[TaskPart]:
-        """Register the programs of one signature with the tasks that take part; their parts.
+        """Register the programs of one signature with the tasks that take part, and return the tasks' parts.
 
         Args:
-            fetches: names of tensors to give back. targets: names of nodes to run. feeds: names of tensors that will be given.
-            warm: have all kernels compiled before this returns. deterministic: see `KernelOptions`.
+            fetches: names of tensors to return.
+            targets: names of nodes to run.
+            feeds: names of tensors that will be fed.
+            warm: compile all kernels before this returns.
+            deterministic: see `KernelOptions`.
 
         Raises:
             InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
@@ -161,12 +164,12 @@ class Master:
     def plan(
         self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
     ) -> Plan:
-        """What a signature would do, were it prepared now; or, when `program` names a prepared one, what that does.
+        """The plan that a signature would get if it were prepared now, or the plan of the prepared `program`.
 
-        It changes nothing: preparing afterwards gives the same plan, as if this had not been called.
+        It has no side effects: a later `prepare` gives the same plan.
 
         Raises:
-            InvalidArgumentError: as `prepare`; or no such program is prepared (any more).
+            InvalidArgumentError: as `prepare`; or `program` is not prepared, or is released.
         """
         session = self.session(handle)
         with session.lock:
@@ -184,7 +187,7 @@ class Master:
         targets: Sequence[str],
         feeds: Sequence[str],
     ) -> tuple[Plan, dict[int, Posted], RemoteUpdates]:
-        """The plan of a signature; by channel, the variables that are read in their task's memory; those that are updated there."""
+        """The plan of a signature; the variables with one-sided reads, by channel; the variables with one-sided updates."""
         graph = session.graph
         placement = None if session.places_pruned else self._place(session)
         try:
@@ -236,7 +239,7 @@ class Master:
         )
 
     def _place(self, session: MasterSession) -> Placement:
-        """Place the whole graph, as far as it has grown; stateful nodes stay where they are."""
+        """Place the whole graph as it is now; stateful nodes keep their devices."""
         graph = session.graph
         before = session.placement
         if before is not None and len(before) == graph.version:
@@ -255,7 +258,7 @@ class Master:
 
             fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
             costs, running = as_profile(session.config.placement_costs), None
-            if costs is not None:  # the step that was measured is the one that matters
+            if costs is not None:  # optimize for the measured step
                 running = [n for n in graph.nodes if n.name in costs.nodes]
             search = searching(
                 session.cluster, strategy, running=running, feeds=fed, costs=costs,
@@ -270,14 +273,14 @@ class Master:
         )
 
     def _keep(self, session: MasterSession, placement: Placement) -> None:
-        """Remember a placement for later signatures: state does not move."""
+        """Store a placement for later signatures: stateful nodes keep their devices."""
         if session.places_pruned:
             session.kept.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
         else:
             session.placement = placement
 
     def _log_placement(self, session: MasterSession, placement: Placement) -> None:
-        """Log the devices of nodes that are placed for the first time, and the device requests that are not met."""
+        """Log the devices of newly placed nodes, and the device requests that are not met."""
         known = 0 if session.placement is None else len(session.placement)
         for node in placement:
             if node.index >= known:
@@ -287,7 +290,7 @@ class Master:
                 logger.warning("%s asked for '%s', got %s: %s", r.node, r.requested, r.chosen, r.reason)
 
     def close_session(self, handle: str) -> None:
-        """Forget a session here and on all its tasks. Closing one that is not there does nothing."""
+        """Forget a session here and on all its tasks. Closing an unknown session does nothing."""
         with self._lock:
             session = self._sessions.pop(handle, None)
         if session is not None:

@@ -1,8 +1,8 @@
 """One-sided access planning: which of a session's tasks read and update variables in each other's memory.
 
-The placer says which reads, updates and additions could be one-sided (`placer/partition/one_sided_*.py`). This module asks the tasks,
-when a signature is prepared: whether one reaches the memory of the other, once in a session, and where the variables are published
-(`shared_memory/remote_variables.py` is their side). What cannot be one-sided is sent, or stays with its task.
+The placer determines which reads, updates and additions could be one-sided (`placer/partition/one_sided_*.py`). When a signature is
+prepared, this module asks the tasks whether one reaches the memory of the other (once in a session), and at which addresses the
+variables are published (`shared_memory/remote_variables.py` answers). Other variables are sent, or updated by their own task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OneSidedAccess:
         self._workers = workers
 
     def published(self, session: MasterSession, reads: Iterable[DirectRead]) -> dict[int, Posted]:
-        """By channel, the variables that the reading task can read in the memory of their task, which publishes them."""
+        """The published variables, by channel, that the reading task can read in the memory of their task."""
         by_task: dict[str, list[DirectRead]] = {}
         for read in reads:
             task = task_of(read.channel.source)
@@ -49,14 +49,14 @@ class OneSidedAccess:
     def updates(
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
     ) -> tuple[Callable[[Node], str], RemoteUpdates]:
-        """The device of each node of a step, and the variables and accumulators that another task than their own updates."""
+        """The device of each node of a step, and the variables and accumulators that a task other than their own updates."""
         if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
             return device_of, {}
         home = device_of
         device_of, reached = self._added(session, nodes, home, fed)
         opened: dict[tuple[str, str], dict[Node, Posted]] = {}
         staying: set[str] = set()
-        while True:  # if a part stays with its task, parts that exchange tensors with it may have to stay, too
+        while True:  # if a part cannot move from its task, parts that exchange tensors with it may have to stay, too
             updates = direct_updates(nodes, device_of, session.cluster, fed, MOST_BYTES, staying)
             for update in updates:
                 pair = update.task, update.by
@@ -72,7 +72,7 @@ class OneSidedAccess:
     def _added(
         self, session: MasterSession, nodes: Sequence[Node], device_of: Callable[[Node], str], fed: Collection[Tensor]
     ) -> tuple[Callable[[Node], str], dict[Node, tuple[str, Posted]]]:
-        """The same for accumulators to which another task than their own adds."""
+        """The same for accumulators to which a task other than their own adds."""
         additions = [
             a
             for a in direct_additions(nodes, device_of, session.cluster, fed, MOST_BYTES)
@@ -99,7 +99,7 @@ class OneSidedAccess:
         return (added(done, device_of) if done else device_of), reached
 
     def _opened(self, session: MasterSession, update: DirectUpdate) -> dict[Node, Posted]:
-        """The published records of a part's variables, writable for another task; none, if that is impossible for one of them."""
+        """The published records of a part's variables, writable for another task; empty if one of them cannot be published."""
         if not self._sees(session, task_of(update.by), update.task):
             return {}
         incarnation, places = self._post(session, update.task, [place[1:] for _, place in update.variables], True)
@@ -111,7 +111,7 @@ class OneSidedAccess:
         return found
 
     def _sees(self, session: MasterSession, task: str, owner: str) -> bool:
-        """Whether a task can read the memory of another one; asked once in a session."""
+        """Whether a task can read the memory of another one; cached for the session."""
         pair = owner, task
         if pair not in session.near:
             session.near[pair] = self._workers.sees(task, owner, session.config.peer_timeout_s)

@@ -1,4 +1,4 @@
-"""What a master keeps of a session, what it needs of the workers, and what it tells a client about one task's part of a step."""
+"""A master's state of a session, its interface to the workers, and the description of one task's part of a step for a client."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class WorkerClients(Protocol):
     ) -> Cluster:
         """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
 
-        While it waits, it calls `tell` with the missing tasks now and then, and asks `forsaken` whether the client has gone.
+        While it waits, it calls `tell` with the missing tasks now and then, and `forsaken` to find out whether the client has gone.
 
         Raises:
-            CancelledError: it has. UnavailableError: tasks are missing.
+            CancelledError: the client has gone. UnavailableError: tasks are missing.
         """
         ...
 
     def register(self, task: str, registration: Registration) -> int:
-        """Register one task's part of a signature; the incarnation of the process that took it."""
+        """Register one task's part of a signature, and return the incarnation of the task's process."""
         ...
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
@@ -53,7 +53,7 @@ class WorkerClients(Protocol):
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        """Have a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
+        """Make a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
 
         Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.
         Accumulators that are to be updated are named as `shared_memory.remote_variables.accumulator_name` does.
@@ -75,13 +75,13 @@ class WorkerClients(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskPart:
-    """One task's part of a run signature, as the client knows it.
+    """The client's description of one task's part of a run signature.
 
     Attributes:
         task: `/job:ps/replica:0/task:0`.
-        incarnation: of the task's process when the part was registered.
+        incarnation: incarnation of the task's process when the part was registered.
         program: handle of the registered program.
-        feeds: names of the values that it is given.
+        feeds: names of the values that are fed to it.
         fetches: names of the values that it returns, in order.
         reports: whether it reports the end of its part (`lowering.py`, completion elision).
         data_triggered: whether the tensors that it receives start it (`lowering.py`).
@@ -96,7 +96,7 @@ class TaskPart:
     data_triggered: bool = False
 
     def to_fields(self, address: str) -> dict[str, Any]:
-        """The part as a `prepared` message carries it, with the address of its task."""
+        """The fields of the part in a `prepared` message, with the address of its task."""
         return {
             "task": self.task, "address": address, "incarnation": self.incarnation, "program": self.program,
             "feeds": list(self.feeds), "fetches": list(self.fetches), "reports": self.reports, "carried": self.data_triggered,
@@ -104,7 +104,7 @@ class TaskPart:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TaskPart:
-        """The part that `to_fields` described."""
+        """The inverse of `to_fields`."""
         return cls(
             fields["task"], fields["incarnation"], fields["program"], tuple(fields["feeds"]), tuple(fields["fetches"]),
             fields["reports"], fields["carried"],
@@ -113,7 +113,7 @@ class TaskPart:
 
 @dataclass(slots=True)
 class MasterSession:
-    """What the master keeps of one session."""
+    """The master's state of one session."""
 
     handle: str
     config: ConfigProto
@@ -126,14 +126,14 @@ class MasterSession:
     placement: Placement | None = None  # of the whole graph
     kept: dict[str, str] = field(
         default_factory=dict
-    )  # devices of stateful nodes, where only what a run needs is placed
+    )  # devices of stateful nodes, if only the nodes that a run needs are placed
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
-    plans: dict[str, Plan] = field(default_factory=dict)  # handle -> what it does
+    plans: dict[str, Plan] = field(default_factory=dict)  # handle -> its plan
     near: dict[tuple[str, str], bool] = field(
         default_factory=dict
-    )  # (owner, reader) -> whether it reaches its variables
+    )  # (owner, reader) -> whether the reader can read the owner's memory
 
     @property
     def places_pruned(self) -> bool:
-        """Whether only what a run needs is placed (`GraphOptions.place_pruned_graph`)."""
+        """Whether only the nodes that a run needs are placed (`GraphOptions.place_pruned_graph`)."""
         return self.is_local and self.config.graph_options.place_pruned_graph

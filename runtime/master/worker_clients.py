@@ -1,4 +1,4 @@
-"""How a server's master reaches workers: that of its own task by calls, the others by messages.
+"""A server's master calls the worker of its own task directly, and sends messages to the others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..worker.worker import Worker
 logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
-TELL_MISSING_S = 2.0  # how often a session that is being made says which tasks it waits for
+TELL_MISSING_S = 2.0  # interval of the reports of missing tasks while a session is created
 
 
 @functools.cache
 def _process_ends() -> threading.Event:
-    """Set when this process is ending, and waits for its threads.
+    """An event that is set when this process is ending, before it joins its threads.
 
-    `atexit` comes after that, so it would be too late for a thread that waits; `concurrent.futures` uses the same way.
+    `atexit` handlers run after that, too late for a waiting thread; `concurrent.futures` uses the same hook.
     """
     event = threading.Event()
     threading._register_atexit(event.set)  # type: ignore[attr-defined]
@@ -44,9 +44,9 @@ class ClusterWorkers:
 
     Args:
         spec: the cluster.
-        worker: the task's own, with its devices.
-        incarnation: of this process.
-        keys: for connections to other servers.
+        worker: the task's own worker, with its devices.
+        incarnation: the incarnation of this process.
+        keys: keys for connections to other servers.
         endpoint: the server's endpoint; None while it has none.
     """
 
@@ -79,7 +79,7 @@ class ClusterWorkers:
         return self._addresses[task]
 
     def knows(self, task: str) -> bool:
-        """Whether it is a task of the cluster."""
+        """Whether `task` is a task of the cluster."""
         return task in self._addresses
 
     def devices(
@@ -88,7 +88,7 @@ class ClusterWorkers:
         tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
     ) -> Cluster:
-        """As `WorkerClients.devices`: asks all tasks that the filters admit, and goes on asking until they have started."""
+        """As `WorkerClients.devices`: asks all tasks that the filters admit, and repeats until they have started."""
         filters = [parse_strict(f) for f in config.device_filters]
         wanted = {
             task: address

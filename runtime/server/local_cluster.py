@@ -1,11 +1,10 @@
 """Clusters of real processes on this machine.
 
-`LocalCluster` starts one process per task, waits until all answer, and takes them down in any case: each process holds the read end of a
-pipe whose other end only the parent has, and ends when it closes. So even `kill -9` of the parent leaves no orphan.
+`LocalCluster` starts one process per task, waits until all answer, and always ends them: each process holds the read end of a pipe,
+only the parent has the other end, and the process ends when that closes. So even `kill -9` of the parent leaves no orphan.
 
-`Supervisor` restarts tasks that end, with a growing pause. While it keeps a cluster up, a file beside the cluster's file says so
-(`cluster.yaml.up`: JSON, with the processes), and the supervising process holds a lock on it. So another command finds the cluster, and
-a file that was left behind by `kill -9` is not mistaken for one.
+`Supervisor` restarts tasks that end, with exponential back-off. While it runs a cluster, it keeps a lock file next to the cluster's file
+(`cluster.yaml.up`: JSON, with the processes). So other commands find the cluster, and detect a stale file that `kill -9` left behind.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ..transport.keys import client_keys
 from ..wire.messages import Message
 from ..worker.registration import device_from_fields
 
-ANSWER_S = 5.0  # a task that runs answers at once
+ANSWER_S = 5.0  # timeout for an answer; a running task answers at once
 
 
 class LocalCluster:
@@ -45,18 +44,17 @@ class LocalCluster:
     Args:
         jobs: how many tasks each job has: `{"ps": 2, "worker": 2}`, each at a free port; or their addresses on this machine:
             `{"ps": ["localhost:2222"]}`.
-        programs: job -> command that its tasks run instead of a plain server. The command finds the cluster and its own place in the
-            environment variable `TF_CONFIG`, and should start a `Server` there; it must end when its standard input closes.
+        programs: job -> command that its tasks run instead of a plain server. The command reads the cluster and its own task from the
+            environment variable `TF_CONFIG`, and should start a `Server` for it; it must end when its standard input closes.
         device_count: devices per task, as in `ConfigProto`.
         emulate_gpus: emulated GPUs of each task, by job or for all.
         start_timeout_s: how long to wait until all tasks answer.
         environment: more environment variables for the tasks.
         keys: folder of keys for all tasks and for this process (`dovetail keys new`); None: that of DOVETAIL_KEYS, or no keys.
-        piped: jobs whose output (and error output) does not go where this process's goes, but to a pipe that the caller must read:
-            `process(job, i).stdout`.
+        piped: jobs whose standard output and error go to a pipe that the caller must read (`process(job, i).stdout`).
 
     Raises:
-        UnavailableError: a task ended, or did not answer in time; all others are taken down then.
+        UnavailableError: a task ended, or did not answer in time; all others are ended then.
 
     >>> with LocalCluster({"ps": 1, "worker": 2}) as cluster, Session(cluster.target("worker", 0)) as session:
     ...     print(len(session.list_devices()))
@@ -165,10 +163,10 @@ class LocalCluster:
         )
 
     def wait_until_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until all tasks answer, or are programs of the user's that have done their work already.
+        """Wait until each task answers, or is a user's program that has already finished.
 
         Raises:
-            UnavailableError: one has ended, or does not answer in time.
+            UnavailableError: a task has ended, or does not answer in time.
         """
         waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self._processes}
         deadline = time.monotonic() + timeout_s
@@ -215,7 +213,7 @@ class LocalCluster:
         return sorted(found, key=lambda d: (d.name.job != first, d.name))
 
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
-        """Send a task's process a signal (default: kill it at once). A process that is killed or stopped is so when this returns."""
+        """Send a signal to a task's process (default: SIGKILL). Waits until a process that is killed or stopped is so."""
         process = self._processes[job, task_index]
         process.send_signal(number)
         if number == signal.SIGKILL:
@@ -224,7 +222,7 @@ class LocalCluster:
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self, job: str, timeout_s: float | None = None) -> list[int]:
-        """Wait until all processes of a job have ended by themselves; their exit statuses. TimeoutExpired when they do not."""
+        """Wait until all processes of a job have ended, and return their exit statuses. TimeoutExpired: they have not ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         return [
             p.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -233,7 +231,7 @@ class LocalCluster:
         ]
 
     def close(self) -> None:
-        """Take all processes down. Closing twice does nothing."""
+        """End all processes. Closing twice does nothing."""
         self._finalizer()
         atexit.unregister(self._finalizer)
 
@@ -251,14 +249,14 @@ class LocalCluster:
 
 
 def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner: int, grace_s: float = 3.0) -> None:
-    """Ask all processes to end by closing their standard input; kill those that do not. Only the process that started them does so."""
+    """Close the standard input of all processes, and kill those that do not end then. Only the process that started them may."""
     if process_id() != owner:
         return
     for p in processes.values():
         if p.stdin is not None:
             with contextlib.suppress(OSError):
                 p.stdin.close()
-        if p.poll() is None:  # a stopped process cannot notice
+        if p.poll() is None:  # a stopped process must continue to notice it
             with contextlib.suppress(ProcessLookupError):
                 p.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + grace_s
@@ -273,7 +271,7 @@ def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner:
 
 
 def _reserved_port() -> socket.socket:
-    """A socket that keeps a free port from being given to anybody else until the task listens there.
+    """A socket that reserves a free port until the task listens there.
 
     It is bound but does not listen; with SO_REUSEADDR on both sides the task's own socket may bind the same port.
     """
@@ -307,9 +305,9 @@ class Supervisor:
 
     Args:
         cluster: it must be up.
-        say: told what happens, in words.
-        restart: start tasks again that have ended.
-        clock: seconds; tests give their own.
+        say: called with a message for each event.
+        restart: restart tasks that have ended.
+        clock: the time in seconds; tests pass their own.
     """
 
     def __init__(
@@ -327,7 +325,7 @@ class Supervisor:
         self._kept = {task: _Kept(clock()) for task in cluster.tasks}
 
     def look(self) -> bool:
-        """See to all tasks once; True if any has been started again or has ended since the last look."""
+        """Check all tasks once; True if any has been restarted or has ended since the last check."""
         changed = False
         for (job, i), kept in self._kept.items():
             now = self._clock()
@@ -361,7 +359,7 @@ class Supervisor:
 
 
 class UpFile:
-    """The file that says that a cluster is up, held by its keeper.
+    """The lock file of a running cluster, held by its supervisor.
 
     Raises:
         FileExistsError: the cluster is up already.
@@ -377,7 +375,7 @@ class UpFile:
             raise FileExistsError(f"The cluster of {cluster_file} is up already: {self.path}") from None
 
     def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
-        """Say which tasks there are."""
+        """Write the tasks to the file."""
         text = json.dumps({"keeper": os.getpid(), "targets": targets, "processes": processes}, indent=1).encode()
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text, 0)
@@ -394,12 +392,12 @@ class UpFile:
 
 
 def up_path(cluster_file: Path) -> Path:
-    """Where the file for a cluster is."""
+    """The path of the lock file of a cluster."""
     return cluster_file.with_name(cluster_file.name + ".up")
 
 
 def read_up(cluster_file: Path) -> dict[str, Any]:
-    """What the keeper of a cluster that is up has written.
+    """The contents of the lock file of a running cluster.
 
     Raises:
         FileNotFoundError: the cluster is not up.
@@ -421,7 +419,7 @@ def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
     """Stop a cluster that is up.
 
     Raises:
-        FileNotFoundError: it is not up. TimeoutError: it has not gone in time.
+        FileNotFoundError: it is not up. TimeoutError: it has not ended in time.
     """
     os.kill(int(read_up(cluster_file)["keeper"]), signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
@@ -433,7 +431,7 @@ def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
 
 
 def restart(cluster_file: Path, task: str) -> None:
-    """End a task of a cluster that is up; its keeper starts it again.
+    """End a task of a cluster that is up; its supervisor starts it again.
 
     Raises:
         FileNotFoundError: the cluster is not up. LookupError: it has no such task.

@@ -1,6 +1,6 @@
-"""The state of a cluster as seen from outside: what each task reports about itself, and which tasks do not answer.
+"""The state of a cluster as seen from outside: the figures that each task reports, and the tasks that do not answer.
 
-One task is enough to find the others: it knows the cluster. Asking costs a task one message, and changes nothing.
+The address of one task is enough: it knows the cluster. A query costs a task one message and has no side effects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..transport.client_set import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message, WireError
 
-ANSWER_S = 2.0  # a task that lives answers at once
+ANSWER_S = 2.0  # timeout for an answer; a live task answers at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class TaskStatus:
     Attributes:
         task: `/job:ps/replica:0/task:0`.
         address: `host:port`.
-        figures: what it says (`Server.figures`); None: it does not answer.
-        at: when, in seconds of a clock of this process.
+        figures: the figures that it reports (`Server.figures`); None: it does not answer.
+        at: the time, in seconds of a clock of this process.
     """
 
     task: str
@@ -40,7 +40,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a task did between two moments, per second: steps, and bytes by the task that they were sent to."""
+    """Rates of a task between two moments, per second: steps, and bytes by the task that they were sent to."""
 
     steps: float
     bytes_to: dict[str, float]
@@ -70,8 +70,8 @@ class ClusterMonitor:
     Raises:
         UnavailableError: that task does not answer. PermissionDeniedError: it does not accept this process.
 
-    >>> with Observer("localhost:2222") as observer:    # doctest: +SKIP
-    ...     print([view.task for view in observer.look()])
+    >>> with ClusterMonitor("localhost:2222") as monitor:    # doctest: +SKIP
+    ...     print([view.task for view in monitor.look()])
     ['/job:ps/replica:0/task:0', '/job:worker/replica:0/task:0']
     """
 
@@ -119,18 +119,18 @@ class ClusterMonitor:
                     found[task] = TaskStatus(task, address, _checked(message), time.monotonic())
         for task, address in self._addresses.items():
             if task not in found:
-                self._connections.forget(address)  # the next look begins anew
+                self._connections.forget(address)  # the next query connects again
         now = time.monotonic()
         return [
             found.get(task) or TaskStatus(task, address, None, now) for task, address in sorted(self._addresses.items())
         ]
 
     def why_silent(self, address: str) -> str | None:
-        """Why a task says nothing, if it is a matter of keys."""
+        """Why a task does not answer, if keys are the reason."""
         return self._connections.get(address).why_silent()
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the connections."""
         self._connections.close()
 
     def __enter__(self) -> ClusterMonitor:
@@ -152,7 +152,7 @@ def _checked(message: Message) -> dict[str, Any]:
     """The figures of a message, which may come from another version.
 
     Raises:
-        InternalError: something is missing.
+        InternalError: a figure is missing.
     """
     figures: dict[str, Any] = message.fields["figures"]
     missing: Sequence[str] = [k for k, kind in _NEEDED.items() if not isinstance(figures.get(k), kind)]

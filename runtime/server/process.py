@@ -1,7 +1,7 @@
 """The program of a plain task: a server, and nothing else. `LocalCluster` runs it as `python -m dovetail.runtime.server.process`.
 
-The environment variable `TF_CONFIG` says which task it is. It ends when its standard input closes, that is, when the process that
-started it has ended.
+The environment variable `TF_CONFIG` specifies the task. The process ends when its standard input closes, that is, when the process
+that started it has ended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     set_up_log(server.job_name, server.task_index)
     with server:
         sys.stdin.buffer.read()
-    # Threads of the pool may still be inside a kernel, for which nothing waits.
+    # Threads of the pool may still run a kernel; the process does not wait for them.
     os._exit(0)
 
 

@@ -2,19 +2,19 @@
 
 The process around `Master` and `Worker`: it owns the endpoint, and has the table of message kinds and their handlers:
 
-    worker/handlers.py          parts of steps that clients ask for; programs to register, sessions and variables to forget
-    worker/tensor_exchange.py   tensors, and what else tasks send each other during steps
+    worker/handlers.py          parts of steps that clients run; programs to register, sessions and variables to forget
+    worker/tensor_exchange.py   tensors and other messages between tasks during steps
     master/handlers.py          sessions, graphs, plans
 
-Short things are done on the I/O thread where the message arrived: signs of life, tensors, short programs. The work of a master and the
-compiling of programs go to two small pools (`rpc/dispatch.py`).
+The I/O thread handles short messages itself: heartbeats, tensors, short programs. Two small pools do the work of the master and compile
+programs (`rpc/dispatch.py`).
 
-Threads of a server are scheduled as batch work (`SCHED_BATCH`, sched(7)). A task that sends a message wakes its receiver. Where no other
-processor is free, Linux lets the woken thread preempt the one that woke it, in the middle of its work: a parameter server that has just
-sent the first of two workers its token waits until this worker has computed its step, and meanwhile the second worker has nothing to
-do. Threads that are scheduled as batch work do not preempt when they are woken: they go to a free processor, or run when the waking
-thread waits itself. Their share of the processors is the same. Synchronous training of two workers and two parameter servers on two
-processors is a sixth faster with it; a lone client's read of a variable takes up to 40 microseconds longer (150 instead of 110).
+Threads of a server are scheduled as batch work (`SCHED_BATCH`, sched(7)). A task that sends a message wakes its receiver. If no other
+processor is free, Linux lets the woken thread preempt the one that woke it. Then a parameter server that has just sent the token to the
+first of two workers waits until this worker has computed its step, and meanwhile the second worker is idle. Threads that are scheduled
+as batch work do not preempt when they are woken: they run on a free processor, or when the waking thread waits. Their share of the
+processors is the same. Synchronous training of two workers and two parameter servers on two processors is a sixth faster with it; a
+single client's read of a variable takes up to 40 microseconds longer (150 instead of 110).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class ServerDef(Options):
 
     Attributes:
         cluster: the jobs, and their tasks' addresses.
-        job_name, task_index: which task it is.
-        default_session_config: what its sessions get where they do not say otherwise.
+        job_name, task_index: the task of the server.
+        default_session_config: defaults for the options of its sessions.
         protocol: "grpc" or "zmq".
         port: ignored: the cluster has the address.
     """
@@ -110,16 +110,15 @@ class Server:
         server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, which the other arguments override.
         job_name, task_index: which task this is; may be left out where only one is possible.
         protocol: None or "zmq" ("grpc" is accepted and means the same).
-        config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and what its sessions get where they do not say
-            otherwise.
+        config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and defaults for the options of its sessions.
         start: listen at once.
-        insecure: allow an address that other machines can reach, though there are no keys.
-        keys: folder of keys: it lets in only whom these allow; None: that of DOVETAIL_KEYS, or no keys.
+        insecure: allow an address that other machines can reach although there are no keys.
+        keys: folder of keys: only processes that they allow may connect; None: that of DOVETAIL_KEYS, or no keys.
 
     Raises:
         ValueError: the task is not determined. InternalError: the cluster has no such task. InvalidArgumentError: an address
             without port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
-        PermissionError: other machines could reach the address, there are no keys, and `insecure` was not said; or others may
+        PermissionError: other machines could reach the address, there are no keys, and `insecure` is false; or others may
             read the private key. FileNotFoundError: there are no keys in the folder.
 
     >>> server = Server({"local": ["localhost:0"]})
@@ -248,7 +247,7 @@ class Server:
 
     @property
     def target(self) -> str:
-        """What a session is given to use this server: `zmq://host:port`."""
+        """The session target of this server: `zmq://host:port`."""
         return f"zmq://{self._address}"
 
     @property
@@ -259,7 +258,7 @@ class Server:
 
     def join(self) -> None:
         """Block until the server is stopped (by `stop`, or by Ctrl-C)."""
-        while not self._stopped.wait(1.0):  # a wait without limit could not be interrupted on every platform
+        while not self._stopped.wait(1.0):  # not every platform can interrupt a wait without timeout
             pass
 
     def stop(self) -> None:
@@ -412,7 +411,7 @@ class Server:
         self._responder.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
 
     def figures(self) -> dict[str, Any]:
-        """What this task does, as plain values, for `dovetail status` and the metrics."""
+        """The figures of this task, as plain values, for `dovetail status` and the metrics."""
         now = time.monotonic()
         spec = self.cluster_spec
         return {
@@ -444,9 +443,9 @@ class Server:
 def _limit_blas_threads(cluster: ClusterSpec, address: str, wanted: int) -> None:
     """Limit the BLAS threads of this process to its share of the cores.
 
-    BLAS takes all cores unless told otherwise, and its threads wait by spinning. Several tasks on one machine would
-    then slow each other down many times over. So each gets the cores divided by the tasks of the cluster that have the same host
-    in their address, unless the user decides: by `intra_op_parallelism_threads` or the libraries' own variables.
+    By default, BLAS uses all cores, and its threads wait by spinning. Several tasks on one machine would then slow each other down many
+    times over. So each gets the cores divided by the tasks of the cluster that have the same host in their address, unless the user
+    sets `intra_op_parallelism_threads` or the libraries' own variables.
     """
     if not wanted:
         if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):

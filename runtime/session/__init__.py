@@ -1,13 +1,13 @@
-"""The client side: sessions prepare a signature when it is run for the first time, and then run steps.
+"""The client side: a session prepares a signature at its first run, and then runs steps.
 
     session.py           `Session`: the public class
-    fetches.py           fetches and feeds as users write them, to names and back
+    fetches.py           converts users' fetches and feeds to names and back
     prepared_steps.py    the cache of prepared signatures; the interface of backends; restarts of tasks
     local_backend.py     runs steps in this process, without servers
     cluster_backend.py   runs steps on a cluster of servers
     step_call.py         one step on a cluster: messages, answers, abort
     partial_run.py       one step in several calls
-    functions.py         graphs as functions that kernels of data sets call
+    functions.py         compiles graphs to functions that kernels of data sets call
     profiling.py         measures devices, links and steps
 
 The public packages import it. It does not import `server`, nor `server` it.

@@ -1,7 +1,7 @@
 """The backend of a session on a cluster of servers.
 
-Control calls (create, extend, prepare, plan, close) go to the master at the session's target. A step goes straight to the tasks that
-take part, and their answers come straight back (`step_call.py`).
+Control calls (create, extend, prepare, plan, close) go to the master at the session's target. The client sends a step directly to the
+tasks that take part, and they answer it directly (`step_call.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .step_call import ColocatedPart, StepCall
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 1.0  # closing a session waits no longer for its master: a dead one has lost the session anyway
+CLOSE_S = 1.0  # timeout of closing a session: a dead master has lost the session anyway
 
 
 class ClusterBackend:
@@ -44,7 +44,7 @@ class ClusterBackend:
 
     Raises:
         UnavailableError: no server answers there, or tasks of the cluster are missing.
-        PermissionDeniedError: the server accepts known keys only. OSError, ValueError: there are no keys where they should be.
+        PermissionDeniedError: the server accepts known keys only. OSError, ValueError: the keys are missing or unreadable.
     """
 
     is_local = False
@@ -55,7 +55,7 @@ class ClusterBackend:
         self._limit_s = config.operation_timeout_in_ms / 1e3 or None
         self._connections = ConnectionPool(client_keys(config.keys), config.peer_timeout_s)
         self._requests = itertools.count(1)
-        # A step's number is drawn once per client and counted on: unique without asking anybody.
+        # A client draws its first step number at random and counts up from it: numbers are unique without coordination.
         self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
         self._addresses: dict[str, str] = {}
         self._sent_version = 0
@@ -69,11 +69,11 @@ class ClusterBackend:
                 wait,
                 _say_missing,
             )
-        except BaseException:  # the caller gets no object that it could close
+        except BaseException:  # the caller has no object to close
             self._connections.close()
             raise
         self._handle: str = reply.fields["session"]
-        self._limit_s = reply.fields["limit_ms"] / 1e3 or None  # the server may have said what the config does not
+        self._limit_s = reply.fields["limit_ms"] / 1e3 or None  # the server may have a default for it
         self._config = replace(config, peer_timeout_s=reply.fields["peer_timeout_s"])
         self.devices = tuple(device_from_fields(d) for d in reply.fields["devices"])
 
@@ -112,7 +112,7 @@ class ClusterBackend:
     def plan(
         self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
     ) -> Plan:
-        """As `Backend.plan`. The master's answer refers to nodes by number, and this process has the same ones."""
+        """As `Backend.plan`. The master's answer refers to nodes by number; this process has the same numbers."""
         fields = {
             "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
             "program": program,
@@ -129,7 +129,7 @@ class ClusterBackend:
     ) -> Message:
         """Send a request to the master and wait for its answer.
 
-        Without a limit it waits as long as the master shows signs of life: placing a large graph may take a while.
+        Without a limit it waits as long as the master sends heartbeats: placing a large graph may take a while.
         """
         with self._connections.borrow() as connections:
             message.fields["request"] = next(self._requests)
@@ -182,7 +182,7 @@ class ClusterBackend:
             self._connections.give_back(connections)
 
     def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """As `Backend.repeat`: each task begins its part again by itself, so no message is needed as long as nothing fails."""
+        """As `Backend.repeat`: each task repeats its part without messages, as long as nothing fails."""
         at = {self._addresses[p.task]: p for p in parts}
         if self._limit_s is not None or any(
             p.feeds or p.fetches or find_colocated(address, p.incarnation) is not None for address, p in at.items()
@@ -202,7 +202,7 @@ class ClusterBackend:
         return True
 
     def _touch(self, connections: Connections) -> None:
-        """Let the master hear of this client from time to time: it may not otherwise."""
+        """Renew the session's lease at the master from time to time: steps do not involve the master."""
         now = time.monotonic()
         if now >= self._touch_at:
             self._touch_at = now + TOUCH_S
@@ -210,7 +210,7 @@ class ClusterBackend:
                 connections.send(self._address, Message("touch", {"session": self._handle}))
 
     def close(self) -> None:
-        """As `Backend.close`. A master that is gone is no error: the session went with it."""
+        """As `Backend.close`. A master that has ended is no error: its sessions have ended too."""
         if self._closed:
             return
         self._closed = True
@@ -220,7 +220,7 @@ class ClusterBackend:
 
 
 def connect(address: str, config: ConfigProto, wait_s: float = 0.0) -> ClusterBackend:
-    """The cluster of the server at `address`, for which it waits so long if it does not answer. Raises as `ClusterBackend` does."""
+    """The cluster of the server at `address`; waits up to `wait_s` for the server to answer. Raises as `ClusterBackend` does."""
     end = time.monotonic() + wait_s
     while True:
         try:

@@ -1,8 +1,8 @@
-"""Fetches and feeds as users write them, turned into names and back.
+"""Converts users' fetches and feeds to names, and the fetched values back to the users' structure.
 
-A fetch is a tensor, a node, a name, a variable, or lists, tuples, dicts, namedtuples, dataclasses and attrs classes of those, nested
-as you like; the result has the same structure, with None where a node stood, an `IndexedSlicesValue` for `IndexedSlices`, and a
-`SparseTensorValue` for a `SparseTensor`. A feed is a dict from tensors (or names, variables' values) to values.
+A fetch is a tensor, a node, a name, a variable, or any nesting of lists, tuples, dicts, namedtuples, dataclasses and attrs classes of
+those. The result has the same structure, with None for a node, an `IndexedSlicesValue` for `IndexedSlices`, and a `SparseTensorValue`
+for a `SparseTensor`. A feed is a dict from tensors (or names, variables' values) to values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Rebuild = Callable[[Values], Any]
 
 @dataclass(frozen=True, slots=True)
 class Fetches:
-    """What one `run` asks for: tensors by name, nodes by name, and how to build the answer."""
+    """The fetches of one `run`: tensors by name, nodes by name, and a function that builds the result."""
 
     tensors: tuple[str, ...]
     targets: tuple[str, ...]
@@ -37,10 +37,10 @@ class Fetches:
 
 
 def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
-    """Understand what the user asks for.
+    """Parse a user's fetches.
 
     Raises:
-        TypeError: something that is no graph element. ValueError: an unknown name, an element of another graph, or one that may
+        TypeError: a fetch is no graph element. ValueError: an unknown name, an element of another graph, or one that may
             not be fetched.
     """
     tensors: dict[str, None] = {}
@@ -109,8 +109,8 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
     """The values fed, by tensor name, as arrays of the tensors' types.
 
     Raises:
-        TypeError: a key that is no tensor, or a tensor as value.
-        ValueError: a value of the wrong shape; a key of another graph.
+        TypeError: a key is no tensor, or a value is a tensor.
+        ValueError: a value has the wrong shape; a key is of another graph.
     """
     if not feed_dict:
         return {}
@@ -143,7 +143,7 @@ def _leaves(key: tuple[Any, ...], value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
-    """Values and indices, and the shape of the whole where the graph has one and a value for it is given."""
+    """Values and indices, and the dense shape if the graph has one and a value for it is given."""
     given = tuple(value)
     if len(given) not in (2, 3):
         raise ValueError(
@@ -155,7 +155,7 @@ def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
 
 
 def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
-    """Indices, values and the shape of the whole."""
+    """Indices, values and dense shape."""
     given = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(given) == 2 and (dims := static_dims(key.dense_shape)) is not None and None not in dims:
         given = (*given, dims)
@@ -215,9 +215,9 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
 
 
 def given_back(value: Any) -> Any:
-    """A fetched value as the user gets it: NumPy scalars for rank 0, bytes for scalar text, else arrays that the user owns.
+    """A fetched value in the form for the user: NumPy scalars for rank 0, bytes for scalar strings, else arrays that the user owns.
 
-    A read-only array is shared (with a variable, a constant, a message): the user gets a copy.
+    A read-only array is shared (with a variable, a constant, a message), so it is copied.
     """
     if isinstance(value, np.ndarray):
         if value.ndim == 0:

@@ -1,7 +1,7 @@
 """Graphs as functions that kernels call, such as those of data sets: they run in the caller's thread, with the state of the task.
 
-A call has a number. The random numbers of a call depend on its number and on the seeds of its nodes, not on how often they have run.
-So calls may be made in any order, in any thread, and again, with the same result.
+Each call has a number. Its random numbers depend on this number and on the seeds of its nodes, not on how often the nodes have run.
+So calls may be made in any order, in any thread, and repeated, with the same result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Numbered(threading.local):
 
 
 class _CallState(SessionState):
-    """What nodes see of the session: the number of the call that this thread makes, in the place of the number of runs."""
+    """The session state for nodes: the number of the call that this thread makes replaces the number of runs."""
 
     def __init__(self, seed: int) -> None:
         self.call = _Numbered()
@@ -34,15 +34,15 @@ class _CallState(SessionState):
 
     @property
     def seed(self) -> int:
-        """Of the call."""
+        """The seed of the call."""
         return self.call.seed
 
     @seed.setter
     def seed(self, value: int) -> None:
-        """The session's own is not used."""
+        """Ignored: the session's seed is not used."""
 
     def count(self, node_name: str) -> int:
-        """The number of the call; further runs of one node in one call, as in a loop, have numbers of their own."""
+        """The number of the call; further runs of one node in one call, as in a loop, have their own numbers."""
         call = self.call
         if call.runs is None:
             call.runs = {}
@@ -54,7 +54,7 @@ def compile_function(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[T
     """A function that runs a graph with the state of a task.
 
     Args:
-        graph: is not changed any more. inputs: what the caller gives values for.
+        graph: the graph, which must not change any more. inputs: the tensors that the caller feeds.
     """
     from .local_backend import make_backend_within_task  # loads the code generator
 

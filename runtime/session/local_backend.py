@@ -1,8 +1,8 @@
-"""The backend of a session in this process: one task, no sockets, no threads of its own.
+"""The backend of a session in this process: one task, without sockets or threads.
 
-A step runs in the thread that called `run`; a step with a deadline runs in a thread of its own, for which the caller waits. Most steps
-are one short program and are run inline (`worker/step_scheduler.py`). When a step must wait for another one (an empty queue), its
-thread sleeps; the thread of the step that settles the request hands the rest of the step back to it.
+A step runs in the thread that called `run`. A step with a deadline runs in a new thread, and the caller waits for it. Most steps are
+one short program and are run inline (`worker/step_scheduler.py`). When a step must wait for another one (an empty queue), its thread
+sleeps. The thread that settles the request passes the rest of the step back to it.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ class LocalBackend:
         self._worker = worker
         self._session = master.create_session(config, graph)
         self._numbers = itertools.count(1)
-        self._limit_s = config.operation_timeout_in_ms / 1e3  # of each step; 0: none
+        self._limit_s = config.operation_timeout_in_ms / 1e3  # time limit of each step; 0: none
         self.devices = self._session.cluster.devices
 
     def extend(self, graph: Graph) -> None:
-        """Nothing to do: the master sees the user's own graph."""
+        """Nothing to do: the master uses the user's graph itself."""
 
     def prepare(
         self,
@@ -132,7 +132,7 @@ class LocalBackend:
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
     def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """As `Backend.repeat`: here it would be the same as to run each step."""
+        """As `Backend.repeat`: returns False, since repeating would be no faster than running each step."""
         return False
 
     def run(
@@ -165,7 +165,7 @@ class LocalBackend:
             if quick is not None:
                 return worker.run_inline(number, quick, feeds)
         outcome: list[Mapping[str, Any] | OpError] = []
-        # Work for this thread: the rest of a step that was resumed, or nothing, if the step has ended in another thread.
+        # Work for this thread: the rest of a resumed step, or `_nothing` if the step has ended in another thread.
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         def finish(result: Mapping[str, Any] | OpError) -> None:
@@ -189,12 +189,12 @@ class LocalBackend:
         except BaseException as e:  # also Ctrl-C
             worker.abort(number, f"{type(e).__name__} in the thread that ran the step")
             raise
-        return outcome.pop()  # not left to the step, which refers to it through `finish`
+        return outcome.pop()  # removed, since the step refers to the list through `finish`
 
     def _drive_within(self, limit_s: float, number: int, drive: Callable[[], None]) -> None:
-        """Run a step in a thread of its own, so that this one returns in time whatever a kernel does.
+        """Run a step in a new thread, so that this one returns at the deadline even if a kernel is still running.
 
-        A kernel that runs at the deadline runs to its end, and its result is dropped; no other kernel of the step starts.
+        That kernel runs to its end, and its result is dropped; no other kernel of the step starts.
         """
         done: Future[None] = Future()
 
@@ -213,7 +213,7 @@ class LocalBackend:
         done.result()
 
     def cancel(self) -> None:
-        """End all steps, without closing what others use."""
+        """End all steps, without closing state that others use."""
         self._worker.close_session(self._session.handle)
 
     def close(self) -> None:
@@ -223,4 +223,4 @@ class LocalBackend:
 
 
 def _nothing() -> None:
-    """The step has ended in another thread."""
+    """No work: the step has ended in another thread."""

@@ -1,10 +1,11 @@
-"""Partial runs: one step in several calls, each of which feeds and fetches some of what was agreed on (`Session.partial_run`).
+"""Partial runs: one step in several calls, each of which feeds and fetches some of the declared tensors (`Session.partial_run`).
 
-Each call is an ordinary step. It runs what its fetches need and has not run yet; what later calls will need of it is fetched, kept by
-this process, and fed to them. So over all calls each node runs once, as in one step, and the cluster keeps nothing between them.
+Each call is an ordinary step. It runs the nodes that its fetches need and that have not run yet. This process also fetches the values
+that later calls need, keeps them, and feeds them to those calls. So over all calls each node runs once, as in one step, and the cluster
+keeps no state between calls.
 
-What has no value that could be kept is computed again: places of variables, the inside of loops and branches. Where that would change
-something twice, the call is refused before anything runs.
+Tensors without a value that can be kept are computed again: references to variables, the inside of loops and branches. If that would
+repeat a side effect, the call is refused before anything runs.
 
 Like `tf.Session.partial_run` (TensorFlow 1), where a step of the whole graph stays open in the cluster instead.
 """
@@ -22,22 +23,24 @@ from ...placer.partition.prune import needed
 from .fetches import Fetches, feed_value
 
 Step = Callable[[Fetches, Mapping[str, Any]], Mapping[str, Any]]
-"""Runs a step: what is wanted, and what is fed, by tensor name; gives the values by name."""
+"""Runs a step: takes the fetches and the feeds by tensor name; returns the values by name."""
 
-# Stateful ops that only look, or give a place: doing them again changes nothing.
+# Stateful ops without side effects (reads, references, handles): they may be repeated.
 _LOOKING = frozenset({"IsVariableInitialized", "VarIsInitializedOp", "ReadVariableOp", "ResourceGather"})
-# Places that end with the step in which they were made.
+# Handles that are valid only in the step that creates them.
 _OF_A_STEP = frozenset({"TensorArrayV3", "StackV2"})
 
 
 class PartialRun:
-    """One partial run: what was agreed on, what has been fed and fetched, and the values that later calls need.
+    """One partial run: the declared fetches and feeds, those already used, and the values that later calls need.
 
     Args:
-        graph: the graph. fetches: everything that will be fetched. feeds: everything that will be fed.
+        graph: the graph.
+        fetches: everything that will be fetched.
+        feeds: everything that will be fed.
 
     Raises:
-        InvalidArgumentError: nothing is to be fetched or run.
+        InvalidArgumentError: there is nothing to fetch or run.
     """
 
     def __init__(self, graph: Graph, fetches: Fetches, feeds: Iterable[Tensor]) -> None:
@@ -64,8 +67,8 @@ class PartialRun:
         """One call: the values of `wanted.tensors`.
 
         Raises:
-            InvalidArgumentError: what was not agreed on, was fed or fetched before, or needs what has not been fed.
-            UnimplementedError: something would have to be done twice. Whatever `step` raises.
+            InvalidArgumentError: a feed or fetch was not declared, was used before, or needs a tensor that has not been fed.
+            UnimplementedError: a side effect would be repeated. Otherwise what `step` raises.
         """
         with self._lock:
             fetched = {*wanted.tensors, *wanted.targets}
@@ -82,7 +85,7 @@ class PartialRun:
                 try:
                     found = step(Fetches(tuple(names), targets, lambda v: v), fed)
                 except BaseException:
-                    self._left.clear()  # it is not known what has run
+                    self._left.clear()  # it is unknown which nodes have run
                     raise
                 values = {self._tensor(name): value for name, value in found.items()}
             self._fed.update(feeds)
@@ -131,7 +134,7 @@ class PartialRun:
         return sorted(nodes, key=lambda n: n.index)
 
     def _kept(self, nodes: list[Node], later: set[str]) -> list[Tensor]:
-        """What later calls will need of what runs now."""
+        """The tensors of this call's nodes that later calls need."""
         if not later:
             return []
         now = set(nodes)
@@ -143,12 +146,12 @@ class PartialRun:
             if tensor in found or tensor.op not in now:
                 continue
             found[tensor] = self._has_a_value(tensor)
-            if not found[tensor]:  # it will be computed again, from what it was computed of now
+            if not found[tensor]:  # it will be computed again, so its inputs are kept
                 todo += tensor.op.inputs
         return [t for t, has_a_value in found.items() if has_a_value]
 
     def _has_a_value(self, tensor: Tensor) -> bool:
-        """Whether a tensor has a value that can be kept: it is no reference or handle, and not inside a loop or a branch."""
+        """Whether a tensor has a value that can be kept: it is not a reference or handle, and not inside a loop or branch."""
         node = tensor.op
         if Trait.STATE_HANDLE in node.opdef.traits or tensor in self._places or self._levels[node]:
             return False
@@ -168,7 +171,7 @@ class PartialRun:
 
 
 def _changes(node: Node) -> bool:
-    """Whether a second run of a node could be told from one: it has an effect, or draws at random."""
+    """Whether a second run of a node would be observable: it has a side effect, or draws random numbers."""
     return node.opdef.is_stateful and Trait.STATE_HANDLE not in node.opdef.traits and node.type not in _LOOKING
 
 
@@ -178,7 +181,7 @@ def _placeholders(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _levels(nodes: Iterable[Node]) -> dict[Node, int]:
-    """In how many branches and loops each node is; nodes come in order."""
+    """The nesting depth of each node in branches and loops; `nodes` are in topological order."""
     levels: dict[Node, int] = {}
     for node in nodes:
         level = max((levels.get(b, 0) for b in node.before), default=0)

@@ -1,8 +1,7 @@
-"""The cache of what a session has prepared, and the interface to the backend that runs its steps.
+"""The cache of a session's prepared signatures, and the interface to the backend that runs its steps.
 
-A signature is what tells steps apart: what is fetched, run and fed. It is prepared when it is run for the first time. When a task has
-been restarted, the programs registered there are gone: the session says so once, with AbortedError, since variables are lost too, and
-prepares anew.
+A signature identifies a kind of step: its fetches, targets and feeds. It is prepared at its first run. When a task has been restarted,
+its registered programs and variables are lost: the session raises AbortedError once, and then prepares its signatures again.
 """
 
 from __future__ import annotations
@@ -57,14 +56,15 @@ class Backend(Protocol):
     """Runs the steps of a `Session`: in this process, or on a cluster.
 
     Attributes:
-        devices: of all tasks. is_local: whether it is in this process, so that only `Session.close` takes programs from it.
+        devices: the devices of all tasks.
+        is_local: whether it is in this process, so that only `Session.close` releases its programs.
     """
 
     devices: tuple[DeviceInfo, ...]
     is_local: bool
 
     def extend(self, graph: Graph) -> None:
-        """Tell the master the nodes that were added to the graph."""
+        """Send the nodes that were added to the graph to the master."""
         ...
 
     def prepare(
@@ -81,7 +81,7 @@ class Backend(Protocol):
     def plan(
         self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
     ) -> Plan:
-        """The plan of a signature, or of the prepared one with handle `program`; `graph` is the session's own."""
+        """The plan of a signature, or of the prepared one with handle `program`; `graph` is the session's graph."""
         ...
 
     def run(
@@ -91,13 +91,13 @@ class Backend(Protocol):
         timeout_s: float | None,
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:
-        """Run one step; the values of all fetches by name. With `gathered` the step is traced, and its notes go there."""
+        """Run one step, and return the values of all fetches by name. With `gathered`, the step is traced into it."""
         ...
 
     def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """Repeat a step without feeds and fetches until `until()`, an error, or a task that has forgotten its program.
+        """Repeat a step without feeds and fetches until `until()` is true, an error occurs, or a task has forgotten its program.
 
-        False: this backend cannot repeat it, and nothing has run.
+        Returns False if this backend cannot repeat it; then nothing has run.
         """
         ...
 
@@ -111,26 +111,26 @@ _READS = frozenset(
     ("IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "ReadVariableOp", "ResourceGather")
 )
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""Names of what is fetched, what is run, what is fed."""
+"""The names of the fetches, the targets and the feeds."""
 
 
 def _changes_variables(node: Node) -> bool:
     """Whether a node changes a variable: it takes a reference or handle of one, and does not only read it.
 
-    The epoch counter of an input does not count: training steps wait for steps that fill queues.
+    The epoch counter of an input pipeline does not count: training steps wait for steps that fill queues.
     """
     if not node.opdef.is_stateful or node.type in _READS or node.type == "CountUpTo":
         return False
     return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
 
 
-_LOOK_S = 0.001  # a gate that closes looks this often whether the steps have ended
+_LOOK_S = 0.001  # polling interval of a closing gate for running steps
 
 
 class StepGate:
-    """Lets all variables of a session be read at one moment: while it is closed, no step that changes variables runs or begins.
+    """Allows a consistent read of all variables of a session: while it is closed, no step that changes variables runs or starts.
 
-    Steps that change no variables, such as those that fill queues, continue: a step that is waited for may wait for them.
+    Steps that change no variables, such as those that fill queues, continue: the steps that the gate waits for may need them.
 
     Args:
         changes: whether a step of this kind changes variables.
@@ -138,13 +138,13 @@ class StepGate:
 
     def __init__(self, changes: Callable[[Hashable], bool]) -> None:
         self._changes = changes
-        self._running: dict[object, Hashable] = {}  # a step, what kind it is
+        self._running: dict[object, Hashable] = {}  # running step -> its kind
         self._turn = threading.Lock()
         self._closed: threading.Event | None = None  # set when the gate opens again
-        self._holder = 0  # the thread that has closed the gate; its own steps pass
+        self._holder = 0  # the thread that has closed the gate; its steps pass
 
     def enter(self, kind: Hashable) -> object:
-        """A step begins; it waits while the gate is closed to it. The result is for `leave`."""
+        """Enter a step; waits while the gate is closed to it. Pass the result to `leave`."""
         step = object()
         self._running[step] = kind  # first, so that closing the gate sees it
         while (closed := self._closed) is not None and self._holder != threading.get_ident() and self._changes(kind):
@@ -189,10 +189,10 @@ class PreparedSteps:
         self._backend = backend
         self._lock = threading.Lock()
         self._prepared: dict[Signature, list[TaskPart]] = {}
-        self._incarnations: dict[str, int] = {}  # task -> its process, when something was registered there last
-        self._is_warned = False  # whether the caller has seen an error that may be due to the restart of a task
+        self._incarnations: dict[str, int] = {}  # task -> its incarnation at the last registration there
+        self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
-        self._told: tuple[str, Plan] | None = None  # the program whose plan was asked for last, and the plan
+        self._told: tuple[str, Plan] | None = None  # the last program whose plan was requested, and the plan
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
 
@@ -204,9 +204,9 @@ class PreparedSteps:
         metadata: RunMetadata | None = None,
         until: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
-        """Run a step, and prepare it first if it is new; with `until`, repeat it. The values of its fetches by name."""
+        """Run a step, preparing it first if it is new; with `until`, repeat it. Returns the values of its fetches by name."""
         fetched, values = wanted.tensors, {}
-        if not feeds.keys().isdisjoint(fetched):  # what is fed never leaves this process
+        if not feeds.keys().isdisjoint(fetched):  # fed tensors are not sent to the tasks
             values = {n: feeds[n] for n in fetched if n in feeds}
             fetched = tuple(n for n in fetched if n not in feeds)
         gathered = None
@@ -230,14 +230,14 @@ class PreparedSteps:
             except OpError as e:
                 if (
                     self.is_closed and self._backend.is_local and isinstance(e, AbortedError)
-                ):  # closed before the step began
+                ):  # the session was closed before the step began
                     raise RuntimeError(CLOSED) from None
                 if self.is_closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
                 if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):
                     self._is_warned = True
                 if isinstance(e, AbortedError):
-                    # A task was restarted: what was registered there is gone, so the next run must register anew.
+                    # A task was restarted and has lost its programs, so the next run must register them again.
                     self._prepared.clear()
                 raise self._with_node(e) from None
             finally:
@@ -276,12 +276,12 @@ class PreparedSteps:
             raise self._with_node(e) from None
 
     def plan(self, key: Signature) -> Plan:
-        """What a signature does, or would do."""
+        """The plan of a signature, prepared or not."""
         return self._plan_of(key, self._prepared.get(key))
 
     @property
     def last_plan(self) -> Plan | None:
-        """What the last step did; None before the first one."""
+        """The plan of the last step; None before the first one."""
         return None if self._last is None else self._plan_of(*self._last)
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
@@ -306,12 +306,12 @@ class PreparedSteps:
         if partitions:
             metadata.partition_graphs = dict(plan.partitions)
         if gathered is not None:
-            from ..observability.trace import traced  # draws and predicts, too: loaded by those who trace
+            from ..observability.trace import traced  # loaded only for tracing: it also draws and predicts
 
             metadata.trace = traced(gathered, plan)
 
     def _notice_restarts(self, parts: Sequence[TaskPart]) -> None:
-        """Forget what was registered with processes that have ended; AbortedError, unless the caller knows already."""
+        """Drop the registrations with processes that have ended. AbortedError: they have, and the caller has not been warned."""
         known, now = self._incarnations, {p.task: p.incarnation for p in parts}
         restarted = [task for task in now if known.get(task, now[task]) != now[task]]
         known.update(now)
@@ -332,7 +332,7 @@ class PreparedSteps:
         )  # fmt: skip
 
     def _with_node(self, error: OpError) -> OpError:
-        """The same error, with the graph's own node in the place of its name."""
+        """The same error, with the graph's node instead of its name."""
         if isinstance(error.op, str) and error.op in self._graph:
             error.op = self._graph.get_operation_by_name(error.op)
             error.node_def = error.op

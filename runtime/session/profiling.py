@@ -1,11 +1,11 @@
 """Measures devices, links and steps, so that plans can be made from measured numbers.
 
 `measure` runs and times small steps. A device's operations per second are those of float32 matrix products, its bandwidth that of
-summing a large array. Both are differences between a step with much and one with little work, so that what every step costs cancels.
-A link is measured by traced steps in which a small and a large value cross it in both directions; the one between the client and a
-task by steps to which a small and a large value are fed. The best of several tries counts: other processes can only slow them down.
+summing a large array. Both are differences between a step with much and one with little work, so that the overhead of a step cancels.
+Traced steps that send a small and a large value in both directions measure a link; steps with a small and a large feed measure the link
+between the client and a task. The best of several tries counts: other processes can only slow them down.
 
-`profile` runs and traces a step several times; what its nodes and links took becomes a `Profile` that plans load.
+`profile` runs and traces a step several times. The times of its nodes and links become a `Profile` that plans load.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ from .fetches import parse_feeds
 from .session import Session
 
 TRIES = 5
-SIDE = 1024  # of the matrices
-PRODUCTS = 5  # one after the other, against one
+SIDE = 1024  # rows and columns of the matrices
+PRODUCTS = 5  # matrix products in a sequence, compared with one
 SUMMED = 64 << 20  # bytes that are summed: more than caches hold
-SMALL, LARGE = 4, 16 << 20  # bytes that cross links
+SMALL, LARGE = 4, 16 << 20  # bytes that are sent over links
 
 
 def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Cluster:
-    """The devices of a session's cluster with their speeds, and the links between its tasks, and between this process and each.
+    """The devices of a session's cluster with their speeds, and the links between its tasks and to this process.
 
     Args:
-        target: as a `Session` takes it. tell: is told what is being measured.
+        target: as for `Session`.
+        tell: called with a message about each measurement.
 
     Raises:
         OpError: what making the session or running steps raises.
@@ -61,7 +62,7 @@ def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -
     master = devices[0].name.task_name
     found = []
     for device in devices:
-        if device.emulated:  # its speed is the host's
+        if device.emulated:  # it has the host's speed
             found.append(device)
             continue
         tell(f"measuring {device.name}")
@@ -97,7 +98,7 @@ def _measured(target: str, device: DeviceInfo) -> DeviceInfo:
 def _seconds(session: Session, node: Node, feeds: Mapping[Any, Any] | None = None) -> float:
     session.warmup(node, feeds)
     times = []
-    for _ in range(TRIES + 1):  # the first touches memory for the first time
+    for _ in range(TRIES + 1):  # the first try touches memory for the first time
         began = time.perf_counter()
         session.run(node, feeds)
         times.append(time.perf_counter() - began)
@@ -129,7 +130,7 @@ def _link(target: str, a: str, b: str, devices: Sequence[DeviceInfo]) -> Link:
                 with graph.device(first[destination]):
                     taken.append(reduce_sum(value).op)
                 session.run(value.initializer)
-        for node in taken:  # one at a time: values that cross together slow each other down
+        for node in taken:  # one at a time: concurrent transfers slow each other down
             session.warmup(node)
             for _ in range(TRIES):
                 metadata = RunMetadata()
@@ -142,22 +143,23 @@ def _link(target: str, a: str, b: str, devices: Sequence[DeviceInfo]) -> Link:
     return fitted_link(a, b, [(float(size), seconds) for (size, _), seconds in points.items()])
 
 
-WARM_STEPS = 2  # before those that count: connections are made, caches filled
+WARM_STEPS = 2  # steps before the measured ones, to make connections and fill caches
 
 
 def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, steps: int = 20) -> Profile:
-    """Run a step some times and measure what its nodes and links take.
+    """Run a step several times and measure the times of its nodes and links.
 
-    All kernels are compiled before. The step does what it does: variables that it trains are trained.
+    All kernels are compiled before. The step has its usual side effects: it updates the variables that it trains.
 
     Args:
-        session: where it runs. fetches, feed_dict: as `session.run` takes them.
-        steps: how many count; medians are taken over them.
+        session: the session that runs it.
+        fetches, feed_dict: as for `session.run`.
+        steps: number of measured steps; the result has medians over them.
 
     Returns:
-        Seconds of each node on its device (a fused kernel's time is divided among its nodes by their analytic costs), and
-        the latency and bandwidth of each link between tasks over which values of different sizes went, and the sizes that values had
-        where the graph leaves them open.
+        Seconds of each node on its device (a fused kernel's time is divided among its nodes by their analytic costs); the latency
+        and bandwidth of each link between tasks that carried values of different sizes; the observed sizes of values whose shapes
+        the graph leaves open.
 
     Raises:
         ValueError: `steps` is less than 1. Otherwise what `session.run` raises.
@@ -186,7 +188,7 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
 
 def profile_of(traces: list[Trace]) -> Profile:
-    """What traced runs of one step measured."""
+    """The profile of one step from its traced runs."""
     plan = traces[0].plan
     shares = _Shares(plan)
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -206,8 +208,8 @@ def profile_of(traces: list[Trace]) -> Profile:
     nodes: dict[str, dict[str, float]] = {
         n.name: {device: 0.0} for device, p in plan.partitions.items() for n in p.nodes
     }
-    # Of a node the best time counts: others that use the machine can only make it look slower, and they hold up another node in
-    # each step. In some steps it may not have run: in a branch that was not taken.
+    # The best time of a node counts: other processes can only slow it down, and they delay a different node in each step. A node may
+    # not have run in some steps: in a branch that was not taken.
     usual = {key: min(times) * len(times) / len(traces) for key, times in taken.items()}
     at_work = _at_work(traces)
     for (name, device), seconds in usual.items():
@@ -215,16 +217,16 @@ def profile_of(traces: list[Trace]) -> Profile:
         nodes.setdefault(name, {})[device] = seconds * (at_work[device] / together if together > 0 else 1.0)
     links = []
     for (a, b), values in sorted(crossed.items()):
-        # A value may have waited for others that travelled with it: the quickest of its journeys tells the link.
+        # A value may have waited for others in the same message: the fastest of its transfers measures the link.
         points = [min(found, key=lambda p: p[1]) for found in values.values()]
         links.append(fitted_link(a, b, points))
     return Profile(nodes, tuple(links), median(t.seconds for t in traces), len(traces))
 
 
 def _at_work(traces: list[Trace]) -> dict[str, float]:
-    """Device -> seconds of a step in which it does not wait: in kernels, and between them; the median.
+    """Device -> the median of its busy seconds per step, in and between kernels.
 
-    What nodes take is scaled until they take together what their device takes.
+    Node times are scaled so that their sum is the busy time of their device.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for trace in traces:
@@ -237,7 +239,7 @@ def _at_work(traces: list[Trace]) -> dict[str, float]:
 
 
 class _Shares:
-    """Analytic seconds of a node on a common processor: how a fused kernel's time is divided."""
+    """Analytic seconds of a node on a common processor, by which a fused kernel's time is divided."""
 
     def __init__(self, plan: Plan) -> None:
         self._graph = plan.graph

@@ -1,8 +1,8 @@
 """Sessions run graphs.
 
-`Session()` runs in this process; `Session("zmq://host:port")` on the cluster of the server there. The first `run` of a signature
-(what is fetched, run and fed) prepares it: nodes are placed, partitioned and compiled on their tasks. Later runs of the same
-signature only send the fed values to the tasks that take part, and wait for the fetched ones.
+`Session()` runs in this process; `Session("zmq://host:port")` on the cluster of that server. The first `run` of a signature (fetches,
+targets and feeds) prepares it: nodes are placed, partitioned and compiled on their tasks. Later runs of the same signature only send
+the fed values to the tasks that take part, and wait for the fetched ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.prune import needed
 from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
-from ..master import lowering as _kernels_of  # noqa: F401  plans learn to tell their kernels
+from ..master import lowering as _kernels_of  # noqa: F401  registers the function that lists a plan's kernels
 from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
 from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 
@@ -41,14 +41,14 @@ class Session:
         target: '' for this process, or a server's `target` ("zmq://host:port"; "grpc://host:port" is understood too).
         graph: the graph to run; None: the default graph.
         config: a `ConfigProto`.
-        wait_for_cluster: how long to wait for tasks that have not started, in seconds, the one at `target` included; None: what
-            `config` says (30), and for that one its `peer_timeout_s` (5). The log says which are missing.
+        wait_for_cluster: seconds to wait for tasks that have not started, including the one at `target`; None: the time in `config`
+            (30 s), and for the task at `target` its `peer_timeout_s` (5 s). The log names the missing tasks.
 
     Raises:
         NotFoundError: a target of unknown form.
         UnavailableError: no server answers there, or tasks of its cluster are missing.
-        TypeError: `config` is no ConfigProto.
-        InvalidArgumentError: `config` says what cannot be had there: another cluster, threads of the session's own.
+        TypeError: `config` is not a ConfigProto.
+        InvalidArgumentError: the target does not support an option of `config`: another cluster, separate threads for the session.
 
     >>> with Session() as session:
     ...     session.run(constant(2.0) * 3)
@@ -78,7 +78,7 @@ class Session:
         self._graph = get_default_graph() if graph is None else graph
         self._parsed: dict[Any, Fetches] = {}
         self._partial_runs: dict[str, PartialRun] = {}
-        self._numbers = itertools.count(1)  # of partial runs
+        self._numbers = itertools.count(1)  # numbers of partial runs
         self._lock = threading.Lock()
         self._contexts: list[AbstractContextManager[Any]] = []
         self._backend: Backend
@@ -93,7 +93,7 @@ class Session:
                 )  # fmt: skip
             if self._config.graph_options.place_pruned_graph:
                 logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
-            from .cluster_backend import connect  # ZeroMQ is loaded by those who use it
+            from .cluster_backend import connect  # loads ZeroMQ only when it is used
 
             self._backend = connect(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
@@ -138,10 +138,10 @@ class Session:
             fetches: tensors, nodes, names, variables, or nested lists, tuples, dicts and namedtuples of those.
             feed_dict: tensor -> value to use for it in this step. Any tensor may be fed; its producer does not run then.
             options: limits for this step.
-            run_metadata: filled with facts about the step, as `options` say.
+            run_metadata: filled with facts about the step, as `options` request.
 
         Returns:
-            The values, in the structure of `fetches`; None in the place of a node. Scalars are NumPy scalars.
+            The values, in the structure of `fetches`; None for a node. Scalars are NumPy scalars.
 
         Raises:
             RuntimeError: the session is closed, or its graph is empty.
@@ -155,10 +155,10 @@ class Session:
         return wanted.rebuild(self._steps.run(wanted, feeds, options, run_metadata))
 
     def repeat(self, node: Node, until: Callable[[], bool]) -> None:
-        """Run a node again and again, in a step of its own each time, until `until()` is true.
+        """Run a node repeatedly, in a new step each time, until `until()` is true.
 
-        On a cluster the tasks begin each step by themselves, so nothing of it passes here, and `until` is asked twice a second only.
-        A step that runs when it becomes true may be ended in the middle.
+        On a cluster the tasks start each step without messages from this process, and `until` is called only twice per second. A step
+        that runs when it becomes true may be aborted.
 
         Raises: as `run`.
         """
@@ -167,13 +167,13 @@ class Session:
             self._steps.run(self._parse(node), {}, None, until=until)
 
     def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
-        """A block in which no step of this session changes variables, whatever its other threads do, but the steps of this thread.
+        """A block in which only this thread's steps of this session can change variables.
 
         Steps of other threads that change variables wait until the block ends; those that change none, such as those that fill
-        queues, go on. Steps of other sessions are not held back.
+        queues, continue. Steps of other sessions are not affected.
 
         Args:
-            timeout_s: how long to wait for steps that run.
+            timeout_s: seconds to wait for running steps.
 
         Raises:
             DeadlineExceededError: a step that changes variables has not ended in time.
@@ -184,13 +184,13 @@ class Session:
         return self._steps.gate.closed(timeout_s)
 
     def partial_run_setup(self, fetches: Any, feeds: Iterable[Any] | None = None) -> str:
-        """Agree on a step that is run in several calls of `partial_run`.
+        """Declare a step that is run in several calls of `partial_run`.
 
         Args:
             fetches: everything that will be fetched or run, in any structure. feeds: every tensor that will be fed.
 
         Returns:
-            A handle for `partial_run`. It is forgotten when everything has been fetched, or a step has failed.
+            A handle for `partial_run`. It is valid until everything has been fetched, or a step has failed.
 
         Raises:
             RuntimeError: the session is closed, or its graph is empty. TypeError, ValueError: as of `run`.
@@ -211,16 +211,17 @@ class Session:
         return handle
 
     def partial_run(self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Go on with a step that was agreed on: feed some of its feeds, and get some of its fetches.
+        """Continue a partial run: feed some of its declared feeds, and return some of its declared fetches.
 
-        Over all calls each node runs once, when a fetch needs it. What later calls need is kept in this process.
+        Over all calls each node runs once, when a fetch needs it. This process keeps the values that later calls need.
 
         Args:
-            handle: what `partial_run_setup` gave. fetches, feed_dict: as for `run`; each feed and each fetch once.
+            handle: the result of `partial_run_setup`.
+            fetches, feed_dict: as for `run`; each feed and each fetch once.
 
         Raises:
-            InvalidArgumentError: what was not agreed on, was fed or fetched before, or needs what has not been fed.
-            UnimplementedError: nodes inside a loop or a branch that change something are needed by two calls. What `run` raises.
+            InvalidArgumentError: a feed or fetch was not declared, was used before, or needs a tensor that has not been fed.
+            UnimplementedError: two calls need nodes with side effects inside a loop or a branch. Otherwise what `run` raises.
         """
         self._check_runnable()
         run = self._partial_runs.get(handle)
@@ -237,13 +238,13 @@ class Session:
     # --- plans -----------------------------------------------------------------------------------------------------
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | Iterable[Any] | None = None) -> Plan:
-        """What `run(fetches, feed_dict)` will do: where each node runs and why, and what crosses between devices.
+        """The plan of `run(fetches, feed_dict)`: the device of each node and its reason, and the transfers between devices.
 
-        Nothing runs, and nothing is prepared. The plan is made by the session's master, the same that prepares the step.
+        Nothing runs, and nothing is prepared. The master that prepares the session's steps makes the plan.
 
         Args:
-            fetches: as `run` takes them.
-            feed_dict: what will be fed: a dictionary as `run` takes it, whose values do not matter, or only its keys.
+            fetches: as for `run`.
+            feed_dict: what will be fed: a dictionary as for `run`, whose values do not matter, or only its keys.
                 None: all placeholders that the fetches need.
 
         Raises:
@@ -268,10 +269,10 @@ class Session:
 
     @property
     def last_plan(self) -> Plan | None:
-        """What the last step did; None before the first one.
+        """The plan of the last step; None before the first one.
 
         Raises:
-            RuntimeError: the session is closed. AbortedError: its master was restarted, and the plan went with it.
+            RuntimeError: the session is closed. AbortedError: its master was restarted and has lost the plan.
         """
         self._check_open()
         return self._steps.last_plan
@@ -300,9 +301,9 @@ class Session:
         return call
 
     def warmup(self, fetches: Any, feed_dict: Mapping[Any, Any] | Sequence[Any] | None = None) -> None:
-        """Prepare a signature and compile all its kernels, so that no later run of it does. Nothing runs.
+        """Prepare a signature and compile all its kernels, so that later runs need not compile. Nothing runs.
 
-        Without it a step never waits either: until a kernel is compiled in the background, NumPy does its work.
+        Without it, steps do not wait for the compiler either: NumPy runs a kernel until it has been compiled in the background.
 
         Args:
             fetches: as for `run`.
@@ -323,7 +324,7 @@ class Session:
         return element
 
     def _parse(self, fetches: Any) -> Fetches:
-        """`parse_fetches`, remembered for graph elements and flat lists of them, the common cases in a training loop."""
+        """`parse_fetches`, cached for graph elements and flat lists of them, the common cases in a training loop."""
         is_list = type(fetches) is list or type(fetches) is tuple
         key = (type(fetches), *fetches) if is_list else fetches
         try:
@@ -346,7 +347,7 @@ class Session:
             )
 
     def _is_inherited(self) -> bool:
-        """Whether this is a forked child, and the session its parent's. One without a target is a copy, which the child may use."""
+        """Whether this is a forked child and the session belongs to its parent. A child may use a session without a target."""
         return bool(self._target_name) and process_id() != self._process
 
     def _check_runnable(self) -> None:
@@ -389,7 +390,7 @@ class Session:
 
     def __del__(self) -> None:
         if hasattr(self, "_steps"):
-            try:  # noqa: SIM105  (an interpreter that is shutting down may have taken anything away, contextlib as well)
+            try:  # noqa: SIM105  (while the interpreter shuts down, even contextlib may be gone)
                 self.close()
             except Exception:
                 pass
@@ -412,9 +413,9 @@ class Session:
 
 
 class InteractiveSession(Session):
-    """A session that is the default one from the start, for use at a prompt.
+    """A session that is the default one from the start, for interactive use.
 
-    In this process it places only what a run needs (`GraphOptions.place_pruned_graph`): a slip does not spoil the graph.
+    In this process it places only the nodes that a run needs (`GraphOptions.place_pruned_graph`): a bad node fails only its own runs.
     """
 
     def __init__(
@@ -430,7 +431,7 @@ class InteractiveSession(Session):
             options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
             config = dataclasses.replace(config, graph_options=options)
         super().__init__(target, graph, config, wait_for_cluster=wait_for_cluster)
-        given = [] if graph is None else [self._graph.as_default()]  # else the default one may be reset meanwhile
+        given = [] if graph is None else [self._graph.as_default()]  # the default graph may be reset meanwhile
         for context in (*given, self.as_default()):
             context.__enter__()
             self._contexts.append(context)

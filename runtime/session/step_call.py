@@ -1,13 +1,13 @@
-"""One step of a session on a cluster: the messages of the caller's thread, and what it waits for.
+"""One step of a session on a cluster: the messages of the caller's thread, and the answers that it waits for.
 
-Theory of operation. The caller's own thread sends one `run` message to each task that takes part and waits for one answer from each,
+Theory of operation. The caller's thread sends one `run` message to each task that takes part and waits for one answer from each,
 except for tasks whose end follows from that of others (completion elision, `master/lowering.py`). No other thread is involved. A task
-that is started by the tensors that come to it gets its `run` only if it has not answered when signs of life are asked for. A task in
-this process is called, not messaged (`worker/colocated.py`), and its programs may run in the caller's thread.
+that is started by its incoming tensors gets `run` only if it has not answered before the first ping. The caller calls a task in this
+process directly (`worker/colocated.py`), and may run its programs in its own thread.
 
-While it waits, the caller pings all tasks. A task that gives no sign of life within the peer timeout counts as dead; one whose process
-has been restarted since is recognised by its incarnation (`rpc/pending_call.py`). In both cases, and when a task reports an error, the
-others are told to abort the step, and the caller gets one error that names the task. So a step always ends.
+While it waits, the caller pings all tasks. A task that sends no heartbeat within the peer timeout counts as dead; a task whose process
+has been restarted is recognised by its incarnation (`rpc/pending_call.py`). In both cases, and when a task reports an error, the caller
+aborts the step on the other tasks and raises one error that names the task. So a step always ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..worker.colocated import CallerThread, ColocatedServer
 
 __all__ = ["ColocatedPart", "StepCall"]
 
-MAX_TEMPLATES = 256  # run messages whose header is kept encoded, for each set of connections
+MAX_TEMPLATES = 256  # cached encoded headers of run messages, per set of connections
 
 ColocatedPart: TypeAlias = tuple[ColocatedServer, str, TaskPart]
 """A part of a step whose server is in this process: the server, its address, the part."""
@@ -41,13 +41,13 @@ class StepCall:
     """One step, or one that its tasks repeat.
 
     Args:
-        connections: for the use of this step alone.
-        number: of the step.
-        remote: by address, the parts in other processes.
-        colocated: by task, the parts in this process.
-        peer_timeout_s: a task that is silent for so long counts as dead.
+        connections: the connections, which only this step uses.
+        number: the step's number.
+        remote: the parts in other processes, by address.
+        colocated: the parts in this process, by task.
+        peer_timeout_s: seconds of silence after which a task counts as dead.
         limit_s: seconds after which the step fails; None: no limit.
-        gathered: takes the notes of a traced step; None: it is not traced.
+        gathered: collects the trace of a traced step; None: it is not traced.
         repeated: whether `repeat` is called, not `run`.
     """
 
@@ -69,13 +69,13 @@ class StepCall:
     ) -> None:
         self._connections = connections
         self._number = number
-        self._owing = remote  # those that have not ended
-        self._colocated = colocated  # those that have not ended
+        self._owing = remote  # the remote parts that have not ended
+        self._colocated = colocated  # the colocated parts that have not ended
         self._limit_s = limit_s
         self._gathered = gathered
         self._tasks = {address: part.task for address, part in remote.items()}
-        self._quiet: set[str] = set()  # those that answer only with an error
-        if gathered is None and not repeated:  # in a traced step all answer, with their notes
+        self._quiet: set[str] = set()  # the parts that answer only with an error
+        if gathered is None and not repeated:  # in a traced step all parts answer, with their traces
             self._quiet.update(a for a, part in remote.items() if not part.reports)
         self._values: dict[str, Any] = {}
         self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
@@ -86,7 +86,7 @@ class StepCall:
         )  # fmt: skip
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the step: the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
+        """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
         try:
             self._start(feeds)
             while len(self._owing) > len(self._quiet) or self._colocated:
@@ -95,13 +95,13 @@ class StepCall:
                 for address, reply in self._pending.messages(self._connections):
                     if reply.fields.get("request") == self._number:
                         self._take(address, reply)
-        except BaseException as e:  # also Ctrl-C: whatever ends the wait must end the step everywhere
+        except BaseException as e:  # also Ctrl-C: anything that ends the wait must abort the step on all tasks
             self._abort(e)
             raise
         return self._values
 
     def repeat(self, until: Callable[[], bool]) -> None:
-        """Have the tasks repeat the step until `until()`, or until one has forgotten its program. OpError: it failed."""
+        """Make the tasks repeat the step until `until()` is true or one has forgotten its program. OpError: it failed."""
         number = self._number
         try:
             for address, part in self._owing.items():
@@ -160,7 +160,7 @@ class StepCall:
                 outcomes.append((task, result, recorder))
                 caller_thread.notify()
 
-            # A thread that runs a program itself cannot look at the clock.
+            # A thread that runs a program itself cannot check the time.
             server.start_step(
                 self._number, part.program, {n: feeds[n] for n in part.feeds}, finish,
                 caller_thread=caller_thread if self._limit_s is None else None, recorder=recorder, client=client,
@@ -183,7 +183,7 @@ class StepCall:
         return False
 
     def _take(self, address: str, reply: Message) -> None:
-        """Take a task's answer: the values that were fetched there, its notes, or the error that ends the step."""
+        """Handle a task's answer: its fetched values, its trace, or the error that ends the step."""
         if reply.kind == "done":
             self._owing.pop(address, None)
             self._pending.settled(address)
@@ -198,7 +198,7 @@ class StepCall:
             self._gathered.add(self._tasks[address], Notes.unpack(reply.fields["notes"]))
 
     def _abort(self, error: BaseException) -> None:
-        """Tell the tasks that have not done their part that the step has ended."""
+        """Abort the step on the tasks that have not ended their parts."""
         reason = "The client was interrupted"
         if isinstance(error, OpError):
             reason = f"{type(error).__name__} in another part of the step: {error.summary}"
@@ -206,13 +206,13 @@ class StepCall:
             server.abort_step(self._number, reason)
         message = Message("abort", {"step": self._number, "code": "CANCELLED", "reason": reason})
         for address in self._owing:
-            with contextlib.suppress(OSError):  # one that cannot be reached has nothing to abort
+            with contextlib.suppress(OSError):  # an unreachable task has nothing to abort
                 self._connections.send(address, message)
 
 
 def _waits_of(
     number: int, colocated: Mapping[str, ColocatedPart], outcomes: _Outcomes
 ) -> list[tuple[str, str, list[str]]]:
-    """What the parts in this process that have not ended wait for: (task, address, waits)."""
+    """The waits of the parts in this process that have not ended: (task, address, descriptions)."""
     ended = {task for task, _, _ in list(outcomes)}
     return [(task, at, server.waits_of(number)) for task, (server, at, _) in colocated.items() if task not in ended]
