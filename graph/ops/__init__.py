@@ -13,6 +13,6 @@
     state/     variables, optimizers' updates, queues, barriers, accumulators, tables, collectives
     all.py     importing it registers every op
 
-Each family's modules hold a `define(...)` beside the public function that adds the op to a graph. Kernels of stateful ops use
+Each family's modules hold a `define(...)` next to the public function that adds the op to a graph. Kernels of stateful ops use
 `graph/resources`. All packages above graph/ may import a family. graph/core does not: it knows ops by their names in the registry.
 """

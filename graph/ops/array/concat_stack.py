@@ -239,7 +239,7 @@ def _split_v(x: Array, sizes: Array, axis: Array, *, num_split: int) -> Any:
 
 
 def filled_grads(node: Node, grads: Sequence[Any]) -> list[Any]:
-    """A gradient for every output: zeros for those from which nothing flows back."""
+    """A gradient for every output: zeros for outputs without a gradient."""
     return [zeros_like(t) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
 
 

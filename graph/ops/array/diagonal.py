@@ -82,7 +82,7 @@ def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
 
 
 def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The diagonal of a tensor whose shape is some sizes twice over; the inverse of `diag`."""
+    """The diagonal of a tensor of shape `[*dims, *dims]`; the inverse of `diag`."""
     with op_scope(name, "DiagPart", input) as scope:
         return apply("DiagPart", (convert(input, name="input"),), None, scope)
 

@@ -201,7 +201,7 @@ def boolean_mask(
 
 
 class Unique(NamedTuple):
-    """Distinct values `y` in order of first appearance; for each element of `x` its value's place in `y`."""
+    """Distinct values `y` in order of first appearance; for each element of `x` its value's index in `y`."""
 
     y: Tensor
     idx: Tensor
@@ -255,7 +255,7 @@ define(
 
 
 def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
-    """Distinct values of a vector in order of first appearance, and where each element's value stands among
+    """Distinct values of a vector in order of first appearance, and the index of each element's value among
     them.
 
     >>> unique([3, 1, 3])   # y = [3, 1], idx = [0, 1, 0]

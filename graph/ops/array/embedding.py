@@ -125,7 +125,7 @@ def _contiguous(graph: Graph, shards: Sequence[Any], ids: Tensor) -> tuple[Tenso
     """(shard, row in it) where the first `extra` shards hold one row more than the others."""
     lengths = [_length(graph, s, ids) for s in shards]
     total: Any = sum(lengths[1:], lengths[0])
-    # With fewer rows than shards nothing lies behind the first `extra`: any divisor but 0 will do there.
+    # With fewer rows than shards, the shards after the first `extra` are empty: any divisor but 0 will do there.
     if isinstance(total, int):
         extra: Any = total % len(shards)
         longer: Any = total // len(shards) + 1

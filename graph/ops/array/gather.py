@@ -84,8 +84,7 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     front = np.moveaxis(params, at, batch)
     grid = np.ogrid[tuple(slice(d) for d in indices.shape[:batch])]
     picked = front[(*(g.reshape(g.shape + (1,) * (indices.ndim - batch)) for g in grid), indices)]
-    # Now [batches, indices, between, after]: the picked dimensions go back behind those between batches and
-    # axis.
+    # Now [batches, indices, between, after]: move the picked dimensions after those between batches and axis.
     count = indices.ndim - batch
     return np.moveaxis(picked, range(batch, batch + count), range(at, at + count))
 

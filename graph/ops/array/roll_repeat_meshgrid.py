@@ -127,7 +127,7 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
 
 
 def _repeat_all(x: Tensor, count: Tensor, axis: int) -> Tensor:
-    """Every slice the same number of times: a new axis behind, tiled, and merged with its neighbour."""
+    """Every slice the same number of times: insert an axis after `axis`, tile it, and merge the two."""
     if x.dims is None:
         raise ValueError("repeat along an axis needs to know the input's rank; use set_shape")
     rank = len(x.dims)
@@ -214,7 +214,7 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """Each sequence turned round up to its length; what lies behind stays.
+    """Each sequence reversed up to its length; the elements after that stay.
 
     Args:
         input: a tensor of rank 2 or more, its rank known.

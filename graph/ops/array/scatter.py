@@ -97,7 +97,7 @@ define(
 
 
 def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of zeros to which slices are added at coordinates; what meets at one place adds up. Texts are joined.
+    """A tensor of zeros to which slices are added at coordinates. Slices at the same coordinates add up. Texts are joined.
 
     Args:
         indices: int32 or int64; its last dimension holds coordinates.
@@ -193,7 +193,7 @@ def _scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: Ten
 def tensor_scatter_nd_update(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with slices replaced at coordinates; of several for one place the last wins."""
+    """`tensor` with slices replaced at coordinates; for equal coordinates the last slice wins."""
     return _scatter_into("TensorScatterUpdate", tensor, indices, updates, name)
 
 

@@ -115,7 +115,7 @@ def _unsorted_reference(kind: str) -> Callable[..., Array]:
 
 
 def _with_trailing_ones(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor with dimensions of size 1 behind its own, so that it has the rank of `like`."""
+    """The tensor with trailing dimensions of size 1, so that it has the rank of `like`."""
     if tensor.dims is not None and like.dims is not None:
         tail: Any = np.ones(len(like.dims) - len(tensor.dims), np.int32)
         if not tail.size:

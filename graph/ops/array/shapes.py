@@ -386,7 +386,7 @@ def transpose(
 ) -> Tensor:
     """Dimension `i` of the result is dimension `perm[i]` of `a`; without `perm` their order is reversed.
 
-    `conjugate` is accepted for real types, where it means nothing; TypeError for complex ones.
+    `conjugate` is accepted for real types, where it has no effect; TypeError for complex ones.
     """
     with op_scope(name, "transpose", a, perm) as scope:
         x = convert(a, name="a")

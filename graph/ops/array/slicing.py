@@ -224,7 +224,7 @@ def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: 
 
 
 def _static_index(begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs) -> tuple[Index, ...] | None:
-    """The Python index as far as it is known: an ellipsis stands for a spec of which something is not."""
+    """The Python index as far as it is known: an ellipsis replaces a spec that is not fully known."""
     known = [static_ints(t) for t in (begin, end, strides)]
     if known[2] is None:
         return None
@@ -341,7 +341,7 @@ def strided_slice(
     Args:
         begin, end, strides: vectors of int32 or int64, one number for each spec; strides default to 1.
         begin_mask, end_mask: bit `i` set: spec `i` starts or ends where the dimension does.
-        ellipsis_mask: bit `i` set: spec `i` stands for all dimensions that the others leave over.
+        ellipsis_mask: bit `i` set: spec `i` covers all dimensions that the other specs do not.
         new_axis_mask: bit `i` set: spec `i` inserts a dimension of size 1.
         shrink_axis_mask: bit `i` set: spec `i` takes the one index `begin[i]` and drops the dimension.
     """

@@ -43,7 +43,7 @@ def _sort_cost(node: Node) -> Cost:
 
 
 class TopK(NamedTuple):
-    """The k largest entries of each row, and where they stand in it."""
+    """The k largest entries of each row, and their indices in it."""
 
     values: Tensor
     indices: Tensor
@@ -70,7 +70,7 @@ def _top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _descending(x: Array) -> Array:
-    """Positions along the last axis from the largest entry to the smallest; equal ones in order of place."""
+    """Positions along the last axis from the largest entry to the smallest; equal ones in index order."""
     # A stable ascending sort of the reversed row, read backwards.
     backwards = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return np.asarray(x.shape[-1] - 1 - backwards)
@@ -84,7 +84,7 @@ def _top_k(x: Array, k: Array, *, sorted: bool) -> tuple[Array, Array]:
 
 
 def _top_k_gradient(node: Node, *grads: Any) -> Sequence[Any]:
-    # With rows counted through, entry i of row r came from place r * length + indices[r, i].
+    # In the flattened rows, entry i of row r came from index r * length + indices[r, i].
     x, _ = node.inputs
     grad, indices = grads[0], node.outputs[1]
     if grad is None:
@@ -204,7 +204,7 @@ def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:
         return np.asarray(inside)
     own = predictions[np.arange(len(targets)), np.where(inside, targets, 0)]
     better = (predictions > own[:, None]).sum(1)
-    # As in TensorFlow: a row with an entry that is not finite decides nothing, and is out.
+    # As in TensorFlow: a row with an entry that is not finite is False.
     return np.asarray(inside & (better < k) & np.isfinite(predictions.astype(np.float64)).all(1))
 
 
@@ -276,7 +276,7 @@ def searchsorted(
     Args:
         sorted_sequence: shape (..., n), each row ascending.
         values: shape (..., m), the same leading dimensions.
-        side: "left": before equal entries; "right": behind them.
+        side: "left": before equal entries; "right": after them.
 
     Returns:
         `out_type` (int32 or int64), the shape of `values`.

@@ -89,7 +89,7 @@ def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: 
         paddings: [[before, after], ...] zeros for each of those axes; with them each is a multiple of its m.
 
     Returns:
-        [batch * prod(block_shape), (axis + padding) / m ..., rest...]; the place within a block counts slower than the batch.
+        [batch * prod(block_shape), (axis + padding) / m ..., rest...]; the position within a block varies slower than the batch.
 
     Raises:
         ValueError: more axes than there are, or an axis that is no multiple. InvalidArgumentError: so, in a step.
@@ -222,7 +222,7 @@ def _four_axes(input: TensorLike) -> Tensor:
 
 
 def _on_first_axes(x: Tensor, count: int, f: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """`f` of a tensor of unknown rank, whose axes behind the batch and `count` more are seen as one."""
+    """`f` of a tensor of unknown rank. The axes after the first `count + 1` are merged into one."""
     whole = shape_of(x)
     flat = reshape(x, concat([whole[: count + 1], [-1]], 0))
     flat.set_shape([None] * (count + 2))
@@ -268,7 +268,7 @@ def _packed(sizes: Sizes) -> Any:
 
 
 def _reshape(x: Tensor, sizes: Sizes, name: str | None = None) -> Tensor:
-    """A reshape to sizes of which one may be left for the running graph to find."""
+    """A reshape; one of the sizes may be inferred when the graph runs."""
     unknown = [i for i, v in enumerate(sizes) if not isinstance(v, int)]
     if len(unknown) == 1:
         return reshape(x, [-1 if i == unknown[0] else v for i, v in enumerate(sizes)], name)

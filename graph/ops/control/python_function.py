@@ -1,7 +1,7 @@
 """Python functions as nodes: `py_func`, `numpy_function`, `py_function`.
 
-A function cannot be sent: nothing that arrives in a message is ever evaluated. So the function stays in a table of the process that built
-the graph. The node carries a token for it, and that process's nonce. In another process, running the node is an error that says so.
+A function cannot be sent, because no process evaluates code from a message. So the function stays in a table of the process that built
+the graph. The node carries its token and that process's nonce. Running the node in another process is an error with this reason.
 The placer keeps these nodes on the client's own task (trait HOST_ONLY).
 """
 
@@ -45,7 +45,7 @@ _nonce: list[tuple[int, str]] = []  # (process id, nonce): a forked child is ano
 
 
 def process_nonce() -> str:
-    """A random name of this process, drawn when first asked for."""
+    """A random name of this process, drawn at first use."""
     if not _nonce or _nonce[0][0] != os.getpid():
         _nonce[:] = [(os.getpid(), secrets.token_hex(8))]
     return _nonce[0][1]
@@ -90,7 +90,7 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
             "another one. "
             "Put the node on the client's task, or feed what the function computes."
         )
-    # Copies, so that the function may do with them what it likes. A scalar is NumPy's own, or bytes, as in TensorFlow.
+    # Copies, so that the function may modify them. A scalar is NumPy's own, or bytes, as in TensorFlow.
     arguments = [np.array(x).view(EagerArray) if eager else np.array(x)[()] for x in inputs]
     try:
         result = function(*arguments)
@@ -109,7 +109,7 @@ def _call(inputs: Sequence[Array], token: str, process: str, types: Sequence[DTy
 def _as_results(result: Any, wanted: int) -> list[Any]:
     """What a function returned as a list.
 
-    For one wanted value, a list of one holds it, as in TensorFlow; a longer list is that value.
+    For one expected value, a list of length one holds it, as in TensorFlow; a longer list is that value.
     """
     if wanted == 0:
         return []  # what a function called for its effect returns does not matter

@@ -37,8 +37,8 @@ class TensorArray:
         colocate_with_first_write_call: live on the device of the first value written.
         name: name of the node.
 
-    Each write gives a new `TensorArray`, which must be used from then on: it stands for the list with the write
-    done. As a loop variable, a `TensorArray` is carried from one iteration to the next.
+    Each write gives a new `TensorArray`, which must be used from then on: it is the list after the
+    write. As a loop variable, a `TensorArray` is carried from one iteration to the next.
 
     >>> squares = TensorArray("int32", 5)
     >>> _, squares = while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, a.write(i, i * i)), [0, squares])
@@ -93,7 +93,7 @@ class TensorArray:
 
     @contextmanager
     def _unplaced(self, graph: Graph) -> Iterator[None]:
-        """Where the first value written will say the place, no block does."""
+        """A block without device scopes if the list is to be colocated with the first value written."""
         if self._home is None:
             yield
             return
@@ -267,7 +267,7 @@ def _graph_of(size: Any) -> Graph:
 
 
 def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
-    """The list of gradients of the list that `node` touches; its state is told by `flow`."""
+    """The list of gradients of the list that `node` accesses; `flow` is its state."""
     array = TensorArray(
         node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
         element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
@@ -310,7 +310,7 @@ def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
 def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
     value = node.inputs[1]
     rows = _gradient_of_value(node, value, flow).concat()
-    return [None, rows[: shape(value)[0]], None, flow]  # behind them is what was written to further elements
+    return [None, rows[: shape(value)[0]], None, flow]  # the rows after them were written to further elements
 
 
 _RULES: dict[str, GradientRule] = {

@@ -1,7 +1,7 @@
 """The ops of `TensorArray`: a list of tensors that a loop writes and reads, one element at a time.
 
 A `TensorArrayV3` node makes a new list in each step and gives out a handle. The list is freed when nothing refers to the handle. All ops
-that take the handle run on one device. A *flow*, a scalar, goes beside the handle and stands for the list's state: a write takes a flow and
+that take the handle run on one device. A *flow*, a scalar, goes with the handle and represents the list's state: a write takes a flow and
 gives a new one, a read takes the flow of the writes that it must see. So the edges of the graph order the accesses, and gradients have
 edges to follow.
 
@@ -83,7 +83,7 @@ class ArrayState:
         return value
 
     def _dims_at(self, index: int) -> tuple[int, ...]:
-        """The shape of an element that is zero: what it was, or what all elements have."""
+        """The shape of a zero element: its own where it was written, else the common shape."""
         written = self.shapes[index]
         if written is not None:
             return written

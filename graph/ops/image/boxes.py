@@ -206,7 +206,7 @@ def non_max_suppression_padded(
     pad_to_max_output_size: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`non_max_suppression`, with zeros behind to `max_output_size` if so wanted, and how many are kept."""
+    """`non_max_suppression`, optionally padded with zeros to `max_output_size`, and the number of boxes kept."""
     padded = bool(pad_to_max_output_size)
     found = _suppressed(boxes, scores, max_output_size, iou_threshold, score_threshold, 0.0, padded, name)
     return found[0], found[2]

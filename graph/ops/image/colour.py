@@ -110,7 +110,7 @@ def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: st
 
 
 def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
-    """RGB pictures whose hues are turned by `delta` of the colour circle, from -1 to 1. The type stays."""
+    """RGB pictures whose hues are rotated by `delta` of the colour circle, from -1 to 1. The type stays."""
 
     def change(x: Tensor) -> Tensor:
         hue, saturation, value = unstack(rgb_to_hsv(x), 3, axis=-1)

@@ -359,7 +359,7 @@ def decode_image(
 
 
 def extract_jpeg_shape(contents: TensorLike, output_type: Any = int32, name: str | None = None) -> Tensor:
-    """Height, width and channels of the picture in a JPEG file, of which only the head is read."""
+    """Height, width and channels of the picture in a JPEG file. Only the header is read."""
     with op_scope(name, "ExtractJpegShape", contents) as scope:
         attrs = {"output_type": as_dtype(output_type).base}
         return apply("ExtractJpegShape", (convert(contents, string, name="contents"),), attrs, scope)

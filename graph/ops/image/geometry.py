@@ -59,7 +59,7 @@ def picture(value: TensorLike) -> Tensor:
 
 
 def _need(condition: Any, text: str) -> list[Node]:
-    """What checks it when the graph runs; nothing where it is known to hold. ValueError: it is known not to."""
+    """The assertions that check a condition at run time; none if it is known to hold. ValueError: it is known to be false."""
     known = static_value(condition) if isinstance(condition, Tensor) else condition
     if known is None:
         return [Assert(condition, [text])]

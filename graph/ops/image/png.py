@@ -89,7 +89,7 @@ def decode_deep(contents: bytes) -> Array:
 
 
 def _restore(way: int, stored: Array, row: Array, above: Array) -> None:
-    """The bytes of a row from what is stored of it; pixel 0 stands in front of it."""
+    """Unfilter a row: compute its bytes from the stored ones. A pixel of zeros precedes it."""
     if way == 1:
         np.cumsum(stored, 0, out=row[1:])
         row[1:] &= 255

@@ -129,7 +129,7 @@ def ssim_multiscale(
 
 
 def _halved(x: Tensor) -> Tensor:
-    """At half of the size: means of four pixels. At an odd size, the last row or column stands twice."""
+    """At half of the size: means of four pixels. At an odd size, the last row or column is repeated."""
     sizes = shape(x)
     flat = reshape(x, concat([[-1], sizes[-3:]], 0))
     odd = sizes[-3:-1] % 2

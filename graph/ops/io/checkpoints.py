@@ -1,8 +1,8 @@
 """Checkpoints in the graph: the ops that write and read them, on the task that has the variables.
 
-`ReadTogether` reads variables of a task at one moment. `SaveV2` writes what it is given as one shard and gives its description;
-`MergeV2Checkpoints` makes a checkpoint of all descriptions; `RestoreV2` reads slices. They are TensorFlow's names, but for the
-first; names and slices are attributes here.
+`ReadTogether` reads variables of a task at one moment. `SaveV2` writes its inputs as one shard and returns the shard's
+description; `MergeV2Checkpoints` makes a checkpoint of all descriptions; `RestoreV2` reads slices. All names but the first are
+TensorFlow's. Tensor names and slices are attributes here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Iterators of data sets: where an input stands, and taking its next element.
+"""Iterators of data sets: an input's position, and its next element.
 
 An iterator is a *position*, a variable of two whole numbers: the seed with which its data set was started, and how many elements it
 has given. The elements are a function of the position, so an assigned position (by an initializer, from a restored checkpoint)
@@ -38,7 +38,7 @@ class Elements(Protocol):
     """A data set, as a pipeline needs it."""
 
     def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Iterator[Sequence[Array]]:
-        """The elements of a start behind the first `skip` ones, with the values of its tensors; none: not known."""
+        """The elements after the first `skip` ones. `values`: of the data set's tensors; empty: not known."""
         ...
 
 
@@ -88,7 +88,7 @@ class Pipeline:
             self._at = _next_position(position)
             self._failed = True
             found = next(live, None)
-            if found is None and failed and not fresh:  # the walk could not go on behind what has failed
+            if found is None and failed and not fresh:  # the walk could not continue after the error
                 found = next(self._started(state, task, position), None)
             self._failed = False
             if found is None:
@@ -97,7 +97,7 @@ class Pipeline:
             return found
 
     def _started(self, state: VariableState, task: Resources, position: Sequence[int]) -> Iterator[Sequence[Array]]:
-        """The elements behind a position, from the beginning."""
+        """Start the data set again and give the elements after a position."""
         self.stop()
         seed, skip, which = (*position, 0)[:3]
         values = self._values.get((which, seed), ())
@@ -229,7 +229,7 @@ def _taken(
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
-    """The next element of a pipeline, whose position is `state`. An element that cannot be made is passed over."""
+    """The next element of a pipeline, whose position is `state`. An element that cannot be made is skipped."""
     if not state.is_initialized:
         raise FailedPreconditionError(
             None, None,
@@ -352,7 +352,7 @@ def _single(
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
-    """The first element of a data set, which is walked anew."""
+    """The first element of a data set, which is started again."""
     if process == process_nonce():
         dataset = _pipeline(None, token, process).datasets[which]
     elif not description:

@@ -31,14 +31,14 @@ from ..state.queues import as_resource, define_fact, free, need_handle, need_sca
 
 Array = np.ndarray[Any, Any]
 Record = tuple[str, bytes]
-"""A key, which names the file and the place in it, and the record."""
+"""A key, which names the file and the position in it, and the record."""
 Format = Callable[[str], Iterator[Record]]
 
 ALL = 2**31
 
 
 class Reader:
-    """Where a reader stands. Several steps may read at once: each record comes to one of them.
+    """The state of a reader. Several steps may read at once: each record goes to one of them.
 
     Attributes:
         produced: how many records it has given. completed: how many files it has finished.
@@ -47,11 +47,11 @@ class Reader:
     def __init__(self, records_of: Format) -> None:
         self._records_of = records_of
         self._lock = threading.Lock()
-        self._files: deque[Iterator[Record]] = deque()  # more than one where several steps wanted a file at once
+        self._files: deque[Iterator[Record]] = deque()  # more than one if several steps opened files at once
         self.produced = self.completed = 0
 
     def read(self, queue: Queue, most: int) -> list[Record] | Request:
-        """Up to so many records, at least one, of one file; of the next of the queue's files when there is no other."""
+        """1 to `most` records of one file. It dequeues the next file name when no open file has records."""
         found = self._next(most)
         while not found:
             answer = queue.dequeue()

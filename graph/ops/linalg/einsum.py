@@ -11,9 +11,9 @@ product at heart: its labels fall into four groups, and with the dimensions of a
 | left | yes | no | yes |
 | right | no | yes | yes |
 
-What is in one operand only and not in the output is summed first, a label twice in one operand takes the
-diagonal first, a label twice in the output puts the result on a diagonal last. `...` stands for dimensions
-without labels; they are batches, and broadcast. The gradient for an operand is an einsum again: of the
+A label in one operand only and not in the output is summed first. A label twice in one operand takes the
+diagonal first; a label twice in the output puts the result on a diagonal last. `...` are dimensions without
+labels: batches, which broadcast. The gradient for an operand is an einsum again: of the
 output's gradient and the other operand, with that operand's labels as output.
 """
 
@@ -62,7 +62,7 @@ def parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:
     if arrow:
         output = _labels(right, equation)
     else:
-        # Without an arrow: what occurs once, in alphabetical order, behind the ellipsis.
+        # Without an arrow: the labels that occur once, in alphabetical order, after the ellipsis.
         every = [label for labels in operands for label in labels]
         output = [_ELLIPSIS] * (_ELLIPSIS in every) + sorted(
             {x for x in every if x != _ELLIPSIS and every.count(x) == 1}
@@ -195,7 +195,7 @@ def _einsum(*inputs: Array, equation: str) -> Array:
 
 
 def _reduced(x: Array, labels: list[str], others: list[list[str]], output: list[str]) -> tuple[Array, list[str]]:
-    """An operand with repeated labels taken from the diagonal, and labels that nothing else needs summed."""
+    """Take the diagonal of repeated labels of an operand, and sum the labels that only it has."""
     distinct = list(dict.fromkeys(labels))
     while len(labels) > len(distinct):
         twice = next(x for x in labels if labels.count(x) > 1)
@@ -241,7 +241,7 @@ def _contract(
 
 
 def _on_diagonals(value: Array, labels: list[str], output: list[str]) -> Array:
-    """A value with distinct labels, where the output repeats some: zeros beside these diagonals."""
+    """A value with distinct labels on the diagonals of the labels that the output repeats; zeros elsewhere."""
     if len(output) == len(labels):
         return value
     sizes = dict(zip(labels, value.shape, strict=True))
@@ -277,7 +277,7 @@ def _einsum_gradient(node: Node, grad: Any) -> Sequence[Any]:
             tensors.append(ones_like(x))
             terms.append(labels)
         back = einsum(write(terms, labels), *tensors)
-        # Dimensions behind an ellipsis may have been broadcast.
+        # Dimensions of an ellipsis may have been broadcast.
         out.append(unbroadcast(x, back, back, None)[0] if _ELLIPSIS in labels else back)
     return out
 
@@ -290,7 +290,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
 
     Args:
         equation: one letter per dimension, operands separated by commas, then `->` and the output's labels.
-            Labels missing from the output are summed over; `...` stands for batch dimensions, which
+            Labels missing from the output are summed over; `...` are batch dimensions, which
             broadcast. Without an arrow the output has the labels that occur once, in alphabetical order.
         inputs: numbers of one type, one operand or more. More than two become a chain of pairs.
         optimize: accepted for TensorFlow's sake; the chain is always chosen greedily, the cheapest pair

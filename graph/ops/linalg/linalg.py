@@ -153,7 +153,7 @@ def matmul(
             nothing.
 
     Raises:
-        ValueError: the sizes do not fit, or both transpose and adjoint are asked of one operand.
+        ValueError: the sizes do not fit, or both transpose and adjoint are set for one operand.
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise ValueError("Only one of transpose and adjoint can be asked of one operand")

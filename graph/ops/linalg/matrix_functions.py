@@ -84,7 +84,7 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
 
 
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """The transposed matrices; of real numbers, so nothing is conjugated."""
+    """The transposed matrices. The numbers are real, so there is no conjugation."""
     with op_scope(name, "adjoint", matrix):
         return matrix_transpose(convert(matrix, name="matrix"), conjugate=True)
 

@@ -45,7 +45,7 @@ def _need_square(x: Array) -> None:
 
 
 def _cubic(thirds: float) -> Callable[[Node], Cost]:
-    """n^3 times so many thirds for each matrix, and twice n^2 for each column of a right side."""
+    """n^3 * thirds / 3 operations for each matrix, and 2 * n^2 for each column of a right-hand side."""
 
     def cost(node: Node) -> Cost:
         dims = node.inputs[0].dims or (1, 1)

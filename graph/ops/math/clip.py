@@ -75,11 +75,11 @@ def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None 
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries count as
-    nothing.
+    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries are
+    ignored.
 
     Raises:
-        TypeError: not a list. ValueError: nothing but None in it.
+        TypeError: not a list. ValueError: all entries are None.
     """
     if not isinstance(t_list, (list, tuple)):
         raise TypeError(f"t_list must be a list of tensors, not {t_list!r}")

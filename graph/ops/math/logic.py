@@ -79,7 +79,7 @@ def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def _on_bits_or_truth(bits: Any, truth: Any) -> Any:
-    """The function behind an operator that means logic for bools and bit patterns for integers."""
+    """The implementation of an operator that is logical for bools and bitwise for integers."""
 
     def operator(x: Any, y: Any, name: str) -> Tensor:
         tensor = x if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else y

@@ -96,7 +96,7 @@ def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     total = np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
     count = math.prod(x.shape[a] for a in axis)
     if x.dtype.kind == "f":
-        return total / x.dtype.type(count)  # of nothing: 0 / 0
+        return total / x.dtype.type(count)  # without elements: 0 / 0
     if count == 0:
         raise InvalidArgumentError(None, None, "The mean of no integers does not exist")
     # An integer mean is cut off towards zero.
@@ -104,7 +104,7 @@ def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
-    """max or min, which of nothing are the smallest or the largest value of the type."""
+    """max or min. Without elements, max is the smallest and min the largest value of the type."""
 
     def extreme(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         if x.size:
@@ -162,7 +162,7 @@ def _reduce(
     tensor = (
         x if isinstance(x, Tensor) else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
     )
-    if axis is None:  # TensorFlow makes this Const beside the node, not under its name
+    if axis is None:  # TensorFlow names this Const next to the node, not under it
         result = apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
         if not keep:
             result.dims = ()  # even where the rank of what is reduced is unknown
@@ -216,7 +216,7 @@ def reduce_mean(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The mean over axes (see `reduce_sum`); NaN of nothing. Of integers it is cut off towards zero."""
+    """The mean over axes (see `reduce_sum`); NaN without elements. Of integers it is rounded towards zero."""
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 

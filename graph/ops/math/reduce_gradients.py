@@ -1,6 +1,6 @@
 """Gradients of reductions, which repeat a value, and of `Fill` and `LinSpace`, which are reductions.
 
-They stand apart from their ops because they need ops of modules that import `reduce`.
+They are in a separate module because they need ops of modules that import `reduce`.
 """
 
 from __future__ import annotations

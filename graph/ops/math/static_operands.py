@@ -122,7 +122,7 @@ def index_type_attr(attrs: Attrs, name: str) -> DType:
 
 
 def no_cost(node: Node) -> Cost:
-    """Nothing is computed and nothing moves: another view of the same elements, or facts about them."""
+    """No cost: the op gives a view of the same elements, or metadata."""
     return Cost(0.0, 0.0)
 
 

@@ -47,7 +47,7 @@ def _with_gradient_op(op: str) -> Any:
 
 
 def _from_output(op: str) -> Any:
-    """Gradient rule: `op(gradient, output)`, where the output tells the piece as well: the input need not be kept for it."""
+    """Gradient rule: `op(gradient, output)`, where the output determines the derivative, so the input need not be kept."""
     return lambda node, grad: [apply(op, (grad, node.outputs[0]), dict(node.attrs))]
 
 

@@ -1,8 +1,8 @@
 """Attention with its gradient, which the GPU compiler makes of attention that is spelled out in a training program.
 
-`Attention` alone (`fused_ops.py`) is for programs without gradients, where nothing else takes the matrix of probabilities. The
+`Attention` alone (`fused_ops.py`) is for programs without gradients, where the matrix of probabilities has no other consumer. The
 forward op here also gives `sums`, one number for each query: log2 of the sum of the exponentials of its scores. The gradient
-computes any probability again from it, so the matrix is never stored (Dao et al., FlashAttention, 2022).
+recomputes the probabilities from it, so the matrix is never stored (Dao et al., FlashAttention, 2022).
 
 The gradients are those of the parts: over a broadcast stack they are not summed, as a matrix product's are not.
 """

@@ -2,7 +2,7 @@
 
 A softmax costs as much as the vocabulary is large. Sampled losses compare the true class with a few sampled ones, and correct for how often
 each is sampled: Jean et al., "On Using Very Large Target Vocabulary" (https://arxiv.org/abs/1412.2007) for the softmax, Gutmann & Hyvärinen
-(AISTATS 2010) for noise-contrastive estimation. The rows of the weights are looked up on the devices that have them: of sharded tables on
+(AISTATS 2010) for noise-contrastive estimation. The rows of the weights are gathered on the devices that have them: of sharded tables on
 parameter servers, only the rows of the sampled classes are sent.
 """
 
@@ -244,7 +244,7 @@ def all_candidate_sampler(
 
 
 class AccidentalHits(NamedTuple):
-    """Drawn classes that are true ones: row, place among the drawn, and what to add to their logits."""
+    """Sampled classes that are true classes: row, index among the samples, and the number to add to their logits."""
 
     indices: Tensor
     ids: Tensor

@@ -320,7 +320,7 @@ def conv2d(
     name: str | None = None,
     filters: TensorLike = None,
 ) -> Tensor:
-    """The convolution (cross-correlation, as everybody in this field calls it) of images and filters.
+    """The convolution of images and filters (mathematically, a cross-correlation).
 
     Args:
         input: `[batch, height, width, in]`, or `[batch, in, height, width]` for "NCHW"; of floating type.

@@ -81,7 +81,7 @@ class Window:
         return room // self.strides[axis] + 1
 
     def pads(self, axis: int, length: int) -> tuple[int, int]:
-        """Pixels to add before and after an image axis of that length. SAME puts an odd one behind, as
+        """Pixels to add before and after an image axis of that length. SAME puts an odd one after, as
         TensorFlow does.
         """
         if self.padding != "SAME":

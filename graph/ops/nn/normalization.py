@@ -486,7 +486,7 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """Each element over a power of what stands in the channels around it: `x / (bias + alpha * sum(x ** 2)) ** beta`.
+    """Local response normalization, over neighbouring channels: `x / (bias + alpha * sum(x ** 2)) ** beta`.
 
     Args:
         input: `[batch, height, width, channels]` of a floating type, the number of channels known.

@@ -315,7 +315,7 @@ def _pool(
 def _max_over_channels(
     x: Tensor, size: tuple[int, ...], steps: tuple[int, ...], last: int, scope: str | None
 ) -> Tensor:
-    """The largest of each so many channels: the pixels are the rows of a picture that is as wide as there are channels."""
+    """Max pooling across channels: the pixels become rows of a picture, whose width is the number of channels."""
     window, channels = size[last], x.dims[last] if x.dims is not None else None
     unable = None
     if last == 1 or any(n != 1 for n in (*size[:last], *steps[:last])):

@@ -206,7 +206,7 @@ def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _loss_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> tuple[Any, Any]:
-    """The gradient for the logits, and beside it softmax(logits) if it was needed.
+    """The gradient for the logits, and softmax(logits) if it was needed.
 
     `backprop` is s * p - labels, where p is the softmax and s the labels' sum (1 for sparse ones).
     """

@@ -47,7 +47,7 @@ def _times(a: Any, b: Any) -> Any:
 
 
 def _along(value: Any, n: int, first: int, what: str) -> list[int]:
-    """One number for each axis of space, from one, from so many, or from one for each axis of the tensor; None: 1.
+    """One number for each of `n` spatial axes, from a single one, from `n`, or from one per axis of the tensor; None: 1.
 
     >>> _along([1, 2, 3, 1], 2, 1, "strides")
     [2, 3]
@@ -88,13 +88,13 @@ def _back(y: Tensor, n: int, data_format: str | None) -> Tensor:
 
 
 def _taps(x: Tensor, axis: int, count: int, stride: int, gap: int) -> list[Tensor]:
-    """What each of so many taps along an axis sees, as the window moves."""
+    """For each of `count` filter taps along an axis: the strided slice that it reads."""
     before = (slice(None),) * axis
     return [x[(*before, slice(i * gap, (i + 1 - count) * gap or None, stride))] for i in range(count)]
 
 
 def _padded(x: Tensor, axis: int, span: int, stride: int, padding: str, fill: float = 0) -> Tensor:
-    """`fill` around an axis, as "SAME" wants them for a window that spans so many elements."""
+    """The tensor padded with `fill` along an axis, as "SAME" requires for a window that spans `span` elements."""
     if padding not in ("SAME", "VALID"):
         raise ValueError(f"padding must be 'SAME' or 'VALID', not {padding!r}")
     if padding == "VALID" or span == 1:
@@ -284,7 +284,7 @@ def _pooled(
     data_format: str | None,
     name: str | None,
 ) -> Tensor:
-    """The pooling along so many axes of space by that along two."""
+    """Pooling along `n` spatial axes, by pooling along two."""
     if n == 2:
         return over(x, ksize, steps, padding, data_format or "NHWC", name)
     if n == 1:

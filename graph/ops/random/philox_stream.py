@@ -44,7 +44,7 @@ def _seeded_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 define(
     "RandomStream",
     infer=_stream_rule,
-    # What it is given is what the node takes that draws: where that is dead, nothing is drawn.
+    # Its input is an input of the drawing node: if that is dead, this node is dead, too.
     reference=lambda context, *_, seed, seed2: _numbers(stream_of(context, seed, seed2)),
     traits=Trait.STATEFUL,
 )

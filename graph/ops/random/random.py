@@ -105,7 +105,7 @@ def _multinomial(
     u = stream_of(context, seed, seed2).uniform((rows, count), np.dtype(np.float64))
     out = np.empty((rows, count), output_dtype.np)
     for row, x in enumerate(logits.astype(np.float64)):
-        edges = np.cumsum(np.exp(x - x.max()))  # the class whose stretch of the line holds the number
+        edges = np.cumsum(np.exp(x - x.max()))  # the class whose interval of the cumulative sums contains the number
         last = np.flatnonzero(np.diff(edges, prepend=0.0))[-1]  # a class of probability 0 is never drawn
         out[row] = np.minimum(np.searchsorted(edges, u[row] * edges[-1], side="right"), last)
     return out
@@ -232,7 +232,7 @@ def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None 
 
 
 def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A part of `value` of the given size, at a random place, another one in each step.
+    """A slice of `value` of the given size, at a random offset, which differs in each step.
 
     Args:
         value: any tensor.

@@ -51,7 +51,7 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
         graph's is a constant.
 
     Raises:
-        RuntimeError: neither, where determinism is asked for.
+        RuntimeError: neither seed is set, and determinism is required.
     """
     graph = get_default_graph()
     if graph.seed is None:
@@ -120,7 +120,7 @@ def drawing_cost(draw: str) -> Callable[[Node], Cost]:
 
 
 def bounds(low: Array, high: Array, count: int) -> tuple[int, int]:
-    """The ends of what whole numbers are drawn from; nothing is drawn where `count` is 0."""
+    """The bounds of the range of random integers; unchecked where `count` is 0."""
     a, b = int(low), int(high)
     if a >= b and count:
         raise ValueError(f"minval must be less than maxval: {a} >= {b}")

@@ -90,7 +90,7 @@ def stateless_random_uniform(
         seed: two integers (int32 or int64), which may be computed by the graph.
         minval, maxval, dtype: as for `random_uniform`.
 
-    >>> stateless_random_uniform([2], seed=[1, 2])   # the same two numbers in every step, session and place
+    >>> stateless_random_uniform([2], seed=[1, 2])   # the same two numbers in every step, session and process
     """
     dtype = as_dtype(dtype).base
     with op_scope(name, "stateless_random_uniform", shape, seed, minval, maxval) as scope:

@@ -126,7 +126,7 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: st
 def sparse_merge(
     sp_ids: Any, sp_values: SparseTensor, vocab_size: Any, name: str | None = None, already_sorted: bool = False
 ) -> SparseTensor:
-    """Values by id: the last coordinate is replaced by the id that stands there in another tensor, of the same places.
+    """Values by id: the last coordinate is replaced by the id at the same index in another sparse tensor.
 
     Args:
         sp_ids: a sparse tensor of ids, or a list of them: the last coordinate is replaced by as many.
@@ -313,7 +313,7 @@ def sparse_concat(
     expand_nonconcat_dim: bool = False,
     concat_dim: int | None = None,
 ) -> SparseTensor:
-    """Several, one behind the other along an axis.
+    """Concatenate several along an axis.
 
     Args:
         axis: which (`concat_dim`, TF1's first name for it). sp_inputs: of one rank, and one shape but for that axis.

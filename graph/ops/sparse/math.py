@@ -47,7 +47,7 @@ COMBINERS = ("mean", "sqrtn", "sum")
 
 
 def with_dense(sp: SparseTensor, dense: TensorLike, f: Callable[[Tensor, Tensor], Tensor]) -> SparseTensor:
-    """`f` of each element and what stands in its place in a dense tensor, which is broadcast to the sparse one's shape.
+    """`f` of each element and the element at its index in a dense tensor, which is broadcast to the sparse one's shape.
 
     Raises:
         ValueError: the dense one has more axes.
@@ -309,7 +309,7 @@ def sparse_segment_sqrt_n(
 
 
 def _beside(weights: Tensor, rows: Tensor) -> Tensor:
-    """A number per row with axes of size 1 behind it."""
+    """A number per row, with trailing axes of size 1."""
     if rows.dims is None:
         raise ValueError("the rows must have a known rank")
     return reshape(weights, [-1] + [1] * (len(rows.dims) - 1))
@@ -327,9 +327,9 @@ def embedding_lookup_sparse(
     combiner: str | None = None,
     max_norm: float | None = None,
 ) -> Tensor:
-    """Rows of a table, looked up by the ids of each example, combined to one row per example.
+    """Rows of a table, gathered by the ids of each example and combined to one row per example.
 
-    Each id is looked up once, however many examples have it, so that no row crosses a wire twice.
+    Each distinct id is gathered once, so no row is sent twice.
 
     Args:
         params: the table, or its shards: as of `embedding_lookup`.
@@ -383,8 +383,8 @@ def safe_embedding_lookup_sparse(
 ) -> Tensor:
     """As `embedding_lookup_sparse`, for data as they come: negative ids, and weights that are not positive, count as absent.
 
-    An example without ids gets the row `default_id`, or zeros without one. The ids may have more axes than two, of which the
-    result has all but the last.
+    An example without ids gets the row `default_id`, or zeros without one. The ids may have more than two axes; the
+    result has all of them but the last.
     """
     ids = sparse(sparse_ids)
     with op_scope(name, "safe_embedding_lookup_sparse", ids.values):

@@ -92,8 +92,8 @@ def sparse_to_dense(
         validate_indices: refuse coordinates out of order or given twice, in each step.
 
     Raises:
-        InvalidArgumentError: in a step, for such coordinates, for ones outside of the result, and for another number of
-            elements than of coordinates. Without the check, the last element of a place counts.
+        InvalidArgumentError: in a step, for such coordinates, for ones outside of the result, and if the numbers of elements
+            and coordinates differ. Without the check, the last of several elements with equal coordinates counts.
 
     >>> sparse_to_dense([[0, 1], [1, 2]], [2, 3], [5, 6])   # evaluates to [[0, 5, 0], [0, 0, 6]]
     """

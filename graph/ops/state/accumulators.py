@@ -153,7 +153,7 @@ def _dequeue_counted(
     context: Context, queue: Any, accumulator: Any, local_step: Array, *, component_types: tuple[DType, ...]
 ) -> Any:
     line, counter = as_resource(queue, Queue, context), as_resource(accumulator, DenseAccumulator, context)
-    taken = line.dequeue()  # its place in the line comes first
+    taken = line.dequeue()  # enqueue the dequeue request first
     counter.apply(_one(counter.kind.dtype.np), int(local_step))
     return taken
 

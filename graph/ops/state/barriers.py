@@ -182,7 +182,7 @@ class Barrier:
         return indices, keys, values
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Node:
-        """A node that lets no new keys in; with `cancel_pending_enqueues`, nothing, and drops what is incomplete."""
+        """A node that rejects new keys; with `cancel_pending_enqueues` it rejects all inserts and drops incomplete elements."""
         attrs = {"cancel_pending_enqueues": bool(cancel_pending_enqueues)}
         return make("BarrierClose", (self._handle,), attrs, name or f"{self._name}_BarrierClose")
 

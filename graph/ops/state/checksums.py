@@ -53,7 +53,7 @@ def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _same(context: Context, sums: Array, *, variables: tuple[str, ...], replicas: tuple[str, ...]) -> Sequence[Array]:
     updates = context.run_number() + 1
     if not sums.any(1).all():
-        return ()  # a replica whose session is newer compares at other runs
+        return ()  # a replica with a newer session compares at other run numbers
     for name, column in zip(variables, sums.T.tolist(), strict=True):
         if len(set(column)) > 1:
             held = ", ".join(f"{replica} has {value:08x}" for replica, value in zip(replicas, column, strict=True))

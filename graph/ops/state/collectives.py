@@ -201,8 +201,8 @@ def all_reduce(
 
     Raises (when it runs):
         InvalidArgumentError: members bring different shapes or types, or the node runs elsewhere. UnavailableError: a member is
-            dead. AbortedError: a member's step has ended early, or it has begun anew. FailedPreconditionError: NCCL was asked
-            for, and a member does not have it. All members get the error.
+            dead. AbortedError: a member's step ended early, or the member restarted. FailedPreconditionError: NCCL was requested,
+            and a member does not have it. All members get the error.
 
     >>> total = all_reduce(gradient, ["/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"], rank=0, instance="g")
     """

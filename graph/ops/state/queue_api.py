@@ -1,7 +1,7 @@
 """Queues in programs: TensorFlow 1's classes.
 
-A queue object stands for the node that makes the queue, and builds the nodes that use it. The queue itself lives in the task of
-that node, and outlives the sessions that use it: clients that give the same `shared_name` share it.
+A queue object represents the node that makes the queue, and builds the nodes that use it. The queue itself is in the task of that
+node and outlives the sessions that use it. Clients with the same `shared_name` share it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class QueueBase:
     def dequeue_many(self, n: TensorLike, name: str | None = None) -> Any:
         """`n` elements, each component stacked along a new first axis. It waits until it has all of them.
 
-        The queue must have been made with `shapes`. A step that ends before it has all puts back, in order, what it had.
+        The queue must have been made with `shapes`. A step that ends before it has all puts its elements back, in order.
 
         Raises (when it runs):
             OutOfRangeError: the queue is closed and has fewer.
@@ -181,7 +181,7 @@ class QueueBase:
     # --- the rest --------------------------------------------------------------------------------------------------
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Node:
-        """A node that lets nothing more in.
+        """A node that closes the queue for enqueues.
 
         Enqueues that wait for room finish first, and it waits for them; with `cancel_pending_enqueues` they fail with
         CancelledError instead. Later enqueues fail; dequeues get what is left.
@@ -209,7 +209,7 @@ def _shape_list(shapes: Any, count: int) -> list[Dims] | None:
     if shapes is None:
         return None
     if count == 1:
-        # One shape may stand for itself: `shapes=[2]`, `shapes=[]` and `shapes=TensorShape([2])` are one of them, not a list.
+        # A single shape needs no list: `shapes=[2]`, `shapes=[]` and `shapes=TensorShape([2])` are one of them, not a list.
         single = isinstance(shapes, TensorShape) or not any(
             s is None or isinstance(s, (list, tuple, TensorShape)) for s in shapes
         )
@@ -305,7 +305,7 @@ class RandomShuffleQueue(QueueBase):
     """Gives a random one of its elements. Arguments as of `FIFOQueue`, and
 
     Args:
-        min_after_dequeue: how many elements stay behind to shuffle among, until the queue is closed.
+        min_after_dequeue: how many elements stay in the queue to shuffle among, until it is closed.
         seed: with it (or `set_random_seed`) the order is the same every time.
     """
 

@@ -63,7 +63,7 @@ def need_scalar(tensor: Tensor, dtypes: tuple[DType, ...], what: str) -> None:
 
 
 def free(node: Node) -> Cost:
-    """Nothing is computed, nothing copied."""
+    """No cost: there is no computation and no copy."""
     return Cost(0.0, 0.0)
 
 

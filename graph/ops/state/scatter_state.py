@@ -124,7 +124,7 @@ for _name, _combine in _COMBINE.items():
 
 
 def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor | Node:
-    """Add `Scatter<kind>` on a variable and give its place; or the resource form, and give its node."""
+    """Add `Scatter<kind>` on a variable and return its reference; or the resource form, and return its node."""
     place = as_place(ref)
     dtype, _ = place_of(place)
     op = f"ResourceScatter{kind}" if place.dtype is resource else f"Scatter{kind}"
@@ -309,7 +309,7 @@ def scatter_nd_update(
         use_locking: accepted for TensorFlow 1's sake: changes are always atomic.
 
     Returns:
-        What `dt.assign` returns: something that stands for the variable after the change.
+        As `dt.assign`: the variable after the change.
 
     Raises:
         InvalidArgumentError: when run, a coordinate outside the variable; nothing has changed then.

@@ -1,4 +1,4 @@
-"""Lookup tables: values by key, initialized once and looked up in steps.
+"""Lookup tables: values by key, initialized once and read in steps.
 
 A table lives in its task, like a queue, and outlives the sessions that use it.
 """
@@ -40,7 +40,7 @@ class Table:
         self._values: dict[Any, Any] | None = None
 
     def fill(self, keys: Array, values: Array) -> None:
-        """Fill it. Again with the same: nothing happens.
+        """Fill it. Filling it again with the same content has no effect.
 
         Raises:
             InvalidArgumentError: a key comes with two values. FailedPreconditionError: it is filled with something else.

@@ -42,7 +42,7 @@ class UpdateRule:
 
     Attributes:
         name: what follows `Apply` in the ops' names.
-        slots: the state beside the variable, each of the variable's shape.
+        slots: the rule's state, tensors of the variable's shape.
         before: scalar inputs that come before the gradient.
         after: scalar inputs that come after the gradient (and its indices).
         flags: attrs with their defaults.

@@ -38,7 +38,7 @@ _HANDS_ON_HANDLES = frozenset({"Identity", "Switch", "Enter", "Merge", "Exit", "
 
 
 def place_of(tensor: Tensor) -> tuple[DType, Dims]:
-    """The value type and static shape of the variable whose place a reference or handle gives out.
+    """The value type and static shape of the variable that a reference or handle refers to.
 
     Raises:
         TypeError: the tensor is neither.
@@ -84,7 +84,7 @@ def one_pass(node: Node) -> Cost:
 
 
 def _free(node: Node) -> Cost:
-    """Giving out a place moves nothing."""
+    """No cost: a reference moves no data."""
     return Cost(0.0, 0.0)
 
 
@@ -135,7 +135,7 @@ define(
 
 
 def variable_op_v2(shape: Any, dtype: Any, name: str = "Variable", shared_name: str = "") -> Tensor:
-    """The bare node of a reference variable: its place, of type `<dtype>_ref`. Users make a `dt.Variable`."""
+    """The bare node of a reference variable: its reference, of type `<dtype>_ref`. Users make a `dt.Variable`."""
     attrs = {"shape": as_dims(shape), "dtype": as_dtype(dtype).base, "shared_name": shared_name}
     return apply("VariableV2", (), attrs, name)
 
@@ -188,7 +188,7 @@ def _assign(context: Context, state: VariableState, value: Array, *, validate_sh
 def _assign_resource(
     context: Context, state: VariableState, value: Array, *, validate_shape: bool, shape: Dims = None
 ) -> tuple[()]:
-    # The op has no output whose shape could tell; so the node carries the shape that a value must have.
+    # The op has no output to take the shape from, so the node carries the shape that a value must have.
     if validate_shape:
         _store(state, value, shape)
     else:
@@ -251,7 +251,7 @@ for _name, _combine in {"Add": np.add, "Sub": np.subtract}.items():
 
 
 def as_place(ref: Any) -> Tensor:
-    """The place of a variable, or of the result of an assignment; TypeError for anything else."""
+    """The reference or handle of a variable, or of the result of an assignment; TypeError for anything else."""
     place = ref if isinstance(ref, Tensor) else getattr(ref, "_place", lambda: None)()
     if not isinstance(place, Tensor) or not (place.dtype.is_ref or place.dtype is resource):
         raise TypeError(f"Expected a variable, which can be changed, not {ref!r}")
@@ -281,7 +281,7 @@ def assign(
         value: of the variable's element type, and of its shape unless `validate_shape` is False.
 
     Returns:
-        The variable's place as a tensor, so that assignments can be chained: fetching it gives the new value.
+        The variable's reference as a tensor, so that assignments can be chained: fetching it gives the new value.
 
     Raises:
         TypeError, ValueError: the value does not fit the variable.
@@ -421,7 +421,7 @@ def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
 
 
 def read_variable(handle: Tensor, name: str | None = None) -> Tensor:
-    """The value behind a resource variable's handle, when this node runs."""
+    """The value of a resource variable, by its handle, when this node runs."""
     return apply("ReadVariableOp", (handle,), None, name)
 
 

@@ -91,11 +91,11 @@ def vocabulary_index(
     num_oov_buckets: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """The place of each value in a vocabulary.
+    """The index of each value in a vocabulary.
 
     Args:
         x: text or whole numbers. vocabulary: the same, each entry once.
-        default_value: for what is not there. num_oov_buckets: or so many numbers behind the vocabulary, by hash.
+        default_value: for values not in it. num_oov_buckets: instead, that many hash buckets after the vocabulary.
 
     >>> vocabulary_index(["b", "c"], ["a", "b"])   # evaluates to [1, -1]
     """
@@ -161,8 +161,8 @@ def cross_hashed(
     """Numbers below `num_buckets` of all combinations of an example's values, as TensorFlow's `sparse.cross_hashed` makes them.
 
     Args:
-        inputs: text or whole numbers, `[examples, values]` each; '' and negative numbers stand for no value.
-        hash_key: another one spreads them otherwise.
+        inputs: text or whole numbers, `[examples, values]` each; '' and negative numbers mean no value.
+        hash_key: the key of the hash; another one gives other buckets.
 
     Returns:
         `[examples, combinations]`; -1 where a value is missing.

@@ -154,7 +154,7 @@ def print_v2(
         output_stream: `sys.stderr` (None), `sys.stdout`, `dt.logging.info`, `dt.logging.warning`, `dt.logging.error`, or
             "file://path": of the task that runs the node.
         summarize: how many elements at both ends of each axis are shown; None: 3, -1: all.
-        sep, end: between the inputs, and behind them.
+        sep, end: between the inputs, and after them.
 
     Raises:
         ValueError: there is no such stream.

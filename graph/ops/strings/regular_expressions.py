@@ -41,7 +41,7 @@ def _compiled(pattern: bytes) -> _Regexp:
 
 @lru_cache(256)
 def _rewriter(rewrite: bytes, groups: int) -> Callable[[Any], bytes]:
-    r"""What makes the text in the place of a match: `\0` is the match, `\1` to `\9` are its groups, `\\` is a backslash."""
+    r"""A function that makes the replacement of a match: `\0` is the match, `\1` to `\9` are its groups, `\\` is a backslash."""
     parts: list[bytes | int] = []
     for i, piece in enumerate(rewrite.split(b"\\\\")):
         parts += [b"\\"] if i else []
@@ -67,7 +67,7 @@ def _replacer(pattern: bytes, rewrite: bytes, replace_global: bool) -> Callable[
         for match in compiled.finditer(text):
             begin, end = match.span()
             if begin == end and (end == last or text[end : end + 1] and text[end] & 0xC0 == 0x80):
-                continue  # right behind a match, or within a character
+                continue  # right after a match, or within a character
             found += [text[at:begin], written(match)]
             at = last = end
             if not replace_global:
@@ -133,7 +133,7 @@ def regex_replace(
     r"""What matches a pattern of [RE2](https://github.com/google/re2/wiki/Syntax) replaced by `rewrite`; all that match, or the first.
 
     Args:
-        pattern, rewrite: text, or scalar tensors of text; of `rewrite`, `\0` stands for the match, `\1` for its first group.
+        pattern, rewrite: text, or scalar tensors of text; in `rewrite`, `\0` is the match, `\1` its first group.
 
     Raises:
         InvalidArgumentError: in a step: no pattern, or no rewrite.

@@ -196,7 +196,7 @@ def as_string(
     """Numbers and truth values as text.
 
     Args:
-        precision: digits behind the point; -1: 6. scientific, shortest: how floats are written; else as `1.500000`.
+        precision: digits after the decimal point; -1: 6. scientific, shortest: how floats are written; else as `1.500000`.
         width: what is shorter is filled up with blanks on the left; with fill="-" on the right; with fill="0" by zeros.
     """
     attrs = {
@@ -213,7 +213,7 @@ def _length(*, unit: str) -> Callable[[bytes], int]:
 
 
 def check_unit(attrs: Attrs) -> None:
-    """ValueError: lengths are asked for in another unit than there is."""
+    """ValueError if the unit of lengths is unknown."""
     if attrs.get("unit") not in ("BYTE", "UTF8_CHAR"):
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', not {attrs.get('unit')!r}")
 
