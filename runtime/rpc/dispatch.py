@@ -3,8 +3,8 @@
 `Responder` sends replies, errors and messages to other tasks. `RequestExecutor` runs slow requests in thread pools. `Quota` limits what
 one client may use of a server at once: a request over its quota fails with ResourceExhaustedError.
 
-A client is identified by its key. Without keys it is a process, whatever connections its threads make: it names itself when it opens a
-session; steps belong to programs, and programs to sessions.
+A client is identified by its key. Without keys it is a process, with all connections of its threads. It sends its name when it opens a
+session. Steps belong to programs, and programs to sessions.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = ["RequestExecutor", "Responder"]
 
 
 class AddressBook(Protocol):
-    """Where the tasks of a cluster are: names like `/job:worker/replica:0/task:1` to addresses like `host:port`."""
+    """The addresses of a cluster's tasks: `/job:worker/replica:0/task:1` -> `host:port`."""
 
     def address(self, task: str, /) -> str: ...  # raises KeyError for an unknown task
     def knows(self, task: str, /) -> bool: ...
 
 
 class Responder:
-    """How the parts of a server send: replies, errors, and messages to other tasks. Any thread may use it.
+    """Sends a server's replies, errors, and messages to other tasks. Any thread may use it.
 
     Attributes:
-        task: the server's.
-        peers: where the other tasks are.
+        task: the server's task.
+        peers: the addresses of the other tasks.
         endpoint: None before the server listens.
-        is_stopping: whether the server is being stopped: then nothing is sent to other tasks.
+        is_stopping: whether the server is stopping. It sends nothing to other tasks then.
     """
 
     __slots__ = ("endpoint", "is_stopping", "peers", "task")
@@ -54,7 +54,7 @@ class Responder:
         self.is_stopping = False
 
     def reply(self, peer: bytes, message: Message) -> None:
-        """Answer; if the answer cannot travel, with the error that says so."""
+        """Send a reply. If it cannot be encoded, send the error instead."""
         endpoint = self.endpoint
         if endpoint is None:
             return
@@ -67,11 +67,11 @@ class Responder:
             endpoint.reply(peer, self.error(message.fields["request"], e))
 
     def refuse(self, peer: bytes, request: int, error: OpError) -> None:
-        """Answer with an error."""
+        """Reply with an error."""
         self.reply(peer, self.error(request, error))
 
     def error(self, request: int, error: OpError) -> Message:
-        """The message that reports an error."""
+        """The message of an error reply."""
         node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
         fields = {
             "request": request, "code": error.code, "message": error.summary, "node": node, "task": error.task or self.task
@@ -79,7 +79,7 @@ class Responder:
         return Message("error", fields)
 
     def send(self, task: str, message: Message, compressed: bool = False) -> None:
-        """Write to another task.
+        """Send a message to another task.
 
         Raises:
             AbortedError: the server is stopping. KeyError: the cluster has no such task.
@@ -90,16 +90,16 @@ class Responder:
         endpoint.send(self.peers.address(task), message, compressed)
 
     def tell(self, task: str, message: Message) -> None:
-        """The same, of what nobody misses: to a task that may not exist, by a server that may be stopping."""
+        """Send a message that may be lost: unknown tasks and a stopping server are ignored."""
         if self.endpoint is not None and self.peers.knows(task):
             self.endpoint.send(self.peers.address(task), message)
 
     def is_near(self, task: str) -> bool:
-        """Whether a task reads this one's memory, so that large tensors cost little on the way there."""
+        """Whether a task maps this process's memory, which makes sending large tensors cheap."""
         return self.endpoint is not None and self.endpoint.is_near(self.peers.address(task))
 
     def lives(self, task: str, since: float) -> bool:
-        """Whether a task's process has run since then, though it does not answer. For the I/O thread."""
+        """Whether a task's process has run since then, even if it does not answer. For the I/O thread."""
         return (
             self.endpoint is not None
             and self.peers.knows(task)
@@ -107,20 +107,20 @@ class Responder:
         )
 
     def busy_poll_hint(self) -> None:
-        """The calling thread has sent something, the answer to which is probably near."""
+        """The calling thread expects an answer soon: busy-poll for it."""
         if self.endpoint is not None:
             self.endpoint.busy_poll_hint()
 
     def is_gone(self, peer: bytes) -> bool:
-        """Whether a client's connection is not there any more. For the I/O thread."""
+        """Whether a client's connection is gone. For the I/O thread."""
         return self.endpoint is None or self.endpoint.is_gone(peer)
 
     def owner(self, peer: bytes) -> str:
-        """The key under which a client was let in; nothing where there are no keys."""
+        """The key of an admitted client; empty where there are no keys."""
         return "" if self.endpoint is None else self.endpoint.owner(peer)
 
     def may_sleep(self) -> bool:
-        """Whether the calling thread may wait for other processes: not the one that hears of all of them."""
+        """Whether the calling thread may block: all but the I/O thread may."""
         return self.endpoint is not None and not self.endpoint.on_io_thread()
 
     def collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
@@ -133,17 +133,17 @@ _names: dict[int, str] = {}  # process -> its name; a forked child is another cl
 
 
 def this_client() -> str:
-    """The name by which this process is known as a client: drawn by chance, so no other one has it."""
+    """This process's client name. It is random, so it is unique."""
     return _names.get(os.getpid()) or _names.setdefault(os.getpid(), secrets.token_hex(8))
 
 
 class Limit(NamedTuple):
-    """How much a client may have of one thing.
+    """The limit of one resource per client.
 
     Attributes:
-        most: so much; 0: no limit.
-        what: the thing, for the error: "running steps".
-        setting: the setting that the limit comes from.
+        most: the limit; 0: no limit.
+        what: the resource, for the error: "running steps".
+        setting: the setting of the limit.
     """
 
     most: int
@@ -152,7 +152,7 @@ class Limit(NamedTuple):
 
 
 class Quota:
-    """How much of some things each client has. Any thread may use it.
+    """How much of some resources each client uses, with limits. Any thread may use it.
 
     >>> steps = Quota(Limit(1, "running steps", "DOVETAIL_CLIENT_STEPS"))
     >>> steps.take("alice", 1)
@@ -171,10 +171,10 @@ class Quota:
         self._lock = threading.Lock()
 
     def take(self, client: str | bytes, *amounts: int) -> None:
-        """Note that a client gets so much of each thing.
+        """Add to a client's use of each resource.
 
         Raises:
-            ResourceExhaustedError: it would have too much then; nothing is noted.
+            ResourceExhaustedError: it would exceed a limit; nothing is added.
         """
         with self._lock:
             now = self._taken.get(client, self._nothing)
@@ -184,13 +184,13 @@ class Quota:
             self._taken[client] = then
 
     def check(self, client: str | bytes, *amounts: int) -> None:
-        """As `take`, where the client is done with it at once: nothing is noted."""
+        """As `take`, for a use that ends at once: nothing is added."""
         now = self._taken.get(client, self._nothing)
         if any(map(gt, map(add, now, amounts), self._most)):
             raise self._refused(now, amounts)
 
     def give_back(self, client: str | bytes, *amounts: int) -> None:
-        """Note that it no longer has so much."""
+        """Subtract from a client's use."""
         with self._lock:
             left = tuple(map(sub, self._taken.get(client, self._nothing), amounts))
             if max(left) > 0:
@@ -199,7 +199,7 @@ class Quota:
                 self._taken.pop(client, None)
 
     def taken(self) -> tuple[int, ...]:
-        """How much of each thing all clients have together."""
+        """The total use of each resource by all clients."""
         with self._lock:
             return tuple(map(sum, zip(self._nothing, *self._taken.values(), strict=True)))
 
@@ -218,14 +218,14 @@ logger = logging.getLogger(__name__)
 
 
 class RequestExecutor:
-    """Runs requests that take a while in thread pools, and counts them for each client.
+    """Runs slow requests in thread pools, and counts them per client.
 
-    There are two pools, because a master waits for workers, also of other servers, and must never take the last thread from the
-    worker that it waits for.
+    There are two pools. A master waits for workers, also of other servers. With one pool it could hold the last thread that the
+    worker needs (deadlock).
 
     Attributes:
-        master: the pool for the work of a master.
-        worker: the one for the work of a worker that is no step: compiling.
+        master: the pool for the master's requests.
+        worker: the pool for the worker's requests other than steps: compilation.
     """
 
     def __init__(self, mail: Responder) -> None:
@@ -243,9 +243,9 @@ class RequestExecutor:
         work: Callable[[Message], Message],
         client: str = "",
     ) -> None:
-        """Answer a request with what `work` gives, computed in a pool; errors become error messages.
+        """Reply with the result of `work`, computed in a pool. Errors become error replies.
 
-        It counts as the `client`'s, whose connection `peer` is; of a server's calls, each connection is counted by itself.
+        It counts for `client`, with connection `peer`; calls of other servers count per connection.
         """
         mail, request, owner = self._mail, message.fields["request"], client or peer
         try:
@@ -275,10 +275,10 @@ class RequestExecutor:
             mail.refuse(peer, request, UnavailableError(None, None, f"The server of {mail.task} is stopping"))
 
     def works_on(self, peer: bytes, request: int) -> bool:
-        """Whether a call has not been answered yet."""
+        """Whether a request has no reply yet."""
         return (peer, request) in self._open
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more requests."""
         self.master.shutdown(wait=False, cancel_futures=True)
         self.worker.shutdown(wait=False, cancel_futures=True)

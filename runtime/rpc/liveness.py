@@ -1,9 +1,9 @@
-"""Clients, as a server sees them: leases of sessions, and the registry of clients whose steps run here. No sockets, no clocks.
+"""A server's view of its clients: session leases, and the registry of clients whose steps run here. No sockets, no clocks.
 
-A client that closes its session says so. One that is killed says nothing, and its session would stay for ever. So a session has a lease,
-which begins anew whenever the client mentions the session. When the lease has run out, the connection on which the session was
-mentioned last is checked: while it is up the client lives, and the lease begins anew as well. A client that runs steps without needing
-the master mentions its session every `TOUCH_S` (`touch`). C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for
+A client ends its session by a message. A killed client sends none, and its session would stay forever. So a session has a lease, which
+each message that names the session renews. When the lease has expired, the connection of the last such message is checked. While it is
+up, the client lives, and the lease is renewed as well. A client that runs steps without the master renews the lease every
+`TOUCH_S` (`touch`). C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for
 distributed file cache consistency, 1989.
 """
 
@@ -31,14 +31,14 @@ class Leases:
         self._lease_s = lease_s
         self._seen: dict[
             str, tuple[bytes, float]
-        ] = {}  # session -> on which connection it was mentioned last, and when
+        ] = {}  # session -> connection and time of the latest message
 
     def seen(self, session: str, client: bytes, now: float) -> None:
-        """A client has mentioned a session, which need not exist."""
+        """Renew a session's lease. The session need not exist."""
         self._seen[session] = client, now
 
     def look(self, now: float, sessions: Collection[str], is_gone: Callable[[bytes], bool]) -> list[str]:
-        """Which of the sessions that are open can be forgotten: nobody has mentioned them for long, and their client is gone."""
+        """Return the open sessions whose lease has expired and whose client is gone; forget their leases."""
         ended = []
         for session, (client, since) in list(self._seen.items()):
             if session not in sessions:
@@ -57,10 +57,10 @@ class RegisteredClient:
 
     Attributes:
         peer: the connection.
-        owner: the key under which it was let in; nothing where there are no keys.
-        name: what the client calls its connections (`lowering.py`), or 0.
-        heard: when it was heard last.
-        there: when it was last known that the connection is there.
+        owner: the key of the connection; empty where there are no keys.
+        name: the client's name for its connections (`lowering.py`), or 0.
+        heard: time of its last message.
+        there: time when the connection was last known to be up.
     """
 
     __slots__ = ("heard", "name", "owner", "peer", "there")
@@ -73,11 +73,11 @@ class RegisteredClient:
 
 
 class ClientRegistry:
-    """The callers of one task.
+    """The clients of one task.
 
     Args:
-        is_gone: whether a connection is not there any more. Not cheap.
-        owner: the key under which a connection was let in.
+        is_gone: whether a connection is gone. Not cheap.
+        owner: the key of a connection.
 
     >>> registry = ClientRegistry(is_gone=lambda peer: True)
     >>> _ = registry.heard(b"peer", 7, 0.0)
@@ -93,7 +93,7 @@ class ClientRegistry:
         self._named: dict[int, RegisteredClient] = {}
 
     def heard(self, peer: bytes, name: int, now: float) -> RegisteredClient:
-        """A client has asked for something on a connection, and said its name if that is not 0."""
+        """Record a request on a connection, with the client's name if that is not 0."""
         caller = self._at.get(peer)
         if caller is None:
             caller = self._at[peer] = RegisteredClient(peer, self._owner(peer), now)
@@ -105,13 +105,13 @@ class ClientRegistry:
         return caller
 
     def lives(self, peer: bytes, now: float) -> None:
-        """A sign of life has come on a connection."""
+        """Record a sign of life on a connection."""
         caller = self._at.get(peer)
         if caller is not None:
             caller.heard = now
 
     def find(self, name: int, now: float) -> RegisteredClient | None:
-        """The client of this name, if it is known and there."""
+        """The client of this name, if it is known and its connection is up."""
         caller = self._named.get(name)
         if caller is not None and now - caller.there >= RECHECK_S:
             if self._is_gone(caller.peer):
@@ -121,7 +121,7 @@ class ClientRegistry:
         return caller
 
     def tidy(self, now: float, busy: Collection[RegisteredClient]) -> None:
-        """Forget those that are gone; not those whose steps run."""
+        """Forget clients that are gone, except those with running steps."""
         for caller in list(self._at.values()):
             if now - caller.there >= FORGET_S and caller not in busy:
                 if self._is_gone(caller.peer):

@@ -1,23 +1,23 @@
-"""Loss detection for tensors between workers: a task that waits for an overdue tensor asks the task that makes it.
+"""Loss detection for tensors between workers: a task that waits for an overdue tensor asks its producer.
 
 Theory of operation. A step's client watches the tasks that owe it a reply, but not the links between tasks. A link may be cut while the
-client reaches both its ends, and messages under way are lost when a connection breaks, though it comes back at once. So a task whose
-step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if shorter) sends its producer a `missing`, again and again.
+client reaches both ends. A broken connection loses the messages under way, even if it is up again at once. So a task whose
+step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if shorter) sends the producer a `missing`, repeatedly.
 
-- `coming` is the immediate answer, on the connection of the question: the producer lives, and knows the step. If none comes for the
-  peer timeout, the producer is dead or the link to it is cut: the step fails, unless the connection is up (`zmq_liveness.py`), which
-  means that a kernel holds the GIL there.
-- `accounted` comes on the connection of the tensors, behind them, and lists channels that have been sent. A tensor that is still
-  awaited when it is listed for the second time, `CONFIRM_S` later, is lost, and the step fails.
-- The link of the tensors may be cut while the link of `coming` works: a firewall may block one direction. Then `accounted` does not
-  arrive either. So `coming` also lists the channels that were sent, and counts the bytes that have left for the asker. If a sent tensor
+- `coming` is the immediate reply, on the connection of the `missing`: the producer lives, and knows the step. Without it for the
+  peer timeout, the producer is dead or the link is cut, and the step fails. The exception is a connection that is up
+  (`zmq_liveness.py`): then a kernel holds the producer's GIL.
+- `accounted` comes on the connection of the tensors, behind them, and lists the sent channels. A tensor that is still missing when it is
+  listed for the second time, `CONFIRM_S` later, is lost, and the step fails.
+- The link of the tensors may be cut while that of `coming` works: a firewall may block one direction. Then `accounted` does not
+  arrive either. So `coming` also lists the sent channels, and counts the bytes that have left for the asking task. If a sent tensor
   does not arrive, and no byte leaves, for the peer timeout (at least `STUCK_LINK_S`), the link is cut and the step fails. A large
-  tensor on a slow link is not affected: its bytes leave.
+  tensor on a slow link does not fail: its bytes leave.
 
-Why twice: a tensor counts as sent a moment before the owner of the connection gets it. A cut is confirmed twice, too: a task that was
-stopped for a while reads old answers first, and the tensors that came meanwhile a moment later.
+Why twice: a tensor counts as sent a moment before the thread of the connection gets it. A cut is confirmed twice as well: a task that
+was stopped for a while reads old replies first, and the tensors a moment later.
 
-`LossDetector` knows neither sockets nor clocks: it is told the time, and returns what to ask and which steps fail.
+`LossDetector` has no sockets and no clock. Its caller passes the time, and gets the questions to ask and the steps that fail.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ..wire.messages import ChannelKey
 
 
 class AwaitedTensors(NamedTuple):
-    """What one step waits for on this task, from others."""
+    """The tensors that one step on this task waits for from other tasks."""
 
     peer_timeout_s: float
-    channels: Mapping[str, Sequence[ChannelKey]]  # by the task that makes them
+    channels: Mapping[str, Sequence[ChannelKey]]  # producing task -> channels
 
 
 class Ask(NamedTuple):
-    """Ask a task for these tensors of a step."""
+    """A question to a task about a step's tensors."""
 
     step: int
     task: str
@@ -46,7 +46,7 @@ class Ask(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A step has to end."""
+    """The error that ends a step."""
 
     step: int
     task: str
@@ -64,18 +64,18 @@ class _Wait:
     """One step's wait for one task."""
 
     since: float
-    heard: float  # when the task has answered last, or the wait began
+    heard: float  # time of the task's last answer, or the start of the wait
     asked: float = -1.0
-    is_unknown: bool = False  # whether the task has answered that it does not know the step
-    said_sent: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> when first, while it was waited for
+    is_unknown: bool = False  # whether the task answered that it does not know the step
+    said_sent: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> when `accounted` first listed it
     under_way: dict[ChannelKey, float] = field(default_factory=dict)  # channel -> since when it counts as sent
-    left: int = -1  # how many bytes had left for us ...
-    left_at: float = 0.0  # ... and when that changed last
-    is_still: bool = False  # whether the way seemed cut at the last answer
+    left: int = -1  # bytes that had left for this task ...
+    left_at: float = 0.0  # ... and when that number last changed
+    is_still: bool = False  # whether the link seemed cut at the last answer
 
 
 class LossDetector:
-    """The waits of one task's steps for tensors of other tasks."""
+    """A task's waits for tensors of other tasks."""
 
     def __init__(self) -> None:
         self._cases: dict[tuple[int, str], _Wait] = {}
@@ -86,11 +86,11 @@ class LossDetector:
         steps: Mapping[int, AwaitedTensors],
         lives: Callable[[str, float], bool] = lambda task, since: False,
     ) -> tuple[list[Ask], list[Lost]]:
-        """What is to be done at this time, in seconds.
+        """The questions and failures that are due now, at a time in seconds.
 
         Args:
-            steps: those that wait.
-            lives: whether a task's process has run since a moment, though it does not answer.
+            steps: the waiting steps.
+            lives: whether a task's process has run since a given time, even if it does not answer.
         """
         asks, lost = [], []
         cases: dict[tuple[int, str], _Wait] = {}
@@ -116,9 +116,9 @@ class LossDetector:
         left: int,
         waiting: AwaitedTensors | None,
     ) -> Lost | None:
-        """A task has answered: it knows the step or not, has sent these tensors, and so many bytes have left it for this task so far.
+        """Handle a `coming`: whether the task knows the step, the sent tensors, and the bytes that have left it for this task so far.
 
-        `waiting` is what the step waits for now.
+        `waiting`: the tensors that the step waits for now.
         """
         case = self._cases.get((step, task))
         if case is None or waiting is None:
@@ -138,7 +138,7 @@ class LossDetector:
     def accounted(
         self, now: float, step: int, task: str, sent: Iterable[ChannelKey], waiting: AwaitedTensors | None
     ) -> Lost | None:
-        """A task says that it has sent these; `waiting` is what the step waits for now."""
+        """Handle an `accounted`: the sent tensors. `waiting`: the tensors that the step waits for now."""
         case = self._cases.get((step, task))
         if case is None or waiting is None:
             return None

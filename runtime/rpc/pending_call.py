@@ -1,9 +1,9 @@
 """A client's side of requests: waiting for replies, with pings as a failure detector.
 
-While a caller waits for a task, it pings it. A task that gives no sign of life for the peer timeout counts as dead: it crashed, was
-stopped, or cannot be reached. A task whose GIL is held by a kernel does not answer either; but its connection is up, which a dead
-task's is not (`transport/zmq_liveness.py`), so the caller goes on waiting. A task that answers with another incarnation was restarted and
-has lost the request. So no wait outlives the task that it waits for, whatever limits the user sets. Source of the idea: T. Chandra,
+A caller pings the task that it waits for. A task without a sign of life for the peer timeout counts as dead: it crashed, was
+stopped, or cannot be reached. A task whose GIL is held by a kernel does not answer either, but its connection is up
+(`transport/zmq_liveness.py`), so the caller keeps waiting. A task that answers with another incarnation was restarted and
+has lost the request. So no call waits longer than its task lives, whatever limits the user sets. Source of the idea: T. Chandra,
 S. Toueg, Unreliable failure detectors for reliable distributed systems, 1996.
 """
 
@@ -31,9 +31,9 @@ from ..wire.reassembly import TooLargeError
 
 
 class ConnectionPool:
-    """Sets of connections to servers. Each call borrows one for its own use, so any number of threads may call at once.
+    """Sets of connections to servers. Each call borrows one for itself, so any number of threads may call at once.
 
-    With `keys`, to servers that prove theirs. `patience_s`: see `Connections`.
+    With `keys`, servers must prove their keys. `patience_s`: see `Connections`.
     """
 
     def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
@@ -44,7 +44,7 @@ class ConnectionPool:
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Connections]:
-        """A set of connections that nobody else uses meanwhile."""
+        """A context manager with an exclusive set of connections."""
         connections = self.take()
         try:
             yield connections
@@ -52,21 +52,21 @@ class ConnectionPool:
             self.give_back(connections)
 
     def take(self) -> Connections:
-        """The same, until `give_back`."""
+        """An exclusive set of connections, until `give_back`."""
         try:
             return self._idle.pop()
         except IndexError:
             return Connections(self._keys, self._patience_s)
 
     def give_back(self, connections: Connections) -> None:
-        """They are not used any more."""
+        """Return a set of connections."""
         if self._closed:
             connections.close()
         else:
             self._idle.append(connections)
 
     def close(self) -> None:
-        """Close those that are idle now, and the others when they are given back."""
+        """Close the idle connections now, and the others when they are returned."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
@@ -83,7 +83,7 @@ def call(
     limit_s: float | None,
     told: Callable[[Message], None] | None = None,
 ) -> Message:
-    """Send a request and wait for its answer, which has kind `answer`; `told` gets other messages about it that come before.
+    """Send a request and wait for its reply of kind `answer`. `told` gets other messages about it that come earlier.
 
     Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while.
 
@@ -96,7 +96,7 @@ def call(
     while True:
         for _, reply in wait.messages(connections):
             if reply.fields.get("request") != request:
-                continue  # the late answer to a call that was given up
+                continue  # the late reply to an abandoned call
             if reply.kind == "error":
                 raise error_of(reply)
             if reply.kind == answer:
@@ -106,9 +106,9 @@ def call(
 
 
 class PendingReplies:
-    """The replies that a request still needs: which tasks owe one, and when each was heard last.
+    """The outstanding replies to a request: the tasks that owe one, and when each was last heard.
 
-    `messages` gives what came; it raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
+    `messages` receives. It raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
     """
 
     def __init__(
@@ -122,30 +122,30 @@ class PendingReplies:
         quiet: Collection[str] = (),
         here: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
     ) -> None:
-        self._here = here  # of a step: its parts in this process, each with task, address, what it waits for
-        self._quiet = quiet  # who is asked for signs of life, but tells of no end
+        self._here = here  # a step's parts in this process: task, address, what it waits for
+        self._quiet = quiet  # tasks that are pinged, but send no reply
         self._owing = dict(owing)
         self._peer_timeout_s = peer_timeout_s
         self._limit_s = limit_s
         self._what = what
         self._incarnations = incarnations or {}
         self._request = request
-        self.before_asking: Mapping[str, Message] = {}  # for those who owe still, before they are asked for signs
-        self._forgotten: dict[str, int] = {}  # who said how often that it does not work on the request
+        self.before_asking: Mapping[str, Message] = {}  # sent before the first ping
+        self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
         self._moved: dict[
             str, tuple[int, int]
-        ] = {}  # how much of large messages had left and come when it was looked last
+        ] = {}  # bytes of large messages sent and received at the last check
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
-        """Send, turning a full or broken connection into the error that it means."""
+        """Send; a full queue or a broken connection raises the matching error."""
         try:
             connections.send(address, message)
-        except OSError as e:  # TimeoutError and ConnectionError among them, and a host name that nobody knows
+        except OSError as e:  # also TimeoutError, ConnectionError, and an unknown host name
             locked = connections.why_silent(
                 address
-            )  # ZeroMQ takes nothing for a server that has refused the connection
+            )  # ZeroMQ accepts nothing for a server that refused the connection
             connections.forget(address)
             if locked is not None:
                 raise PermissionDeniedError(None, None, locked) from None
@@ -154,24 +154,24 @@ class PendingReplies:
             ) from None
 
     def settled(self, address: str) -> None:
-        """This one has answered."""
+        """Record that a task has replied."""
         self._owing.pop(address, None)
 
     def was_away(self) -> None:
-        """For some time nobody listened: that nobody was heard meanwhile says nothing about the others."""
+        """Restart the silence of all tasks: the caller did not listen for a while, so their silence means nothing."""
         now = time.monotonic()
         for address in self._heard:
             self._heard[address] = now
 
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
-        """Wait for messages, at most until it is time to look for signs of life; pongs are dealt with here."""
+        """Wait for messages, at most until the next liveness check. Handles pongs itself."""
         heard = now = time.monotonic()
         address = None
         for address in self._owing:
             if self._heard[address] < heard:
                 heard = self._heard[address]
         patience = heard + self._peer_timeout_s - now
-        if patience <= 0:  # it does not answer, and its process runs
+        if patience <= 0:  # it does not answer, but its process runs
             patience = PROCESS_CHECK_S
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
@@ -180,7 +180,7 @@ class PendingReplies:
             arrived = connections.poll(limit, address if len(self._owing) == 1 else None)
         except TooLargeError as e:
             if e.request != (self._request or 0):
-                return []  # the late answer to something that was given up
+                return []  # the late reply to an abandoned request
             raise ResourceExhaustedError(None, None, f"The answer to this {self._what}: {e}") from None
         except WireError as e:
             raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
@@ -190,7 +190,7 @@ class PendingReplies:
             self._heard[address] = now
             if message.kind == "pong":
                 self._check_incarnation(address, message.fields["incarnation"])
-                if message.fields["seq"] == (self._request or 0):  # else it was asked about an earlier request
+                if message.fields["seq"] == (self._request or 0):  # else the pong is for an earlier request
                     self._check_memory(address, message.fields.get("working"))
             else:
                 out.append((address, message))
@@ -201,14 +201,14 @@ class PendingReplies:
     def _check_life(self, connections: Connections, now: float) -> None:
         for address, task in self._owing.items():
             moved = connections.moved(address)
-            if moved != self._moved.setdefault(address, moved):  # pieces are as good a sign as any
+            if moved != self._moved.setdefault(address, moved):  # progress of chunks counts as a sign of life
                 self._moved[address] = moved
                 self._heard[address] = now
                 self._forgotten.pop(address, None)
             silent = now - self._heard[address]
             if silent >= self._peer_timeout_s and not connections.lives(address, self._heard[address]):
                 locked = connections.why_silent(address)
-                connections.forget(address)  # so that the next call starts with a fresh connection
+                connections.forget(address)  # the next call starts with a fresh connection
                 if locked is not None:
                     raise PermissionDeniedError(None, None, locked)
                 raise UnavailableError(
@@ -234,7 +234,7 @@ class PendingReplies:
                 self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
 
     def _why(self, connections: Connections) -> str:
-        """The tasks that have not finished their part of a step, each with what it waits for itself."""
+        """The tasks that have not finished their part of a step, each with what it waits for."""
         said = self._ask_why(connections)
         parts = []
         for address, task in self._owing.items():
@@ -255,7 +255,7 @@ class PendingReplies:
         return ",\n  and for ".join(parts) or "the tasks' answers"
 
     def _ask_why(self, connections: Connections) -> dict[str, tuple[bool, list[str]]]:
-        """Of those who say so soon: whether they work on their part of a step, and what they wait for."""
+        """Ask the tasks that owe a reply whether they work on their part of a step, and what they wait for."""
         silent = dict.fromkeys(self._owing)
         for address in silent:
             with contextlib.suppress(OSError):
@@ -278,7 +278,7 @@ class PendingReplies:
         return said
 
     def _check_memory(self, address: str, working: bool | None) -> None:
-        """Fail when a task says twice that it does not know the request: a pong may overtake one reply, but not two."""
+        """Fail when a task reports twice that it does not know the request. A pong may overtake one reply, but not two."""
         if working is not False or address not in self._owing or address in self._quiet:
             self._forgotten.pop(address, None)
             return
@@ -302,7 +302,7 @@ class PendingReplies:
 
 
 def error_of(reply: Message) -> OpError:
-    """The error that a message reports."""
+    """The error in an error reply."""
     fields = reply.fields
     text = fields["message"]
     if fields.get("task"):
@@ -311,16 +311,16 @@ def error_of(reply: Message) -> OpError:
 
 
 def from_task(error: OpError, task: str) -> OpError:
-    """The error of a task of this process, as a message of it would report it."""
+    """The error of a task of this process, in the form of an error reply."""
     node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
     return from_code(error.code, f"From {task}:\n{error.message}", node)
 
 
 def _reasons(task: str, waits: Sequence[str]) -> str:
-    """What a task's devices wait for, without saying again whose devices they are."""
+    """What a task's devices wait for, without repeating the task's name."""
     return ": " + "; ".join(what.removeprefix(f"{task}/device:") for what in waits)
 
 
 def _who(name: str, address: str) -> str:
-    """A task and where it is; one that is only known by its address names it already."""
+    """A task and its address. Without a task name, the text names the address already."""
     return name if address in name else f"{name} at {address}"

@@ -1,18 +1,18 @@
-"""GPU memory that one process lends another of its machine, by CUDA IPC.
+"""Lends GPU memory to other processes of the machine by CUDA IPC.
 
-Theory of operation. It works like lending shared memory (`pool.py`), and by its means. A process has an `ExportTable`: a segment whose
-words stand for loans, and whose bytes describe blocks of GPU memory. A tensor for a GPU of another task is sent as the handle of its
-block (`codegen/gpu/driver/ipc.py`), its offset there, and the loan's word. The receiver opens the handle, once for each block, copies the
-tensor from GPU to GPU, and then writes a zero into the word. A block that is open in the receiver has a word, too, which is zero when it
-was closed. What a dead process holds is taken back.
+Theory of operation. It works like lending shared memory (`pool.py`), and uses it. A process has an `ExportTable`: a segment whose
+words stand for loans, and whose bytes stand for blocks of GPU memory. A tensor for a GPU of another task is sent as the handle of its
+block (`codegen/gpu/driver/ipc.py`), its offset there, and the loan's word. The receiver opens the handle, once per block, copies the
+tensor from GPU to GPU, and then clears the word. A block that the receiver has open has a word as well, which it clears when it closes
+the block. Loans of dead processes are reclaimed.
 
-    gpu_hello     can you map my export table? Asked once, before anything is lent; until then tensors travel through host memory
+    gpu_hello     can you map my export table? Sent once, before the first loan; until then tensors go through host memory
     gpu_reader    yes, I am process number pid; or 0: no
     gpu_loans     tensors of a step, lent
-    gpu_refused   I cannot open these: send them otherwise, and lend me nothing more for that GPU
+    gpu_refused   I cannot open these: send them through host memory, and lend me nothing more for that GPU
 
-The driver must not free memory that another process has open. So when the pool would free a block, it is marked as unwanted; a process
-that has it open closes it at its next tick, and the pool frees it when it is asked again.
+The driver must not free memory that another process has open. So the pool marks such a block as unwanted instead of freeing it. A
+process that has it open closes it at its next tick, and the pool frees it at its next attempt.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from .segment import Mapper, Reference, is_alive, is_available, new_segment
 logger = logging.getLogger(__name__)
 
 _PAGE = 4096
-MOST_BLOCKS = _PAGE  # that can be seen by others at once
-_HELLO = 0  # the word that no loan has: its page says who can read the ledger
+MOST_BLOCKS = _PAGE  # exported at once
+_HELLO = 0  # the word that no loan has: its page shows which processes can map the table
 
 Loan: TypeAlias = list[Any]
-"""Channel, GPU that it is for, element type, shape, offset in the block, then the fields of `Lent`, as plain data."""
+"""Channel, destination GPU, element type, shape, offset in the block, then the fields of `Lent`, as plain data."""
 
 
 @dataclass(slots=True, eq=False)
 class _Export:
-    """A block that others see: its number in the ledger, its handle, and (process, GPU) -> the word of who has it open."""
+    """An exported block: its number in the table, its handle, and (process, GPU) -> the word of the process that has it open."""
 
     number: int
     handle: bytes
@@ -55,7 +55,7 @@ class _Export:
 
 
 class ExportTable:
-    """What this process lends of its GPUs' memory. Safe to use from several threads."""
+    """The GPU memory that this process lends. Thread-safe."""
 
     def __init__(self) -> None:
         self._segment = new_segment(_PAGE, 1)
@@ -63,14 +63,14 @@ class ExportTable:
         self._lock = threading.Lock()
         self._exports: dict[tuple[int, int], _Export] = {}  # (GPU, address) -> block
         self._closing: dict[tuple[int, int], list[_Export]] = {}
-        self._lent: dict[int, Outgoing] = {}  # loan -> the tensor, which is kept for it
+        self._lent: dict[int, Outgoing] = {}  # loan -> the tensor, kept alive
 
     def place(self, loan: int = _HELLO, number: int = 0) -> list[int]:
-        """Where a loan's word is, and the byte that tells of a block, as plain data."""
+        """The addresses of a loan's word and of a block's byte, as plain data."""
         return Reference(os.getpid(), self._segment.fd, self._segment.number, loan, _PAGE + number).to_fields()
 
     def lend(self, tensor: Outgoing, reader: int, task: str, gpu: int) -> list[Any] | None:
-        """Lend an `Outgoing` to a process; gives handle, size and number of its block, and both places. None: there is no room.
+        """Lend an `Outgoing` to a process. Returns handle, size and number of its block, and both addresses. None: the table is full.
 
         Raises:
             CudaError: its memory cannot be lent.
@@ -78,7 +78,7 @@ class ExportTable:
         device, block = tensor.array.device, tensor.block
         key = device.index, block.pointer
         handle = b""
-        if key not in self._exports:  # a block comes there only here, and leaves only when nobody uses it
+        if key not in self._exports:  # a block is added only here, and removed only when it is unused
             handle = handle_of(device, block.pointer)
             device.pool.may_free = lambda pointer: self.may_free(device.index, pointer)
         with self._lock:
@@ -102,7 +102,7 @@ class ExportTable:
         return [known.handle, known.size, known.number, self.place(loan), self.place(word, known.number)]
 
     def take_back(self, loan: int) -> Outgoing | None:
-        """The tensor of a loan that its holder has no use for; None if there is none."""
+        """End a loan that its borrower refused, and return its tensor; None if there is none."""
         with self._lock:
             tensor = self._lent.pop(loan, None)
             if tensor is not None:
@@ -110,7 +110,7 @@ class ExportTable:
             return tensor
 
     def may_free(self, gpu: int, pointer: int) -> bool:
-        """Whether nobody has a block open. If somebody has, he is asked to close it. For a block that nobody uses."""
+        """Whether a block that is unused here may be freed. If other processes have it open, asks them to close it."""
         with self._lock:
             key = gpu, pointer
             export = self._exports.pop(key, None)
@@ -121,17 +121,17 @@ class ExportTable:
             return key not in self._closing
 
     def exported(self) -> int:
-        """How many blocks others may have open."""
+        """The number of blocks that others may have open."""
         return len(self._exports)
 
     def lent(self) -> int:
-        """How many loans there are."""
+        """The number of loans."""
         with self._lock:
             self._settle()
             return len(self._lent)
 
     def tidy(self) -> None:
-        """Take back what the dead hold."""
+        """Reclaim the loans of dead processes."""
         with self._lock:
             self._segment.reclaim()
             self._settle()
@@ -140,7 +140,7 @@ class ExportTable:
         return self._segment.loans.get(export.readers.get(who, -1)) == (_open(export), who[0])
 
     def _settle(self) -> None:
-        """Let go of what has come back."""
+        """Forget the returned loans."""
         segment = self._segment
         segment.settle()
         if any(loan not in segment.loans for loan in self._lent):
@@ -154,12 +154,12 @@ class ExportTable:
 
 
 def _open(export: _Export) -> int:
-    """What the words of those who have a block open are marked with; loans are marked with its number."""
+    """The marker of the words of processes that have a block open; loans are marked with its number."""
     return -1 - export.number
 
 
 class _Import:
-    """A loan that is being read: while it lives, its block stays open; its end gives the tensor back."""
+    """A borrowed tensor: while it lives, its block stays open; its end returns the loan."""
 
     __slots__ = ("__weakref__", "block", "word")
 
@@ -170,7 +170,7 @@ class _Import:
 
 @dataclass(slots=True, eq=False)
 class _ImportedBlock:
-    """Another process's block that is open here. `flag`: its byte in the ledger; the end of that says that it was closed."""
+    """A block of another process, open here. `flag`: its byte in the table; releasing it reports that the block is closed."""
 
     device: Any
     pointer: int
@@ -183,9 +183,10 @@ class CudaIpc:
     """The GPU memory that a server lends and borrows.
 
     Args:
-        task: the server's. gpus: numbers of its real GPUs.
+        task: the server's task.
+        gpus: numbers of its physical GPUs.
         send: (task, kind, fields): sends a message to another task.
-        otherwise: (task, step, tensors by channel): sends tensors that were refused, by the host's memory; in any thread.
+        otherwise: (task, step, tensors by channel): sends refused tensors through host memory; on any thread.
     """
 
     def __init__(
@@ -197,16 +198,16 @@ class CudaIpc:
     ) -> None:
         self.task, self.gpus = task, frozenset(gpus)
         self._send, self._otherwise = send, otherwise
-        self._readers: dict[str, int] = {}  # task -> its process; 0: it cannot read, or was not heard of yet
+        self._readers: dict[str, int] = {}  # task -> its process; 0: it cannot map the table, or has not answered yet
         self._refused: set[tuple[str, int]] = set()
-        self._opened: dict[tuple[int, int, int, int], _ImportedBlock] = {}  # process, ledger, block, GPU
+        self._opened: dict[tuple[int, int, int, int], _ImportedBlock] = {}  # process, table, block, GPU -> open block
         self._borrower = Mapper()
         self._lock = threading.Lock()
 
     # --- lending ---------------------------------------------------------------------------------------------------
 
     def lends(self, destination: str) -> bool:
-        """Whether a GPU of another task reads this process's memory. Whoever is not known yet is asked."""
+        """Whether another task can map this process's GPU memory. An unknown task is asked."""
         task, _, gpu = destination.partition("/device:GPU:")
         if not gpu or task == self.task or (task, int(gpu)) in self._refused:
             return False
@@ -218,12 +219,12 @@ class CudaIpc:
                 self._send(task, "gpu_hello", {"task": self.task, "page": ledger.place()})
             return False
         if reader and not is_alive(reader):
-            del self._readers[task]  # it has been started anew, perhaps elsewhere
+            del self._readers[task]  # it was restarted, perhaps on another machine
             return False
         return reader > 0
 
     def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
-        """What tells the other task of a tensor that is lent; None: it has to go otherwise."""
+        """Lend a tensor, and return its description for the other task; None: send it through host memory."""
         task, _, gpu = tensor.destination.partition("/device:GPU:")
         reader, ledger, array = self._readers.get(task, 0), exports_of_process(), tensor.array
         if not reader or ledger is None:
@@ -239,19 +240,19 @@ class CudaIpc:
         return [channel, int(gpu), dtypes.as_dtype(array.dtype).name, list(array.shape), tensor.offset, *lent]
 
     def on_reader(self, fields: Mapping[str, Any]) -> None:
-        """A task has answered whether it can read the ledger."""
+        """Handle `gpu_reader`: whether a task can map the export table."""
         pid = fields["pid"]
         self._readers[fields["task"]] = pid
         if pid:
             logger.info("%s lends GPU memory to %s", self.task, fields["task"])
 
     def on_refused(self, fields: Mapping[str, Any]) -> None:
-        """A task could not open what it was lent: it gets that by the host's memory, and lends are over."""
+        """Handle `gpu_refused`: send the refused tensors through host memory, and lend that GPU no more."""
         task, ledger = fields["task"], exports_of_process()
         tensors: dict[ChannelKey, Outgoing] = {}
         for entry in fields["loans"]:
             if type(entry) is not list or len(entry) != 3 or type(entry[1]) is not int or type(entry[2]) is not int:
-                continue  # no message that this version makes
+                continue  # malformed
             channel, gpu, loan = entry
             self._refused.add((task, gpu))
             tensor = None if ledger is None else ledger.take_back(loan)
@@ -264,7 +265,7 @@ class CudaIpc:
     # --- borrowing -------------------------------------------------------------------------------------------------
 
     def on_hello(self, fields: Mapping[str, Any]) -> None:
-        """A task asks whether this one can read its ledger."""
+        """Handle `gpu_hello`: answer whether this task can map the sender's export table."""
         readable = bool(self.gpus) and bool(setting("DOVETAIL_CUDA_IPC"))
         if readable:
             try:
@@ -274,14 +275,14 @@ class CudaIpc:
         self._send(fields["task"], "gpu_reader", {"task": self.task, "pid": os.getpid() if readable else 0})
 
     def on_loans(self, fields: Mapping[str, Any]) -> dict[ChannelKey, Any]:
-        """The tensors of a message, by channel. What cannot be opened is refused."""
+        """Handle `gpu_loans`: return the tensors of a message, by channel, and refuse those that cannot be opened."""
         arrived: dict[ChannelKey, Any] = {}
         refused: list[list[ChannelKey]] = []
         for loan in fields["loans"]:
             try:
                 channel, gpu, word = _named(loan)
             except (LookupError, TypeError):
-                continue  # no message that this version makes
+                continue  # malformed
             try:
                 arrived[channel] = self._incoming(loan)
             except (ValueError, TypeError, CudaError) as e:
@@ -315,17 +316,17 @@ class CudaIpc:
             with self._lock:
                 block = self._opened.setdefault(key, made)
             if block is not made:
-                _keep_word(flag)  # it stays open: the other one says when not
+                _keep_word(flag)  # the block stays open; its byte says when to close it
                 closed(made.device, made.pointer)
         use = _Import(
             block, self._borrower.borrow(reference, 1)
-        )  # only now: what is refused must not be given back by that
+        )  # last: a refused tensor must not return the loan
         return Incoming(block.device, tuple(shape), dtype, block.pointer + offset, use)
 
-    # --- time ------------------------------------------------------------------------------------------------------
+    # --- tick --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Give back what was read; close what nobody wants any more, or whose owner has gone; take back what the dead hold."""
+        """Return loans that were read, close blocks that are unwanted or whose owner is gone, and reclaim loans of dead processes."""
         if not self.gpus:
             return
         own = _ledgers.get(os.getpid())
@@ -351,12 +352,12 @@ class CudaIpc:
             logger.info("%s: memory of process %d could not be closed: %s", self.task, block.owner, e)
 
     def borrowed(self) -> int:
-        """How many blocks of other processes are open."""
+        """The number of open blocks of other processes."""
         return len(self._opened)
 
 
 def _keep_word(borrowed: Any) -> None:
-    """Let a word stay as it is when what was borrowed with it goes."""
+    """Keep the word unchanged when its borrowed object is freed."""
     borrowed.word = None
 
 
@@ -365,12 +366,12 @@ def _named(loan: Any) -> tuple[ChannelKey, int, int]:
     return loan[0], loan[1], loan[8][3]
 
 
-_ledgers: dict[int, ExportTable] = {}  # by process: after a fork the child has its own
+_ledgers: dict[int, ExportTable] = {}  # process -> table: a forked child has its own
 _making = threading.Lock()
 
 
 def exports_of_process() -> ExportTable | None:
-    """What this process lends from; None where memory cannot be shared, or is not to be."""
+    """This process's export table; None where memory cannot be shared, or sharing is off."""
     if not setting("DOVETAIL_CUDA_IPC") or int(setting("DOVETAIL_SHARED_MEMORY_MB")) <= 0 or not is_available():
         return None
     with _making:
@@ -381,6 +382,6 @@ def exports_of_process() -> ExportTable | None:
 
 
 def lent() -> int:
-    """How many tensors of this process's GPUs are lent."""
+    """The number of lent tensors on this process's GPUs."""
     own = _ledgers.get(os.getpid())
     return 0 if own is None else own.lent()

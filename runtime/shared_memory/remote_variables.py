@@ -1,13 +1,12 @@
-"""A task's service for variables in shared memory: what it publishes, what it reads of other tasks, and messages where that fails.
+"""A task's service for variables in shared memory: it publishes variables, reads those of others, and falls back to messages.
 
-The placer says which values could be read where they lie (`placer/partition/one_sided_reads.py`); published variables are how
-(`variable_publisher.py`). The master brings owner and reader together: the owner names a page of its memory (`page`), and the reader
-tries to map it (`sees`), once for the two in a session. Then the owner publishes the variables (`post`), and the reader gets their
-records' addresses with its program (`reader`).
+The placer says which values could be read in place (`placer/partition/one_sided_reads.py`). Published variables implement that
+(`variable_publisher.py`). The master connects owner and reader. The owner names a page of its memory (`page`), and the reader
+tries to map it (`sees`), once per pair and session. Then the owner publishes the variables (`post`), and the reader gets their
 
-A value that cannot be read when a step begins is requested with a `want`, which names the variable. The owner sends it as a tensor of
-the step, on its usual channel. Or it answers with `denied` and an error, which ends the step: the variable has no value yet, or the
-session is unknown (any more). Wants are repeated while the tensor is overdue (`loss_detection.py`): asking twice does no harm.
+If a value cannot be read when a step begins, the reader requests it with a `want`, which names the variable. The owner sends it as a
+tensor of the step, on its usual channel. Or it answers `denied` with an error, which ends the step: the variable has no value yet, or the
+session is unknown. An overdue `want` is repeated (`loss_detection.py`); it is idempotent.
 """
 
 from __future__ import annotations
@@ -39,21 +38,22 @@ _GONE = (
 )
 
 Want = dict[str, Any]
-"""What a `want` message says of one variable: see `wants`."""
+"""The entry of one variable in a `want` message: see `wants`."""
 
 
 class _Session(Protocol):
-    """What is kept of a session here."""
+    """The part of a session that is used here."""
 
     resources: Resources
 
 
 class RemoteVariables:
-    """Those of one task. Safe to use from several threads.
+    """The shared variables of one task. Thread-safe.
 
     Args:
-        task: its name. default_container: where its variables are that name no container.
-        opens: whether others may change its variables: not where these may lie in the memory of GPUs.
+        task: the task's name.
+        default_container: the container of variables that name none.
+        opens: whether others may change its variables; false where variables may lie in GPU memory.
     """
 
     def __init__(self, task: str, default_container: str, opens: bool = True) -> None:
@@ -61,25 +61,25 @@ class RemoteVariables:
         self._task = task
         self._default_container = default_container
         self._opens = opens
-        self._wanted: dict[int, dict[int, RecvTensor]] = {}  # step -> what it has asked for, by channel
+        self._wanted: dict[int, dict[int, RecvTensor]] = {}  # step -> channel -> requested variable
         self._lock = threading.Lock()
 
-    # --- what others read --------------------------------------------------------------------------------------------
+    # --- the owner's side --------------------------------------------------------------------------------------------
 
     def page(self) -> list[int] | None:
-        """A page of this process's memory for others to try; None: nothing of it can be read directly."""
+        """A page of this process's memory that others map as a test; None: its memory cannot be mapped."""
         pool = pool_of_process()
         return pool.page().to_fields() if pool is not None and can_publish() else None
 
     def post(self, handle: str, session: _Session, names: Iterable[Sequence[str]]) -> list[RecordAddress | None]:
-        """Post a session's variables, each named by container and name; None: that one cannot be."""
+        """Publish a session's variables, given by container and name; None for a variable that cannot be published."""
         post, container = self.posts.post, self._default_container
         return [post(handle, session.resources, c or container, name) for c, name in names]
 
     def open(self, handle: str, session: _Session, names: Sequence[Sequence[str]]) -> list[RecordAddress | None]:
-        """Let others change a session's variables, each named by container and name; None, for all: not all of them can be opened.
+        """Share a session's variables, given by container and name, for changes. If one variable cannot be shared, all are None.
 
-        An accumulator, which is made if there is none, is named by `accumulator_name`, and opened or not by itself.
+        An accumulator is given by `accumulator_name`, made if needed, and shared independently of the others.
         """
         if any(len(n) > 2 for n in names):
             opened = iter(self.open(handle, session, [n for n in names if len(n) == 2]))
@@ -105,16 +105,16 @@ class RemoteVariables:
         if not self._opens:
             return None
         posts, container = self.posts, container or self._default_container
-        with contextlib.suppress(InvalidArgumentError):  # the name is something else's: the step itself says so
+        with contextlib.suppress(InvalidArgumentError):  # the name is another resource's: the step itself reports it
             return posts.open_accumulator(handle, session.resources, container, name, kind)
         return None
 
     def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int | str, Any]:
-        """What a `want` asks for, by channel.
+        """The values that a `want` requests, by channel.
 
         Raises:
-            AbortedError: the session is not known here. FailedPreconditionError: a variable has no value.
-            InvalidArgumentError: it is another one than the one meant, or the message is malformed.
+            AbortedError: the session is unknown. FailedPreconditionError: a variable has no value.
+            InvalidArgumentError: the variable is not the expected one, or the message is malformed.
         """
         if session is None:
             raise AbortedError(
@@ -146,14 +146,14 @@ class RemoteVariables:
         return found
 
     def close_session(self, handle: str) -> None:
-        """Nobody reads any more for this session only."""
+        """Withdraw the variables that only this session has requested."""
         self.posts.close_session(handle)
 
-    # --- what is read of others --------------------------------------------------------------------------------------
+    # --- the reader's side -------------------------------------------------------------------------------------------
 
     @staticmethod
     def sees(page: Any) -> bool:
-        """Whether this process can read another one's variables, whose page this is."""
+        """Whether this process can map the memory of the process with this page."""
         if pool_of_process() is None or not can_publish():
             return False
         try:
@@ -166,7 +166,7 @@ class RemoteVariables:
 
     @staticmethod
     def reader(receives: Sequence[RecvTensor]) -> Callable[[], list[Any]]:
-        """What reads posted variables, and finds those that are to be changed; as `ReaderOf` of lowering."""
+        """A function that reads published variables, and finds shared ones; the `ReaderOf` of `codegen/lower`."""
 
         def find(receive: RecvTensor) -> Any:
             posted = receive.posted
@@ -177,13 +177,13 @@ class RemoteVariables:
                     kind = kind_of(receive.reached)
                     return RemoteVariable(place, kind, posted.name, task_of(receive.source), mapper())
                 return reader_of(place, receive.dtype.np, mapper())
-            except ValueError:  # Unreadable among them: it has gone since the master asked
+            except ValueError:  # MappingError among them: the variable was withdrawn meanwhile
                 return None
 
         return VariableReaders(map(find, receives))
 
     def wants(self, step: int, receives: Iterable[RecvTensor]) -> dict[tuple[str, int], list[Want]]:
-        """What to ask for, by the task to ask and the incarnation that it must have; remembered until `forget`."""
+        """The `want` entries of a step, by (task, incarnation); kept until `forget`."""
         out: dict[tuple[str, int], list[Want]] = {}
         with self._lock:
             wanted = self._wanted.setdefault(step, {})
@@ -198,12 +198,12 @@ class RemoteVariables:
         return out
 
     def overdue(self, step: int, channels: Iterable[Any]) -> list[RecvTensor]:
-        """Which of the tensors that are overdue have been asked for, and are to be again."""
+        """The overdue tensors that were requested with a `want`, to request again."""
         wanted = self._wanted.get(step)
         return [wanted[c] for c in channels if c in wanted] if wanted else []
 
     def denied(self, step: int, channels: Sequence[Any], code: str, message: str) -> OpError | None:
-        """The error with which a step ends that was denied a variable; None: it has asked for none."""
+        """The error of a step whose `want` was denied; None: the step has no such request."""
         wanted = self._wanted.get(step, {})
         receive = next((wanted[c] for c in channels if c in wanted), None)
         if receive is None:
@@ -216,23 +216,23 @@ class RemoteVariables:
         return error
 
     def forget(self, step: int) -> None:
-        """A step has ended."""
+        """Forget a step that has ended."""
         if self._wanted:
             with self._lock:
                 self._wanted.pop(step, None)
 
     def close(self) -> None:
-        """The server stops."""
+        """Withdraw all variables: the server stops."""
         self.posts.close()
 
 
 def accumulator_name(container: str, name: str, kind: AccumulatorKind) -> tuple[str, str, str, str, str]:
-    """What an accumulator of known shape is called in a message that has it opened."""
+    """The name of an accumulator of known shape in a `post` message."""
     return container, name, kind.dtype.name, ",".join(map(str, kind.shape or ())), kind.reduction
 
 
 def kind_of(node: Node) -> DType | AccumulatorKind:
-    """What a node stands for that is reached in another task: a variable of this type, or an accumulator of this kind."""
+    """The type of a resource of another task: a variable's element type, or an accumulator's kind."""
     attrs = node.attrs
     dtype: DType = attrs["dtype"]
     return AccumulatorKind(False, dtype, attrs["shape"], attrs["reduction_type"]) if node.type == ACCUMULATOR else dtype

@@ -1,25 +1,25 @@
 """Shared variables: double-buffered variables that several processes change in place, each guarded by a cross-process file lock.
 
-Theory of operation. The owner of a variable *shares* it (`variable_publisher.py`): its value gets two buffers beside each other in shared
+Theory of operation. The owner of a variable *shares* it (`variable_publisher.py`): its value gets two adjacent buffers in shared
 memory, and the record's *turn* says which of them holds the value. To change the variable, the owner or another process
 
     takes the variable's lock in its own process, and then the file lock,
-    writes the new value into the buffer that does not hold the value, from the one that does,
+    writes the new value into the other buffer, computed from the current one,
     increments the turn, which is one store and makes the new value visible,
     releases the locks.
 
-So at each moment one buffer holds a whole value, whichever process dies where. Nothing needs repair after a process was killed: before its
-one store nothing has happened, and after it everything. Readers copy the buffer that the turn names, and check the turn again; they
-wait for nobody, not even for a process that was stopped during a change.
+So one buffer always holds a complete value, whichever process dies at whichever point. A killed process leaves nothing to repair: before
+the store nothing has changed, after it everything has. Readers copy the current buffer and check the turn again. They never
+wait, not even for a process that was stopped during a change.
 
-The file lock is one of an open file description (`F_OFD_SETLK`) on the record's bytes of the segment's file: two system calls, a
-microsecond together, and the kernel releases it when its holder ends. Each process has its own file description for it. A process
+The file lock is an open-file-description lock (`F_OFD_SETLK`) on the record's bytes of the segment's file. Lock and unlock are two
+system calls, together 1 µs, and the kernel releases it when its holder ends. Each process has its own file description for it. A process
 that cannot get the lock retries for `LOCK_TIMEOUT_S`, then fails with UnavailableError: the holder was stopped. Several variables are
-locked in the order of their addresses, which is the same for everybody.
+locked in the order of their addresses, which is the same in all processes.
 
-Buffers are named by the record alone and looked up again under the lock. So an owner that takes the variable back (it gets another
-shape, or its session closes) needs the lock once, and then changes the record. If a stopped process holds the lock, the memory into
-which it may still write is kept until it releases the lock.
+Only the record names the buffers, and it is read again under the lock. So an owner that ends the sharing (for a new
+shape, or a closed session) needs the lock once, and then changes the record. If a stopped process holds the lock, the memory
+that it may still write is kept until it releases the lock.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ _LINE = 64
 
 
 def can_share() -> bool:
-    """Whether this machine and system have what opened variables need."""
+    """Whether this machine and system support shared variables."""
     return can_publish() and platform.machine() in ("x86_64", "AMD64") and hasattr(fcntl, "F_WRLCK")
 
 
 class LockFile:
-    """This process's own file description of a segment, for file locks. Closed when it has no user any more.
+    """This process's own file description of a segment, for file locks. Closed with its last user.
 
     Raises:
-        Unreadable: it cannot be opened, or is another one.
+        MappingError: it cannot be opened, or is another segment.
     """
 
     def __init__(self, pid: int, fd: int, segment: int) -> None:
@@ -85,7 +85,7 @@ class LockFile:
         _lock_files.add(self)
 
     def close(self) -> None:
-        """Let go of it, and of the locks taken through it."""
+        """Close the file description, which releases its locks."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -97,7 +97,7 @@ _lock_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A child must not keep its parent's locks when that is killed."""
+    """Drop inherited file descriptions in a forked child: they would keep the locks of a killed parent."""
     for door in list(_lock_files):
         door.close()
 
@@ -107,11 +107,13 @@ if hasattr(os, "register_at_fork"):
 
 
 class SharedVariable:
-    """An opened variable, as one process sees it: as `SharedValue`. Its calls are made by who holds the variable's lock.
+    """A shared variable, as one process sees it; implements `SharedSumValue`. The caller holds the variable's lock.
 
     Args:
-        place: where the record is. words: the record. door: through which its lock is taken.
-        label: of the variable, for errors.
+        place: the address of the record.
+        words: the record.
+        door: the file description for its lock.
+        label: the variable in error messages.
     """
 
     def __init__(
@@ -125,11 +127,11 @@ class SharedVariable:
             struct.pack(_FLOCK, kind, os.SEEK_SET, at, RECORD_BYTES, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
         )
         self._pid = process_id()
-        self._places: Sequence[Array] = ()  # while the lock is held
+        self._places: Sequence[Array] = ()  # valid while the lock is held
         self._rope: Ringer | None = None
 
     def places(self) -> Sequence[Array] | None:
-        """Both places, for a holder of the lock between processes; None: the variable is not opened any more."""
+        """Both buffers, for the holder of the cross-process lock; None: the variable is not shared any more."""
         raise NotImplementedError
 
     @property
@@ -177,7 +179,7 @@ class SharedVariable:
 
     @property
     def wanted(self) -> int:
-        """As `memory.OpenedSum.wanted`."""
+        """As `SharedSumValue.wanted`."""
         return self._words[WANTED]
 
     @wanted.setter
@@ -185,16 +187,16 @@ class SharedVariable:
         self._words[WANTED] = count
 
     def glance(self) -> Array | None:
-        """As `memory.OpenedSum.glance`."""
+        """As `SharedSumValue.glance`."""
         places = self.places()
         return None if places is None else places[self._words[TURN] & 1]
 
     def ring(self, bell: tuple[int, int]) -> None:
-        """As `memory.OpenedSum.ring`."""
+        """As `SharedSumValue.ring`."""
         if self._rope is None:
             try:
                 self._rope = ringer(self.key[0], *bell)
-            except MappingError:  # it has ended
+            except MappingError:  # the task has ended
                 return
         self._rope.ring()
 
@@ -205,7 +207,7 @@ class SharedVariable:
     def closed(self) -> None:
         """As `SharedValue.closed`."""
 
-    # --- the lock between processes --------------------------------------------------------------------------------
+    # --- the cross-process lock ------------------------------------------------------------------------------------
 
     def _lock(self, patience_s: float) -> None:
         if self._pid != process_id():
@@ -230,9 +232,9 @@ class SharedVariable:
         self._words[HOLDER] = self._pid
 
     def _tries(self) -> bool:
-        """Try to have the lock between processes."""
+        """Try to take the cross-process lock."""
         fd = self._door.fd
-        if fd < 0:  # its owner has gone
+        if fd < 0:  # the owner is gone
             raise self.gone()
         try:
             fcntl.fcntl(fd, _SETLK, self._taking)
@@ -243,7 +245,7 @@ class SharedVariable:
         return True
 
     def _unlock(self) -> None:
-        if self._door.fd >= 0:  # a forked child has none, nor has who found that the owner has gone
+        if self._door.fd >= 0:  # closed in a forked child, or where the owner is gone
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
 
@@ -260,7 +262,7 @@ class SharedVariable:
 
 
 class _OwnReader(SeqlockReader):
-    """Reads an opened variable of this process."""
+    """Reads a shared variable of this process."""
 
     def __init__(self, words: memoryview, places: Sequence[Array]) -> None:
         super().__init__(words)
@@ -271,13 +273,13 @@ class _OwnReader(SeqlockReader):
 
 
 class OwnSharedVariable(SharedVariable):
-    """An opened variable of this process.
+    """A shared variable of this process.
 
     Args:
-        value: what it has now. It is copied, and the record shows nothing yet.
+        value: its current value, which is copied. The record is not changed yet.
 
     Raises:
-        MemoryError: there is no room.
+        MemoryError: no shared memory is left.
     """
 
     def __init__(self, place: RecordAddress, words: memoryview, door: LockFile, value: Array, label: str) -> None:
@@ -293,19 +295,19 @@ class OwnSharedVariable(SharedVariable):
         self.is_stuck = False
 
     def places(self) -> Sequence[Array]:
-        """As `Opened.places`."""
+        """As `SharedVariable.places`."""
         return self._both
 
     def close(self) -> Array:
-        """As `SharedValue.close`; from now on nobody changes it who does not hold the lock already.
+        """As `SharedValue.close`. From now on only the current lock holder can change the value.
 
-        The record is changed before `closed` lets go of the lock between processes.
+        The record is changed before `closed` releases the cross-process lock.
         """
         if not self._places:
             try:
                 self._lock(0.0 if _stuck else CLOSE_LOCK_TIMEOUT_S)
             except UnavailableError:
-                self.is_stuck = True  # somebody who was stopped may write there when he goes on
+                self.is_stuck = True  # a stopped process may write there when it continues
                 _stuck.append(self)
         self._places = ()
         return shared_storage.kept_copy(self._both[self._words[TURN] & 1], posted=True)
@@ -316,7 +318,7 @@ class OwnSharedVariable(SharedVariable):
             self._unlock()
 
     def try_to_settle(self) -> bool:
-        """Whether nobody has the lock any more who could write."""
+        """Whether no process holds the lock any more."""
         try:
             self._lock(0.0)
         except UnavailableError:
@@ -330,23 +332,23 @@ _stuck: list[OwnSharedVariable] = []
 
 
 def release_stuck() -> None:
-    """Let go of memory that stopped processes could have written into."""
+    """Release memory that stopped processes could have written to."""
     if _stuck:
         _stuck[:] = [opened for opened in list(_stuck) if not opened.try_to_settle()]
 
 
-# --- the others' side ------------------------------------------------------------------------------------------------
+# --- the side of other processes -------------------------------------------------------------------------------------
 
 
 class _RemoteSharedVariable(SharedVariable):
-    """An opened variable of another process."""
+    """A shared variable of another process."""
 
     def __init__(self, found: VariableReader, door: LockFile, label: str) -> None:
         super().__init__(found.place, found.words, door, found, label)
         self._lookout = found
 
     def places(self) -> Sequence[Array] | None:
-        """As `Opened.places`."""
+        """As `SharedVariable.places`."""
         return self._lookout.opened()
 
     @property
@@ -356,13 +358,13 @@ class _RemoteSharedVariable(SharedVariable):
 
 
 class RemoteVariable:
-    """A variable or accumulator of another task that is changed where it lies: what a program looks at before it begins.
+    """A variable or accumulator of another task that is changed in place. A program looks it up before it starts.
 
     Args:
-        kind: what it holds: a variable's element type, or the kind of an accumulator.
+        kind: a variable's element type, or an accumulator's kind.
 
     Raises:
-        Unreadable: this process cannot or should not reach it.
+        MappingError: this process cannot or should not map it.
     """
 
     def __init__(
@@ -383,12 +385,12 @@ class RemoteVariable:
         self._bytes = None if isinstance(kind, DType) else state_bytes(kind.shape, kind.dtype.np)
 
     def read(self) -> VariableState | RemoteAccumulator | None:
-        """It; None: it is not opened now, or has no value."""
+        """The variable or accumulator; None: it is not shared now, or has no value."""
         there = self._lookout.opened()
         return None if there is None or self._bytes not in (None, there[0].nbytes) else self._state
 
     def forget(self) -> None:
-        """Its owner has gone: nobody will change it any more."""
+        """Release it: its owner is gone."""
         self._lookout.forget()
         self._door.close()
 

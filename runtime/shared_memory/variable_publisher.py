@@ -1,22 +1,22 @@
-"""Published variables, the owner's side: a task's variables, where other processes of its machine can read them without a message.
+"""Published variables, the owner's side: other processes of the machine read a task's variables without a message.
 
-Theory of operation. A *published variable* has a record in shared memory (`record_layout.py`): where its value lies, and a *sequence
-number* (a seqlock, as in Linux), which is odd while the value changes or moves. Its owner keeps the record (`PublishedVariable`, called by
-`graph/resources/resource_manager.py`). A reader (`variable_reader.py`) reads the number, copies the value, and reads the number again: if
-it is even and the same, the copy is a value that the variable had; otherwise it tries again, and after some time has the value sent
+Theory of operation. A *published variable* has a record in shared memory (`record_layout.py`). It says where the value lies, and has a
+*sequence number* (a seqlock, as in Linux), which is odd while the value changes or moves. The owner keeps the record (`PublishedVariable`,
+called by `graph/resources/resource_manager.py`). A reader (`variable_reader.py`) reads the number, copies the value, and reads the number
+again. If it is even and the same, the copy is consistent. Otherwise the reader tries again, and after some time requests the value
 as a tensor.
 
-The record is empty where the variable has no value, where the value is larger than `MOST_BYTES` or lies elsewhere (the pool is full, or
-it is on a GPU), and when variable, session or server have gone. A record may be used again for another variable, with another number.
-Memory may be overwritten or used for something else while a reader copies it: then the sequence number has changed. Memory that a
+The record is empty if the variable has no value, if the value is larger than `MOST_BYTES` or outside of shared memory (the pool is full,
+or it is on a GPU), and after variable, session or server are gone. A record may be reused for another variable, with another number.
+Memory may be overwritten or reused while a reader copies it: then the sequence number has changed. Memory that a
 reader has mapped stays readable.
 
-A process that has ended leaves its memory to those who mapped it, with values that nobody changes any more. So a reader checks before
-each read that the owner lives, which costs a microsecond (`pidfd_open`). Variables of a stopped process (SIGSTOP) are readable, unless
-it was stopped in the middle of a change.
+The memory of a process that has ended stays with the processes that mapped it, with stale values. So a reader checks before
+each read that the owner lives, which costs 1 µs (`pidfd_open`). Variables of a stopped process (SIGSTOP) are readable, unless
+it was stopped during a change.
 
-A variable that other processes may also change is *shared* (`shared_variable.py`): its value then has two buffers, and a turn counter
-tells of changes instead of the sequence number. The same holds for accumulators (`graph/resources/shared_accumulator.py`).
+A variable that other processes may also change is *shared* (`shared_variable.py`). Its value then has two buffers, and a turn counter
+shows changes instead of the sequence number. The same holds for accumulators (`graph/resources/shared_accumulator.py`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ Array = np.ndarray[Any, Any]
 
 
 class PublishedVariable:
-    """The record of one published variable, as its owner writes it. The caller holds the variable's lock."""
+    """The record of one published variable, on the owner's side. The caller holds the variable's lock."""
 
     __slots__ = ("_pid", "_sequence", "_there", "_version", "_words", "place")
 
     def __init__(self, words: memoryview, place: RecordAddress) -> None:
         self._words, self.place = words, place
         self._pid = place.pid
-        self._sequence = words[SEQUENCE] & ~1  # a record that is used again goes on counting
+        self._sequence = words[SEQUENCE] & ~1  # a reused record goes on counting
         self._version = words[VERSION]
         self._there: tuple[int, ...] | None = None
         self.change()
@@ -75,19 +75,19 @@ class PublishedVariable:
         self.show(None)
 
     def change(self) -> None:
-        """As `memory.Post.change`."""
-        if not self._sequence & 1 and self._pid == process_id():  # a forked child has the memory, but it is not its own
+        """As `PublishedValue.change`."""
+        if not self._sequence & 1 and self._pid == process_id():  # a forked child must not change its parent's memory
             self._sequence += 1
             self._words[SEQUENCE] = self._sequence
 
     def changed(self) -> None:
-        """As `memory.Post.changed`."""
+        """As `PublishedValue.changed`."""
         if self._sequence & 1 and self._pid == process_id():
             self._sequence += 1
             self._words[SEQUENCE] = self._sequence
 
     def show(self, value: Array | None, spare: int = 0) -> None:
-        """As `memory.Post.show`. `spare`: how far behind the value its second place is, where others change it."""
+        """As `PublishedValue.show`. `spare`: bytes from the value to its second buffer, if it is shared."""
         if self._pid != process_id():
             return
         there = None if value is None else _there(value, spare)
@@ -109,7 +109,7 @@ class PublishedVariable:
 
 
 def _there(value: Array, spare: int) -> tuple[int, ...] | None:
-    """What a record says of a value, from the spare place on; None: it cannot be read."""
+    """The words of a record for a value, from `spare` on; None: it cannot be published."""
     code = CODES.get(value.dtype)
     if code is None or value.nbytes > MOST_BYTES or value.ndim > MOST_DIMS:
         return None
@@ -118,24 +118,24 @@ def _there(value: Array, spare: int) -> tuple[int, ...] | None:
 
 
 class VariablePublisher:
-    """All published variables of one task. Each belongs to the sessions that asked for it. Safe to use from several threads.
+    """All published variables of one task. Each belongs to the sessions that requested it. Thread-safe.
 
     Attributes:
-        bell: what others ring when they have added what somebody here waits for (`look`); None: nobody is heard.
+        bell: the doorbell for gradients that others have added to an accumulator (`look`); None: there is none.
     """
 
     def __init__(self) -> None:
         self.bell: Doorbell | None = None
-        self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that others reach, or did
-        self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # records of the latest segment
-        self._free: list[tuple[memoryview, Reference]] = []  # that have been used
+        self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that are, or were, shared
+        self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # unused records of the latest segment
+        self._free: list[tuple[memoryview, Reference]] = []  # records for reuse
         self._segments: list[tuple[int, int]] = []  # descriptors, and the process that made them
         self._posts: dict[tuple[int, str, str], _Owned] = {}
         self._closed = False
         self._lock = threading.Lock()
 
     def post(self, session: str, resources: Resources, container: str, name: str) -> RecordAddress | None:
-        """Have the variable of that name posted, which need not be there yet; None: that cannot be done."""
+        """Publish the variable of that name, which need not exist yet; None: that is impossible."""
         key = id(resources), container, name
         with self._lock:
             if self._closed:
@@ -155,7 +155,7 @@ class VariablePublisher:
     def open(
         self, session: str, resources: Resources, container: str, names: Sequence[str]
     ) -> list[RecordAddress] | None:
-        """Open variables of a container that have values, for others to change; None: not all of them can be."""
+        """Share variables of a container that have values, for changes by others; None: not all of them can be shared."""
         release_stuck()
         if not can_share():
             return None
@@ -174,10 +174,10 @@ class VariablePublisher:
     def open_accumulator(
         self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
     ) -> RecordAddress | None:
-        """Open the accumulator of that name, which is made if there is none, for others to add to; None: that cannot be done.
+        """Share the accumulator of that name for additions by others, and make it if needed; None: that is impossible.
 
         Raises:
-            InvalidArgumentError: the name is another resource's, or the accumulator is of another kind.
+            InvalidArgumentError: the name belongs to another resource, or the accumulator is of another kind.
         """
         release_stuck()
         if self.bell is None or not can_share():
@@ -195,7 +195,7 @@ class VariablePublisher:
         return place
 
     def look(self) -> None:
-        """Serve those who wait for gradients, as far as others have added them."""
+        """Complete waiting gradient requests for which others have added enough gradients."""
         if self._shared:
             with self._lock:
                 shared = list(self._shared)
@@ -203,7 +203,7 @@ class VariablePublisher:
                 accumulator.look()
 
     def close_session(self, session: str) -> None:
-        """Forget what only this session has asked for."""
+        """Withdraw the variables that only this session has requested."""
         with self._lock:
             for key, owned in list(self._posts.items()):
                 owned.sessions.discard(session)
@@ -211,7 +211,7 @@ class VariablePublisher:
                     self._take_down(key)
 
     def close(self) -> None:
-        """Take all down: nothing can be read from now on."""
+        """Withdraw all variables: none can be read from now on."""
         with self._lock:
             self._closed = True
             for key in list(self._posts):
@@ -254,7 +254,7 @@ class VariablePublisher:
 
 @dataclass(slots=True)
 class _Owned:
-    """A post, and whose it is."""
+    """A published variable and the sessions that it belongs to."""
 
     post: PublishedVariable
     resources: Resources
@@ -265,11 +265,11 @@ class _Owned:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether somebody who was stopped may still write where the record said."""
+        """Whether a stopped process may still write to the record's value."""
         return self.last is not None and self.last.is_stuck
 
     def opened(self, what: str, value: Array) -> OwnSharedVariable | None:
-        """The variable, or state of an accumulator, opened with this value; None: it cannot be."""
+        """Share the variable, or state of an accumulator, with this value; None: that is impossible."""
         place = self.post.place
         if self.is_stuck:
             return None

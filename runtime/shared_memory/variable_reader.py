@@ -1,4 +1,4 @@
-"""Published variables, the reader's side: whole copies of other processes' variables. `variable_publisher.py` has the theory."""
+"""Published variables, the reader's side: consistent copies of other processes' variables. `variable_publisher.py` has the theory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .segment import Mapper, MappingError, Reference
 
 Array = np.ndarray[Any, Any]
 
-SPINS: Final = 20  # looks at a value that changes before the reader lets others have the core
+SPINS: Final = 20  # attempts to read a changing value before the reader sleeps
 NAPS: Final = 20
 NAP_S: Final = 50e-6
 
 
 class ProcessHandle:
-    """A process whose variables are read: whether it is still there."""
+    """A process whose variables are read here; shows whether it lives."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -56,7 +56,7 @@ class ProcessHandle:
         """Whether the process has not ended."""
         if self._is_us:
             return True
-        poll = select.poll()  # one of its own: several threads may ask
+        poll = select.poll()  # a poller per call: several threads may call this
         poll.register(self._fd, select.POLLIN)
         return not poll.poll(0)
 
@@ -66,18 +66,18 @@ class ProcessHandle:
 
 
 class SeqlockReader:
-    """Reads a value that others change: a copy that is whole, and the same array again as long as it has not changed."""
+    """Reads a value that other processes change. The copy is consistent, and cached as long as the value does not change."""
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
-        self._last: tuple[int, int, Array] | None = None  # sequence number, turn, and what was read then
+        self._last: tuple[int, int, Array] | None = None  # sequence number, turn, and the copy
 
     def places(self) -> Sequence[Array] | None:
-        """The value as it lies there: where it is in even turns, and in odd ones; None: there is none."""
+        """The value in shared memory: the buffers of even and of odd turns; None: there is none."""
         raise NotImplementedError
 
     def read(self) -> Array | None:
-        """A snapshot of the value, not to be changed; None: there is nothing that could be read."""
+        """A read-only copy of the value; None: there is no value, or it kept changing."""
         words = self._words
         for attempt in range(SPINS + NAPS):
             sequence = words[SEQUENCE]
@@ -100,16 +100,16 @@ class SeqlockReader:
                         self._last = sequence, turn, found
                     return found
             if attempt >= SPINS:
-                time.sleep(NAP_S)  # also lets another thread of this process have the interpreter
+                time.sleep(NAP_S)  # also releases the GIL for other threads of this process
         return None
 
     def forget(self) -> None:
-        """Keep no value."""
+        """Drop the cached copy."""
         self._last = None
 
 
 class _Layout(NamedTuple):
-    """What a record said: its version, and the value as it lies there, in both places."""
+    """A decoded record: its version, both buffers of the value, and whether the variable is shared."""
 
     version: int
     places: tuple[Array, Array]
@@ -117,19 +117,19 @@ class _Layout(NamedTuple):
 
 
 class VariableReader(SeqlockReader):
-    """Reads one post of another process, or of this one.
+    """Reads one published variable of another process, or of this one.
 
     Args:
-        place: where the post is.
-        dtype: element type that the value must have.
+        place: the address of its record.
+        dtype: the element type that the value must have.
 
     Raises:
-        Unreadable: this process cannot or should not read what is there.
+        MappingError: this process cannot or should not read the memory.
     """
 
     def __init__(self, place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> None:
         self.place = place
-        self.owner = _owner(place.pid)  # before the memory, which then is this process's, and no later one's
+        self.owner = _owner(place.pid)  # before the memory, so that both are the same process
         memory = borrower.map(Reference(place.pid, place.fd, place.segment, 0, place.offset))
         if place.offset < PAGE or place.offset % 8 or place.offset + RECORD_BYTES > len(memory):
             raise MappingError("a post beyond its segment")
@@ -144,12 +144,12 @@ class VariableReader(SeqlockReader):
         return self._words
 
     def places(self) -> Sequence[Array] | None:
-        """As `Snapshots.places`, if the sequence number is still the same afterwards; it may be anything otherwise."""
+        """As `SeqlockReader.places`. Only valid if the sequence number is still the same afterwards."""
         look = self._seen()
         return None if look is None else look.places
 
     def opened(self) -> Sequence[Array] | None:
-        """The places of an opened variable; None: it is not there, or not opened."""
+        """The buffers of a shared variable; None: it is not there, or not shared."""
         look = self._seen()
         return look.places if look is not None and look.is_opened else None
 
@@ -170,7 +170,7 @@ class VariableReader(SeqlockReader):
         return look
 
     def _found(self, described: Sequence[int], spare: int) -> tuple[Array, Array]:
-        """The value as it lies there; nothing that a record says is believed."""
+        """The buffers of the value, after a check of everything in the record."""
         fd, segment, offset, size, code, rank, *dims = described
         if code >= len(TYPES) or TYPES[code].np != self._dtype or rank > MOST_DIMS:
             raise MappingError("a value of another type")
@@ -184,25 +184,25 @@ class VariableReader(SeqlockReader):
         return first, np.ndarray(shape, self._dtype, memory, offset + spare) if spare else first
 
     def forget(self) -> None:
-        """Keep nothing of the owner's memory but the record."""
+        """Drop all references to the owner's memory but the record."""
         super().forget()
         self._look = None
 
 
 class Readable(Protocol):
-    """What `VariableReaders` reads: a variable's value, or its place."""
+    """An item that `VariableReaders` reads: a variable's value, or a variable that is changed remotely."""
 
     owner: ProcessHandle
 
     def read(self) -> Any:
-        """It, or None."""
+        """The value or variable; None if there is none."""
 
     def forget(self) -> None:
-        """Its owner has gone."""
+        """Release what belongs to the owner: its process has ended."""
 
 
 class VariableReaders:
-    """Several posts, read together: what a program reads before it begins.
+    """Several published variables, read together before a program starts.
 
     >>> values = VariableReaders([reader])()
     """
@@ -212,7 +212,7 @@ class VariableReaders:
         self._owners = tuple({found.owner.pid: found.owner for found in self._readers_in_order if found is not None}.values())
 
     def __call__(self) -> list[Any]:
-        """The values; None: that one cannot be read, or its process has ended."""
+        """The values; None where a value cannot be read, or its process has ended."""
         dead = [owner.pid for owner in self._owners if not owner.is_alive()]
         if not dead:
             return [None if found is None else found.read() for found in self._readers_in_order]
@@ -233,7 +233,7 @@ _opening = threading.Lock()
 
 
 def _owner(pid: int) -> ProcessHandle:
-    """One for each process, as long as somebody reads there; another one where that has ended."""
+    """The handle of a process, shared by all readers; a new one if that process has ended."""
     found = _owners.get(pid)
     if found is None or not found.is_alive():
         found = _owners[pid] = ProcessHandle(pid)
@@ -241,7 +241,7 @@ def _owner(pid: int) -> ProcessHandle:
 
 
 def reader_of(place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> VariableReader:
-    """What reads a post: the same for all programs of this process. Unreadable: as `VariableReader`."""
+    """The reader of a record, shared by all programs of this process. MappingError: as `VariableReader`."""
     with _opening:
         key = place, dtype
         found = _readers.get(key)
