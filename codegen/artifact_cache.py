@@ -1,9 +1,9 @@
-"""Compiled kernels on disk: a private folder, and files that are put there whole or not at all.
+"""On-disk cache of compiled kernels: a private folder with atomically written files.
 
-What is kept is named after a hash of everything that decides what it is, so a file never changes and needs no lock: processes
-that make the same one at the same time both write it elsewhere and move it into place, and either is right.
+A file's name is a hash of everything that its contents depend on, so a file never changes and needs no lock. If two processes make
+the same file at the same time, both write a temporary file and rename it; either result is correct.
 
-The folder is private to the user (mode 0700): what lies in it is run.
+The folder is private to the user (mode 0700), because its files are executed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def folder(part: str) -> Path:
-    """Where one kind of kernel is kept: in DOVETAIL_CACHE_DIR, or in `dovetail` in the user's cache folder.
+    """The cache folder of one kind of kernel: in DOVETAIL_CACHE_DIR, or in `dovetail` in the user's cache folder.
 
-    It is made if it is not there. If it cannot be written to, a folder for this process alone.
+    Creates the folder if needed. If it is not writable, returns a temporary folder for this process.
     """
     named = str(setting("DOVETAIL_CACHE_DIR"))
     base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail"
@@ -44,13 +44,13 @@ def _own_folder(part: str, why: str) -> Path:
 
 
 def put(path: Path, data: bytes, *, anew: bool = False) -> None:
-    """Write a file, unless it is there (or even then: `anew`). It appears at once, with all of its contents."""
+    """Write a file atomically, unless it exists. `anew`: also overwrite an existing file."""
     if path.exists() and not anew:
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     with os.fdopen(handle, "wb") as f:
         f.write(data)
-    # Some compare a source's time with that of what was compiled from it: the same for everybody who writes this file.
+    # Some compilers compare a source's time with that of the compiled file, so every writer sets the same time.
     os.utime(name, (0, 0))
     Path(name).replace(path)

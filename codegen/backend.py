@@ -1,7 +1,6 @@
-"""The interface that every backend has.
+"""The interface of backends.
 
-A backend turns nodes into kernels for one type of device. Lowering asks it what to fuse, for one kernel per fused group, and for
-one per node that is left.
+A backend makes kernels for one type of device: one per fusion group, and one per node that is not fused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ContextOf: TypeAlias = Callable[[Node], Context]
 class Backend(Protocol):
     """Makes kernels for one type of device.
 
-    `rewrites`: what may be done to the nodes beforehand.
+    `rewrites`: the rewrites that may be applied to the nodes beforehand.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Backend(Protocol):
 
 
 class NodeError(Exception):
-    """A node inside a fused kernel failed; its cause says how. Whoever runs the kernel names the node in the error."""
+    """A node inside a fused kernel failed; the cause is chained. The caller of the kernel names the node in the error."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.name)

@@ -22,23 +22,23 @@ def scale_of(inputs: Iterable[Any]) -> float:
 
 
 def agree(mine: Any, theirs: Any, scale: float = 0.0) -> bool:
-    """Whether a kernel's result is the reference's, up to what other rounding inside can make of it.
+    """Whether a kernel's result equals the reference's, up to different rounding inside the kernel.
 
-    `scale`: how large the numbers are that it was computed from. Where they cancel (the gradient of a softmax's sum) the result is
-    nothing but their rounding errors.
+    `scale`: magnitude of the numbers that it was computed from. If they cancel (the gradient of a softmax's sum), the result is only
+    their rounding errors.
     """
     a, b = np.asarray(mine), np.asarray(theirs)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.dtype in (float16.np, bfloat16.np):
-        # The reference rounds after each op, the kernel at its end: a few of those roundings may add up.
+        # The reference rounds after each op, the kernel only at its end: a few roundings may add up.
         narrow = 2.0 ** (-10 if a.dtype == float16.np else -7)
         a, b = a.astype(np.float64), b.astype(np.float64)
         finite = b[np.isfinite(b)]
         largest = float(np.abs(finite).max()) if finite.size else 0.0
         return bool(np.allclose(a, b, rtol=16 * narrow, atol=narrow * max(8 * largest, scale), equal_nan=True))
     if a.dtype.kind != "f":
-        # A comparison of two numbers that rounding brought apart or together may turn out either way, but seldom.
+        # Rounding may change the result of a comparison of two close numbers, but seldom.
         return bool(np.count_nonzero(a != b) <= 1e-3 * a.size)
     epsilon = float(np.finfo(a.dtype).eps)
     finite = b[np.isfinite(b)]

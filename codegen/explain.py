@@ -1,6 +1,6 @@
-"""Explains a compiled partition to people: its kernels, what each moves and computes, and why other nodes are in none.
+"""Explains a compiled partition: its kernels, the bytes and operations of each, and why other nodes are not fused.
 
-It runs the compiler's passes and reads what they made. It derives nothing a second time.
+It runs the compiler's own passes and reads their results.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .passes.rewrite import Fired
 from .pipeline import Compilation, cpu_backend, gpu_rewrites, passes_of, run_graph_passes, run_passes
 
 
-@dataclass(frozen=True)  # no slots: the source is written when asked for
+@dataclass(frozen=True)  # no slots: the source is computed on demand
 class KernelInfo:
     """One fused kernel.
 
     Attributes:
-        number: its place among the kernels of its device.
-        group: what it runs.
-        on_gpu: whether it is written in Triton, for a GPU; else in Python for Numba.
+        number: its index among the kernels of its device.
+        group: the fused nodes.
+        on_gpu: whether the source is Triton for a GPU; else it is Python for Numba.
     """
 
     number: int
@@ -52,7 +52,7 @@ class KernelInfo:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of its inputs, and of the rows that it looks up in tables; an unknown size counts as 1."""
+        """Bytes of its inputs, and of the rows that it gathers from tables; an unknown size counts as 1."""
         tables = {table for table, _ in self.group.lookups}
         looked_up = sum(nbytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS)
         return looked_up + sum(nbytes(t) for i, t in enumerate(self.group.inputs) if i not in tables)
@@ -64,7 +64,7 @@ class KernelInfo:
 
     @property
     def bytes_saved(self) -> int:
-        """Bytes that would be written and read again if each node ran by itself, and are not."""
+        """Bytes of memory traffic that fusion saves: intermediate values that are not written and read back."""
         inside = {t for n in self.group.nodes for t in n.outputs} - set(self.group.outputs)
         return sum(nbytes(t) for t in inside) + sum(
             nbytes(t) for n in self.group.nodes for t in n.inputs if t in inside
@@ -77,14 +77,14 @@ class KernelInfo:
 
     @property
     def loops(self) -> str:
-        """What it computes, in the loop IR; of a product, the work at its edges."""
+        """The computation in loop IR; for a product, its prologues and epilogue."""
         if isinstance(self.group, EpilogueKernel):
             return self.group.text()
         return str(self.group.loops)
 
     @cached_property
     def source(self) -> str:
-        """Its source text, as it will be compiled. A GPU's depends on sizes; unknown ones are taken to be 1024."""
+        """The source text that is compiled. A GPU kernel's depends on sizes; unknown sizes count as 1024."""
         if not self.on_gpu:
             from .cpu.emit.nest import source_of
 
@@ -107,15 +107,15 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True)
 class OwnKernelInfo:
-    """A compiled kernel that is not made by fusion: of one node, or of a gradient's product and the update that takes it.
+    """A compiled kernel that is not made by fusion: of one node, or of a gradient's product and its variable update.
 
     Attributes:
         nodes: names of the nodes in it.
-        ops: what they are.
+        ops: their ops.
         bytes_read: bytes of its inputs; an unknown size counts as 1. A variable's value is among them.
         bytes_written: bytes of its outputs, and of the variables that it changes.
         flops: arithmetic operations of one run.
-        source: its source text, as it will be compiled.
+        source: the source text that is compiled.
     """
 
     nodes: tuple[str, ...]
@@ -143,7 +143,7 @@ def _own_info(nodes: Sequence[Node], source: str) -> OwnKernelInfo:
 
 
 def _value_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, or of the variable whose place it is."""
+    """Bytes of a tensor, or of the variable that it refers to."""
     if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
         return _product(1 if d is None else d for d in tensor.op.attrs["shape"] or ()) * int(
             tensor.op.attrs["dtype"].size
@@ -167,12 +167,12 @@ def _bytes(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegionInfo:
-    """Kernels of a CPU that become one call of compiled code when the same shapes have come a few times.
+    """A native region: CPU kernels that become one call of compiled code after a few runs with the same shapes.
 
     Attributes:
         nodes: names of the nodes in it, in order.
-        kernels: how many launches it has, as far as can be told without shapes.
-        arena_bytes: memory for what stays inside; None where sizes are not known, or it goes one by one: it is large.
+        kernels: number of kernel calls, as far as it is known without shapes.
+        arena_bytes: memory of the values inside; None if sizes are unknown, or if the region is so large that it runs call by call.
     """
 
     nodes: tuple[str, ...]
@@ -184,19 +184,19 @@ class RegionInfo:
         return f"one call for {self.kernels} kernel{'s' * (self.kernels > 1)}, up to '{self.nodes[-1]}'{arena}"
 
 
-@dataclass(frozen=True, repr=False)  # no slots: views are computed when asked for
+@dataclass(frozen=True, repr=False)  # no slots: views are computed on demand
 class DeviceKernels:
-    """What one device's part of a step becomes. Prints as a list; goes like a sequence of `KernelInfo`.
+    """The kernels of one device's part of a step. Prints as a list; iterates like a sequence of `KernelInfo`.
 
     Attributes:
         device: full device name.
         unit: the nodes as they were written, with sends and receives.
         rewritten: the nodes that are left after rewriting.
         fired: the rewrites, in order.
-        fusion: kernels, and why other nodes are in none.
+        fusion: kernels, and why other nodes are not fused.
         passes: names of the compiler's passes, in order.
         on_gpu: whether kernels are Triton's.
-        lower: makes the program of what is left.
+        lower: makes the program of the remaining steps.
     """
 
     device: str
@@ -220,7 +220,7 @@ class DeviceKernels:
 
     @cached_property
     def program(self) -> Program | None:
-        """The program, which is not run; None where one of its nodes cannot be compiled as it is."""
+        """The program, which is not run; None if one of its nodes cannot be compiled."""
         try:
             return self.lower()
         except OpError:
@@ -250,7 +250,7 @@ class DeviceKernels:
 
     @cached_property
     def updates(self) -> tuple[tuple[str, ...], ...]:
-        """Updates of variables that are one launch together: names of their nodes. GPUs have these."""
+        """Horizontally fused updates of variables, one launch each: names of their nodes. GPUs only."""
         if not self.on_gpu or self.program is None:
             return ()
         from .gpu.horizontal_fusion import fused_update_nodes  # the GPU code generator
@@ -265,12 +265,12 @@ class DeviceKernels:
 
     @cached_property
     def own(self) -> tuple[OwnKernelInfo, ...]:
-        """Compiled kernels that are not made by fusion, in the order in which they run; of GPUs they are not told."""
+        """Compiled kernels that are not made by fusion, in the order in which they run. CPUs only."""
         return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources)) for kernel in self._own_kernels)
 
     @cached_property
     def _own_kernels(self) -> list[Any]:
-        """The kernels of a CPU's program that are compiled and not made by fusion."""
+        """The compiled kernels of a CPU's program that are not made by fusion."""
         if self.on_gpu or self.program is None:
             return []
         from .cpu.passes import own_kernels  # the CPU code generator
@@ -283,7 +283,7 @@ class DeviceKernels:
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
         joined = {update: product for product, update in (k.nodes for k in self._own_kernels if len(k.nodes) == 2)}
         steps: list[PartitionStep | FusedKernel] = []
-        for step in self.steps:  # a product is made with the update that takes it, piece by piece
+        for step in self.steps:  # a product is fused with its variable update and computed piece by piece
             if isinstance(step, Node) and step in joined:
                 steps.append(joined[step])
             if not (isinstance(step, Node) and step in joined.values()):
@@ -294,7 +294,7 @@ class DeviceKernels:
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that tensors of this device need at once; unknown sizes count as 1."""
+        """The peak memory of this device's tensors in bytes; unknown sizes count as 1."""
         return self.memory.peak_bytes
 
     @property
@@ -318,7 +318,7 @@ class DeviceKernels:
         """Why two nodes are not in one kernel.
 
         Raises:
-            KeyError: one of them is not run by this device.
+            KeyError: this device does not run one of them.
         """
         names = {n.name: n for n in _nodes(self.unit.steps)}
         for name in (a, b):
@@ -327,7 +327,7 @@ class DeviceKernels:
         both = next((k for k in self.kernels if {a, b} <= {*k.nodes}), None)
         if both is not None:
             return f"'{a}' and '{b}' are both in kernel {both.number}"
-        # Of several kernels that have a node, the first one gives its value to others: those behind compute it again.
+        # If several kernels have a node, the first one gives its value to others; later ones recompute it.
         of = {name: k for k in reversed(self.kernels) for name in k.nodes}
         alone = [self._why_in_none(names[name]) for name in (a, b) if name not in of]
         if alone:
@@ -351,7 +351,7 @@ class DeviceKernels:
         return f"'{node.name}' ({node.type}) is in no kernel"
 
     def _apart(self, one: KernelInfo, other: KernelInfo) -> str:
-        """What keeps two kernels from being one."""
+        """Why two kernels are not fused."""
         between = self._between(one.group, other.group)
         if between is not None:
             return f"between them runs '{between.name}' ({between.type}), which is in neither" + _because(
@@ -370,7 +370,7 @@ class DeviceKernels:
         return "another step takes a result of the first before the second can run, or one kernel would be too large"
 
     def _between(self, one: FusedKernel, other: FusedKernel) -> Node | None:
-        """A node outside both on a way from one to the other: what takes from the first and gives to the second."""
+        """A node outside both, on a path from the first to the second."""
         reached: dict[Tensor, Node | None] = dict.fromkeys(one.outputs)
         for step in self.steps:
             if step is one:
@@ -425,11 +425,11 @@ def _nodes(steps: Iterable[object]) -> list[Node]:
 
 
 def explain(graph: PartitionGraph, options: KernelOptions, *, on_gpu: bool = False) -> DeviceKernels:
-    """What a partition becomes: the compiler runs, but nothing is compiled to machine code, and no GPU is needed.
+    """Explain a partition. The passes run, but no machine code is made, and no GPU is needed.
 
     Args:
-        graph: what one device runs.
-        options: how kernels are made.
+        graph: one device's partition.
+        options: the compile options.
         on_gpu: compile for a GPU (an H100).
     """
     backend: Backend = cpu_backend(options, cold=True)
@@ -457,7 +457,7 @@ def explain(graph: PartitionGraph, options: KernelOptions, *, on_gpu: bool = Fal
 
 
 def _with_feeds(c: Compilation) -> Compilation:
-    """With a feed in the place of each placeholder that is not fed."""
+    """The partition with a feed for each placeholder that is not fed."""
     given = [n.outputs[0] for n in _nodes(c.steps) if n.type == "Placeholder"]
 
     def is_needed(step: object) -> bool:

@@ -11,20 +11,20 @@ BACKENDS = ("auto", "numba", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class KernelOptions:
-    """How kernels are made.
+    """Compile options.
 
     Attributes:
-        backend: `numpy`: one NumPy call per node. `auto`: what pays is fused, and compiled in the background once it has cost
-            as much as compiling does. `numba`: everything that can be is fused, and compiled before the first step.
+        backend: `numpy`: one NumPy call per node. `auto`: fuses what pays, and compiles a kernel in the background once its runs have
+            cost as much as compiling it. `numba`: fuses everything possible, and compiles before the first step.
         warm: compile before the first step, for `auto` too.
-        deterministic: compile before the first step, and choose no kernel by measuring: the same program has the same kernels, and so
-            the same bits, in every run.
-        check: 2: run every fused kernel beside the NumPy references.
-        threads: most threads of one kernel; 0: one per core that the task may use.
-        fold, merge, rewrite: what is done to graphs beforehand: compute what depends on constants only, let equal nodes become
-            one, apply the rule tables (codegen/passes/rewrite.py).
-        fast_math: apply the rules too that change rounding, or what becomes of NaN and infinity.
-        tf32: GPUs may make products of float32 from the first 10 bits of each factor's fraction.
+        deterministic: compile before the first step, without autotuning: the same program has the same kernels, and so the same bits,
+            in every run.
+        check: 2: run every fused kernel and compare its results with the NumPy references.
+        threads: the most threads of one kernel; 0: one per core that the task may use.
+        fold, merge, rewrite: graph rewrites: constant folding, common subexpression elimination, the rule tables
+            (codegen/passes/rewrite.py).
+        fast_math: also apply the rules that change rounding, or the handling of NaN and infinity.
+        tf32: GPUs may compute float32 products in TF32, with 10 bits of each factor's fraction.
 
     Raises:
         ValueError: no such backend, or a negative number.

@@ -6,8 +6,8 @@
     lowering          nodes to instructions: every op and every fused kernel gets its compiled kernel from the backend
     program passes    instructions to instructions: liveness, regions, send buffers, handles...
 
-`compile_partition` runs a list. With DOVETAIL_LOG_PASSES=1 each pass is logged, with 2 also what it made. `plan.kernels` prints the list.
-The code generators load when a list is made: a process that only builds graphs does without them.
+`compile_partition` runs a list. DOVETAIL_LOG_PASSES=1 logs each pass, 2 also its result. `plan.kernels` prints the list. The code
+generators load when a list is made, so a process that only builds graphs does not load them.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ logger = logging.getLogger("dovetail")
 
 @dataclass(slots=True)
 class Compilation:
-    """One partition on its way to a program.
+    """The state of one partition's compilation, which the passes change.
 
     Attributes:
         graph: the partition after the graph passes so far.
         context_of: the `Context` of a stateful node.
-        reader_of: makes what reads published variables of other tasks; None: there are none.
+        reader_of: makes readers of published variables of other tasks; None: there are none.
         fired: the rewrites so far, in order.
-        fusion: the steps with fused kernels among them, and why other nodes are in none; None before fusion.
-        fuse_small: whether tensors are fused that are too small to gain. fuse_nothing: whether all tensors are.
+        fusion: the steps with fused kernels, and why other nodes are not fused; None before fusion.
+        fuse_small: whether to fuse tensors that are too small to gain.
+        fuse_nothing: whether all tensors are too small to gain.
         lowered: the instructions; None before lowering.
         program: the program; None until liveness is known.
     """
@@ -79,9 +80,9 @@ class Pass:
     """A pass.
 
     Attributes:
-        name: for people.
+        name: the name in logs.
         run: reads and changes a compilation.
-        needs_device: whether it asks the device itself. An explanation of a program leaves such a pass out.
+        needs_device: whether it queries the device. `explain.py` skips such a pass.
     """
 
     name: str
@@ -170,7 +171,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         c.graph = functionalize_random(c.graph)
 
     def fusion(c: Compilation) -> None:
-        # No `numbers`: arithmetic on single numbers stays in kernels, since the host would have to wait for the GPU.
+        # No `numbers`: arithmetic on scalars stays in kernels, since the host would have to wait for the GPU.
         c.fusion = fuse(
             c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_SCAN
         )
@@ -218,8 +219,8 @@ def compile_partition(
         graph: nodes in order, with sends, receives, feeds and fetches.
         backend: gives a kernel per node and per fused kernel; its name chooses the passes.
         context_of: the `Context` of a stateful node.
-        reader_of: makes what reads published variables of other tasks; None: there are none.
-        until: the last pass that runs; "": all run.
+        reader_of: makes readers of published variables of other tasks; None: there are none.
+        until: the last pass to run; "": run all.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
@@ -232,7 +233,7 @@ def compile_partition(
 
 
 def run_graph_passes(graph: PartitionGraph, backend: Backend, context_of: ContextOf) -> Compilation:
-    """Run the passes before lowering: what is rewritten and fused."""
+    """Run the passes before lowering: rewriting and fusion."""
     compilation = Compilation(graph, context_of)
     run_passes(compilation, itertools.takewhile(lambda p: p.name != "lowering", passes_of(backend)))
     return compilation
@@ -269,7 +270,7 @@ def _on_program(change: Callable[[Program], Program]) -> Callable[[Compilation],
 
 
 def _lowering(backend: Backend) -> tuple[Pass, ...]:
-    """Nodes become instructions, and these a program."""
+    """Lower nodes to instructions, and these to a program."""
 
     def lowering(c: Compilation) -> None:
         c.lowered = lower(c.graph, c.steps, backend, c.context_of, c.reader_of)
@@ -306,7 +307,7 @@ _LISTS: dict[str, Callable[..., tuple[Pass, ...]]] = {
 def cpu_backend(options: KernelOptions, *, cold: bool = False) -> NumpyBackend:
     """The backend of CPUs and emulated GPUs. Numba itself loads when the first kernel is compiled.
 
-    `cold`: compile nothing beforehand, whatever the options say: what it makes is not run.
+    `cold`: compile nothing beforehand, despite the options, because the program is not run.
     """
     if options.backend == "numpy":
         backend = NumpyBackend()
@@ -329,18 +330,18 @@ def gpu_backend(
     """The backend for a device's partition; None for a device that is no GPU.
 
     Args:
-        options: how kernels are made.
-        host: the backend of the CPUs, whose rewrites apply here too.
+        options: the compile options.
+        host: the CPU backend; its rewrites apply here too.
         device: full device name.
         gpus: full names of the GPUs of this task. GPU:1 is the second that the process sees.
-        lends: which GPUs of other tasks read this process's GPU memory; None: none.
+        lends: the GPUs of other tasks that read this process's GPU memory; None: none.
     """
     if device not in gpus:
         return None
     from .gpu.backend import CudaBackend  # the GPU code generator, and CUDA
     from .gpu.driver.device import device as gpu
 
-    index, check = int(device.rpartition(":")[2]), options.check >= 2  # what is compared is computed exactly
+    index, check = int(device.rpartition(":")[2]), options.check >= 2  # results to compare are computed exactly
     backend = CudaBackend(
         gpu(index),
         peers=gpus,

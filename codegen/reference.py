@@ -1,4 +1,4 @@
-"""The NumPy backend: each node's kernel is its op's own reference. Slow beside compiled kernels, and always right."""
+"""The NumPy backend: each node's kernel is its op's reference. Slower than compiled kernels, but the definition of correct results."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def one_by_one(
     outputs: Sequence[Tensor],
     context_of: ContextOf | None = None,
 ) -> Kernel:
-    """A function that runs nodes in order, letting go of each value after its last use.
+    """A function that runs nodes in order and frees each value after its last use.
 
-    `context_of`: the `Context` of those that read state. It raises `NodeError` from what a node raised.
+    `context_of`: the `Context` of nodes that read state. If a node fails, it raises `NodeError` from the node's exception.
     """
     slot_of = {t: i for i, t in enumerate(inputs)}
     start: list[Any] = [None] * len(inputs)

@@ -1,7 +1,7 @@
 """The machines that code is generated for: cores, caches, costs of one core, and limits of GPUs.
 
-These numbers decide tile sizes, what is fused, and what is shared between threads. They are rough on purpose: a kernel that is cut for a
-cache of 2 MiB runs well on one of 1 or 4 MiB. Numbers that tune a single kernel stay with it.
+These numbers decide tile sizes, fusion, and parallelism. They are rough on purpose: a kernel that is tiled for a cache of 2 MiB runs
+well with one of 1 or 4 MiB. Numbers that tune a single kernel stay with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ L2_BYTES = 1 << 21
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
 NS_PER_RANDOM = {"uniform": 0.8, "normal": 5.0}
-NS_PER_SCAN_STEP = 1.2  # of a running sum: each step waits for the one before
+NS_PER_SCAN_STEP = 1.2  # of a running sum: each step depends on the one before
 
 OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 """How many operations take as long as one byte of memory."""

@@ -1,8 +1,8 @@
-"""Fused nodes: what fusion puts into a unit in the place of the nodes that one kernel runs.
+"""Fused kernels: the steps that replace the nodes that one kernel runs.
 
-What sizes are equal is partly only known when the graph runs. Where a static size is unknown, fusion assumes that no
-broadcasting happens along it (`axes`); the kernel's launcher compares the real shapes with that, by way of `sizes_for`, and runs
-the nodes one by one on NumPy when they differ.
+Some size equalities are known only at run time. If a static size is unknown, fusion assumes that no broadcasting happens along it
+(`index_maps.py`). The kernel's launcher checks the real shapes with `sizes_for`, and runs the nodes one by one on NumPy if they
+differ.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .partition import PartitionStep, RecvTensor, inputs_of_step, node_of
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What a kernel takes for granted of the value of one of its `shapes`.
+    """An assumption of a kernel about the value of one of its `shapes`.
 
     Attributes:
-        position: which of them; a vector of integers.
+        position: index into `shapes`; the value is a vector of integers.
         axes: the space's axis of each dimension of a tensor; None: of size 1.
-        over: None: the vector holds that tensor's sizes. Else it holds dimensions of that tensor, and all that are not among
-            these have size 1.
+        over: None: the vector holds that tensor's sizes. Else it holds dimensions of that tensor, and all other dimensions have
+            size 1.
     """
 
     position: int
@@ -33,7 +33,7 @@ class Assumption:
     over: frozenset[int] | None
 
     def holds(self, value: Sequence[int], sizes: Sequence[int]) -> bool:
-        """Whether it is so, for axes of these sizes."""
+        """Whether it holds, for axes of these sizes."""
         dims = [1 if a is None else sizes[a] for a in self.axes]
         if self.over is None:
             return len(value) == len(dims) and all(v in (d, -1) for v, d in zip(value, dims, strict=True))
@@ -45,27 +45,27 @@ class FusedKernel:
     """Nodes that one kernel runs: a step of a unit.
 
     Attributes:
-        nodes: in an order in which they can run one by one; among them, shapes that others need and the kernel knows.
-        inputs: tensors that come from outside; the kernel's inputs, in order.
-        shapes: tensors that the nodes take besides, which the kernel does not look at (the target of a broadcast).
-        outputs: tensors that somebody outside takes.
-        loops: what the kernel computes.
-        parts: for each axis of `loops`, the axes of the space before neighbours were joined.
+        nodes: in topological order; also shapes that other nodes need and the kernel knows.
+        inputs: the kernel's inputs from outside, in order.
+        shapes: further inputs of the nodes that the kernel does not read (the target shape of a broadcast).
+        outputs: tensors with consumers outside.
+        loops: the kernel's loop nest.
+        parts: for each axis of `loops`, the axes of the space before adjacent axes were collapsed.
         input_axes: for each input, the space's axis of each of its dimensions; None: of size 1.
         output_axes: the same for the outputs.
         axes_of: the same for every tensor of the nodes.
         reduced: for each axis of the space, whether it is reduced.
         sizes: static size of each axis of the space.
-        assumed: what must hold of the values of `shapes`.
-        ranges: (input, axis): its numbers must be positions along that axis.
-        lookups: (input, input): a table, or a variable's handle, and what holds numbers of its rows. Of the table's dimensions
-            `input_axes` leaves the first one out.
-        checks: tensors that decide, with what is in `after`, whether the nodes are dead: all of them are, or none.
+        assumed: assumptions about the values of `shapes`.
+        ranges: (input, axis): the input's numbers must be positions along that axis.
+        lookups: (input, input): a table, or a variable's handle, and the row indices. `input_axes` leaves out the first dimension of
+            the table.
+        checks: tensors that decide, together with `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_guarded: whether the nodes may be dead.
-        tables: (output, input, shape): the output is a table, the input says into which of its rows something is added, and the value
-            of that one of the `shapes` is how many rows it has. Such an output is the only one.
-        overwrites: (input, output): the output may lie where the input was, which dies with the kernel (`overwriting`).
+        tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
+            one of `shapes` is the number of rows. Such an output is the only one.
+        overwrites: (input, output): in-place reuse: the output may use the memory of the input, which dies with the kernel.
     """
 
     nodes: tuple[Node, ...]
@@ -89,9 +89,9 @@ class FusedKernel:
     tables: tuple[tuple[int, int, int], ...] = ()
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
-        """Sizes of the space's axes for inputs of these shapes; None when they are not as fusion assumed.
+        """Sizes of the space's axes for inputs of these shapes; None if they violate fusion's assumptions.
 
-        `values`: what the vectors hold that `assumed` speaks of, in that order.
+        `values`: the values of the vectors in `assumed`, in that order.
         """
         sizes = list(self.sizes)
         seen = [False] * len(sizes)
@@ -125,7 +125,7 @@ class FusedKernel:
         return [math.prod(k) if len(k) == len(part) else None for k, part in zip(known, self.parts, strict=True)]
 
     def _sized_by(self, values: Sequence[Sequence[int]], sizes: list[int | None]) -> None:
-        """Put in sizes that only shapes which were given tell."""
+        """Fill in sizes that are known only from the values of `shapes`."""
         for a, value in zip(self.assumed, values, strict=True):
             if a.over is None and len(value) == len(a.axes):
                 for axis, size in zip(a.axes, value, strict=True):

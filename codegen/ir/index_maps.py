@@ -1,16 +1,16 @@
-"""The axes of one node: over which axes its tensors lie, and which of them it reduces.
+"""Index maps of one node: the axes of its tensors, and the axes that it reduces.
 
-A `IndexMaps` numbers a node's axes and says, for each tensor, which number each of its dimensions is. A dimension of size 1 has no
-number: it is no axis, and what lacks an axis is broadcast along it. From the patterns of single nodes fusion finds out whether
-several nodes lie in one space (`groups`).
+An `IndexMaps` numbers a node's axes (labels) and gives, for each tensor, the label of each dimension. A dimension of size 1 has no
+label: a tensor without an axis is broadcast along it. From the index maps of single nodes, fusion finds whether several nodes share
+one iteration space (`fusion/merge.py`).
 
-Where a size is not known before the graph runs, a pattern assumes that nothing is broadcast along it. The launcher of a kernel
-compares the real shapes with that, and with what is `assumed` of values that only the running graph knows:
+If a size is not known before run time, the index maps assume that nothing is broadcast along it. A kernel's launcher checks the real
+shapes against that, and against what is `assumed` of values that are known only at run time:
 
-    the gradient of a broadcast     Sum(gradient, axes), Reshape(..., shape of x), whose axes BroadcastGradientArgs finds from
-                                    the shapes of both operands: those of them that are known to be repeated are summed, the
-                                    others are assumed not to be
-    a shape that is computed        the result is assumed to have the sizes that its axes have elsewhere
+    the gradient of a broadcast     Sum(gradient, axes), Reshape(..., shape of x), with axes that BroadcastGradientArgs finds from
+                                    the shapes of both operands: axes that are known to be broadcast are summed, the others are
+                                    assumed not to be
+    a computed shape                the result is assumed to have the sizes that its axes have elsewhere
 """
 
 from __future__ import annotations
@@ -52,13 +52,12 @@ AxisMap: TypeAlias = "tuple[int | None, ...]"
 
 @dataclass(frozen=True, slots=True)
 class ShapeAssumption:
-    """What a pattern takes for granted of the value of an input that holds sizes or axes.
+    """An assumption about the value of an input that holds sizes or axes.
 
     Attributes:
         tensor: the input, a vector of integers.
-        labels: those of the tensor that it is about.
-        over: None: the vector holds that tensor's sizes. Else it holds axes of that tensor, and all that are not among these
-            have size 1.
+        labels: the labels of the tensor that it describes.
+        over: None: the vector holds that tensor's sizes. Else it holds axes of that tensor, and all other axes have size 1.
     """
 
     tensor: Tensor
@@ -75,15 +74,15 @@ class IndexMaps:
         outputs: the same for each output.
         reduced: labels that are reduced.
         sizes: static size of each label.
-        is_view: the only output is the first input, seen in another way.
-        assumed: what must hold of inputs that hold no data.
+        is_view: the only output is a view of the first input.
+        assumed: assumptions about inputs that hold no data.
         position: the label along which the node's rule takes positions, after its inputs.
-        checked: inputs whose numbers must be positions along that label, and raise an error where they are not.
-        row: of a node of LOOKUPS, the labels of a row's dimensions.
-        scanned: of a running sum or product along the reduced label, whether it goes from the end.
-        scattered: whether what the node gives is a table, into whose rows it adds: its output has the labels of a row.
-        drawn: of a node that draws, the labels of what it makes: its numbers depend on their places in it.
-        unknown: of labels without a static size, the sizes that their tensors have there (`sizes`).
+        checked: inputs that must be positions along that label; the node raises an error if they are not.
+        row: for a node of LOOKUPS, the labels of a row's dimensions.
+        scanned: for a running sum or product along the reduced label, whether it starts at the end.
+        scattered: whether the node's result is a table to whose rows it adds; its output has the labels of a row.
+        drawn: for a random node, the labels of its result; each number depends on its position in the result.
+        unknown: for labels without a static size, the symbolic sizes of their tensors (`symbolic_shape.py`).
     """
 
     inputs: tuple[AxisMap | None, ...]
@@ -102,7 +101,7 @@ class IndexMaps:
 
     @property
     def before(self) -> tuple[int, ...]:
-        """Inputs that must be there before the kernel runs: what is checked, and what is looked at elsewhere than in its place."""
+        """Inputs that must be computed before the kernel runs: checked inputs, and inputs read at other positions than their own."""
         return (1,) if self.scattered else self.checked if self.row is None else (0, 1)
 
     def data_of(self, node: Node) -> list[tuple[Tensor, AxisMap]]:
@@ -115,7 +114,7 @@ class IndexMaps:
         return frozenset(self.sizes)
 
     def with_sizes(self, node: Node, sizes: SymbolicShapes) -> IndexMaps:
-        """The pattern with what is known of its unknown sizes."""
+        """The index maps with the symbolic sizes of labels without a static size."""
         if None not in self.sizes.values():
             return self
         found: dict[int, set[Size]] = {}
@@ -129,10 +128,10 @@ class IndexMaps:
 
 
 def index_maps_of(node: Node) -> IndexMaps:
-    """A node's axes.
+    """A node's index maps.
 
     Raises:
-        NotFusibleError: they are not known before the graph runs.
+        NotFusibleError: its axes are not known before run time.
     """
     computed = _unbroadcast_pattern(node)
     if computed is not None:
@@ -169,7 +168,7 @@ def _sizes(labels: AxisMap, dims: tuple[int | None, ...]) -> dict[int, int | Non
 
 
 def _numbered(dims: tuple[int | None, ...]) -> AxisMap:
-    """A label per dimension that is not 1: its place."""
+    """A label per dimension that is not 1: the dimension's index."""
     return tuple(None if d == 1 else i for i, d in enumerate(dims))
 
 
@@ -326,12 +325,13 @@ def _reshape_pattern(node: Node) -> IndexMaps:
 
 @dataclass(frozen=True, slots=True)
 class _Unbroadcast:
-    """`Sum(gradient, axes)`, where the axes are those along which an operand was repeated.
+    """`Sum(gradient, axes)` over the axes along which an operand was broadcast.
 
     Attributes:
-        gradient: dims of what is summed. operand: dims of the operand that was repeated.
+        gradient: dims of the sum's input.
+        operand: dims of the broadcast operand.
         sizes: the vector with the operand's sizes.
-        over: the axes that are known to be repeated.
+        over: the axes that are known to be broadcast.
     """
 
     gradient: tuple[int | None, ...]
@@ -341,7 +341,7 @@ class _Unbroadcast:
 
 
 def _unbroadcast(node: Node) -> _Unbroadcast | None:
-    """What a `Sum` undoes, if it undoes a broadcast whose axes only the running graph knows."""
+    """The broadcast that a `Sum` undoes, if its axes are known only at run time."""
     if node.type != "Sum" or node.inputs[1].op.type != "BroadcastGradientArgs" or node.attrs.get("keep_dims", False):
         return None
     axes = node.inputs[1]
@@ -362,7 +362,7 @@ def _aligned(dims: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
 
 
 def _unbroadcast_pattern(node: Node) -> IndexMaps | None:
-    """The pattern of one of the two nodes that undo a broadcast; None for other nodes."""
+    """The index maps of one of the two nodes that undo a broadcast; None for other nodes."""
     if node.type == "Sum":
         found = _unbroadcast(node)
         if found is None:

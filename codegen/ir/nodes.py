@@ -1,4 +1,4 @@
-"""Nodes that the code generator makes: in nobody's graph, each in the place of one that is there."""
+"""Nodes that the code generator makes. They belong to no graph; each replaces a node of the user's graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...graph.core.opdef import OpDef, opdef
 def new_node(
     op: str | OpDef, inputs: Sequence[Tensor], attrs: dict[str, Any], signature: Sequence[Any], root: Node
 ) -> Node:
-    """A node in nobody's graph, with the name and the source line of the one that it stands for."""
+    """A node outside any graph, with the name and the source line of the node that it replaces."""
     node = Node()
     node.opdef = op if isinstance(op, OpDef) else opdef(op)
     node.graph, node.index, node.name, node._origin = root.graph, root.index, root.name, root._origin
@@ -23,5 +23,5 @@ def new_node(
 
 
 def inferred_node(op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], root: Node) -> Node:
-    """A new node whose outputs are what its op's rule says."""
+    """A new node, with outputs by its op's shape rule."""
     return new_node(op, inputs, attrs, opdef(op).infer(inputs, attrs), root)

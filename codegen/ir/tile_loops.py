@@ -1,9 +1,9 @@
-"""Tile loops: elementwise work that a template does on a tile while it has the tile in registers.
+"""Tile loops: elementwise work that a template does on a tile in registers.
 
-A matrix product or a convolution does such work on its operands as it loads them (a prologue), and on its result before it writes that
-(an epilogue). It is a loop nest without reductions. Input 0 is the tile. The other inputs are arrays, broadcast over the axes that they
-lack. The stores are what the template goes on with, or writes. So a product with a bias and a GELU, which keeps the value before the GELU
-for the gradient, is one kernel with two outputs:
+A matrix product or a convolution does such work on its operands after the load (a prologue), and on its result before the store (an
+epilogue). It is a loop nest without reductions. Input 0 is the tile. The other inputs are arrays, broadcast over the axes that they
+lack. The template continues with the stored values, or writes them. So a product with a bias and a GELU, which keeps the value
+before the GELU for the gradient, is one kernel with two outputs:
 
     loops over d0, d1
       v0: float32[d0, d1] = load in0        the product
@@ -31,7 +31,7 @@ class TileLoops:
 
     Attributes:
         loops: without reductions; input 0 is the tile.
-        axes: for each axis of `loops`, the axes of the template that it is made of, as `LoopNestBuilder.finish` gives them.
+        axes: for each axis of `loops`, the template's axes that it collapses, as `LoopNestBuilder.finish` gives them.
     """
 
     loops: LoopNest
@@ -55,7 +55,7 @@ class TileLoops:
 
     @property
     def outputs(self) -> list[DType]:
-        """Types of what is stored."""
+        """Types of the stores."""
         return [self.loops.values[s.value].dtype for s in self.loops.stores]
 
     def original(self, axes: Sequence[int]) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ class TileLoops:
 
 
 def plain(dtype: DType, rank: int, computed: DType = float32) -> TileLoops:
-    """The work that does nothing but round to `dtype`."""
+    """Tile loops that only round to `dtype`."""
     builder = LoopNestBuilder([False] * rank)
     value = builder.load(0, computed, range(rank))
     if dtype is not computed:

@@ -1,7 +1,7 @@
-"""Runs of calls that become one call: which slots it takes, gives and lets go of; and how they are run one by one.
+"""Regions: consecutive calls that become one call, with the slots that it takes, gives and frees; and how to run them one by one.
 
-What puts calls together (`stretches` on GPUs, `regions` on CPUs) runs them one by one at first, and whenever what it made
-of them does not fit.
+The code generators make regions (CUDA graphs on GPUs, native regions on CPUs). A region runs call by call at first, and whenever the
+compiled form does not fit.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..ir.program import Call
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Calls that follow one another in a program.
+    """Consecutive calls of a program.
 
     Attributes:
         calls: in the order of the program.
-        given: slots that they take, and that none of them made before.
-        outputs: slots that they make and that hold something at their end: others take it.
-        frees: slots of `given` that nobody needs afterwards.
-        constants: what the slots hold that they take and that never change.
-        sent: which of `outputs` go to other tasks.
+        given: input slots, which none of the calls makes.
+        outputs: slots that they make and do not free, because later instructions take them.
+        frees: slots of `given` whose last use is here.
+        constants: values of the input slots that never change.
+        sent: the slots of `outputs` that are sent to other tasks.
     """
 
     calls: tuple[Call, ...]
@@ -36,16 +36,16 @@ class Region:
     sent: frozenset[int] = frozenset()
 
     def as_call(self, kernel: Any, op: str) -> Call:
-        """One call in their place, of a kernel that takes `given` and makes `outputs`."""
+        """One call that replaces them, of a kernel that takes `given` and makes `outputs`."""
         last = self.calls[-1]
         nodes = tuple([n for c in self.calls for n in c.nodes or (c.node,)])
         return Call(kernel, self.given, self.outputs, self.frees, last.node, op, last.origin, nodes)
 
     def one_by_one(self, inputs: Sequence[Any], passed: type[Exception] = NodeError) -> list[Any]:
-        """Run them; gives what `outputs` hold then.
+        """Run them one by one; gives the values of `outputs`.
 
         Raises:
-            NodeError: of the node that failed. `passed`: what else is raised as it is.
+            NodeError: names the node that failed. Exceptions of the types `passed` are raised unchanged.
         """
         slots = dict(self.constants)
         slots.update(zip(self.given, inputs, strict=True))
@@ -71,14 +71,14 @@ class Region:
 
 
 def region_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection[int] = ()) -> Region:
-    """These calls as a run. `constants`, by slot, and `sent` slots: of the whole program."""
+    """The region of these calls. `constants`, by slot, and `sent` slots: of the whole program."""
     made: set[int] = set()
     given: dict[int, None] = {}
     for call in calls:
         given.update(dict.fromkeys(i for i in call.inputs if i not in made and i not in constants))
         made.update(call.outputs)
     freed = [i for call in calls for i in call.frees]
-    # A slot may be given another value later on: what it holds at the end counts, unless it was let go of.
+    # A slot may be assigned again: its value at the end counts, unless it was freed.
     held: set[int] = set()
     for call in calls:
         held.update(call.outputs)
