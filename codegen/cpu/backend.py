@@ -18,7 +18,7 @@ from ..target import cores
 from .dispatch import kernel_for
 from .kernels.fused import CpuFusedKernel, RegionOnlyKernel, may_be_region_only
 
-FEW_STEPS = 1000  # in a program of so many nodes small ones are fused, too: looking at them all takes 40 ms then
+FEW_STEPS = 1000  # up to this many nodes, small tensors are fused, too: the search then takes at most 40 ms
 
 
 class NumbaBackend(NumpyBackend):
@@ -43,7 +43,7 @@ class NumbaBackend(NumpyBackend):
         self._has_region_only = False
 
     def fusion_policy(self, graph: PartitionGraph) -> tuple[bool, bool]:
-        """Whether tensors are fused that are too small to gain, and whether nothing is fused since all of them are."""
+        """(fuse small tensors, fuse nothing): whether to fuse tensors too small to gain, and whether all tensors are too small."""
         small = self.fuse_small or len(graph.steps) <= FEW_STEPS
         self._has_region_only = small and self.has_regions
         return small, not small and has_only_small(graph)

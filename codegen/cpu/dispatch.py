@@ -26,8 +26,8 @@ def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bo
     """The kernel of a node: compiled, or its reference where its maker does not take it; None where the op has no maker.
 
     Args:
-        node: what it computes. reference: the op's reference, context and attributes bound.
-        threads: how many threads it may use. compile_first: compile it now. check: compare with the reference at every run.
+        node: the node that the kernel runs. reference: the op's reference, context and attributes bound.
+        threads: the most threads that it may use. compile_first: compile it now. check: compare with the reference at every run.
     """
     maker = _maker_of(node.opdef.name)
     if maker is None:

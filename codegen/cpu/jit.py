@@ -1,8 +1,8 @@
 """Compiled CPU kernels, kept on disk and shared by all processes of a user.
 
-A kernel's source text is its identity: it lies in a file named after its hash, together with what else decides its meaning (the
-source of the functions that it calls, the version of Numba). Numba keeps the machine code beside it, per kind of processor.
-`artifact_cache` has the folder, and writes files so that processes that make the same kernel at once do not disturb each other.
+A kernel's source text is its identity: it is in a file named after the hash of the text, of the source of the functions that it
+calls, and of the version of Numba. Numba keeps the machine code next to it, per kind of processor. `artifact_cache` has the folder,
+and writes files atomically, so processes can make the same kernel at once.
 
 Numba and LLVM are loaded when the first kernel is compiled. Compiling takes 0.1 to 1 s per kernel, once per machine, in a
 background thread unless a caller waits for it (`compile_now`).
@@ -82,7 +82,7 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Numba looks it up by name
     written = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # Python's own cache would gain nothing: the module is read once
+    sys.dont_write_bytecode = True  # Python's own cache has no use: the module is read once
     try:
         spec.loader.exec_module(module)
     finally:

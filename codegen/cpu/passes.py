@@ -84,7 +84,7 @@ def _kept(steps: Iterable[Instruction], needed: Sequence[int]) -> list[int]:
 
 
 def _read(step: Instruction) -> Iterable[int]:
-    """The slots that an instruction reads, once per place; of a loop, all that it touches."""
+    """The slots that an instruction reads, once per operand; of a loop, all that it accesses."""
     if isinstance(step, Call):
         return step.inputs
     if isinstance(step, Send):

@@ -1,10 +1,10 @@
 """The threads that share a kernel's work, and work sharing whose helpers may come late or not at all.
 
-Work is cut into more ranges than there are threads, and each thread takes the next one when it is free. The caller works too: on a machine
-whose other cores are busy it does everything itself, and never waits for a helper that has not started. Nothing spins here.
+Work is split into more ranges than there are threads, and each thread takes the next one when it is free. The caller works too: on a
+machine whose other cores are busy it does everything itself. It never waits for a helper that has not started. No thread spins here.
 `native.worker_pool` runs on the same threads: it keeps them between the launches of one plan.
 
-A helper that comes too late finds nothing, not even the arrays: finished work must not hold memory that has been handed on.
+A late helper finds no work and no arrays: finished work must not hold memory that has been reused.
 
 Helpers are kept off the core of the caller. A scheduler that saves energy, or that expects a thread to sleep once it has woken another,
 puts the woken thread on the same core and moves it only after it has waited there; by then a kernel is over. On such a
@@ -29,7 +29,7 @@ from ..target import cores
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
 TOGETHER_NS = 40_000.0  # the same where threads stay together (`native.worker_pool`), which costs some 3,000 ns
 LINE = 8  # counters of units in a line of the cache; each has one
-FINISHED = 0  # the place of the counter of units that are done; behind it each thread has one for those that have been taken of its part
+FINISHED = 0  # index of the counter of finished units; after it, one counter per thread of the units taken from its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -117,7 +117,7 @@ class _Work:
 
 
 def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-    """Call `function(*arguments, lo, hi)` for all ranges, on up to so many threads; it must let go of the GIL."""
+    """Call `function(*arguments, lo, hi)` for all ranges, on up to `threads` threads. It must release the GIL."""
     if len(ranges) == 1:
         function(*arguments, *ranges[0])
         return
@@ -137,11 +137,10 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
 def share_units(
     function: Callable[..., Any], arrays: Sequence[Any], numbers: Sequence[Any], units: int, threads: int
 ) -> None:
-    """Call `function(*arrays, counters, *numbers, thread, units)` on up to so many threads, each of which takes units until none is left.
+    """Call `function(*arrays, counters, *numbers, thread, units)` on up to `threads` threads. Each takes units until none is left.
 
-    `thread` is the number of the thread; the caller's is 0. They count those that are taken, and that are finished, in `counters`, without
-    Python's lock. So units can be small, and the caller goes on as soon as the last one is finished, without being put to sleep and
-    woken.
+    `thread` is the number of the thread; the caller's is 0. The threads count taken and finished units in `counters`, without the
+    GIL. So units can be small, and the caller continues as soon as the last one is finished, without a sleep and a wake-up.
     """
     threads = max(1, min(threads, units))
     counters = np.zeros((threads + 1) * LINE, np.int64)
@@ -205,7 +204,7 @@ class _Helpers:
 
 
 def _core_of_caller() -> Callable[[], int] | None:
-    """A function that tells on which core it is called, where the system has one."""
+    """A function that returns the number of the core that calls it, where the system has one."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     try:

@@ -35,7 +35,7 @@ class TieredKernel(PooledKernel):
         self._reference = reference
         self._spent = 0.0
         self._asked = False
-        self._limit = min(LOAD_AFTER_S, COMPILE_AFTER_S)  # of what it has spent, before it is looked at again
+        self._limit = min(LOAD_AFTER_S, COMPILE_AFTER_S)  # seconds on NumPy before the next decision
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class TieredKernel(PooledKernel):
             self.want()
 
     def want(self) -> None:
-        """Have it compiled in the background, unless that has been asked for already."""
+        """Request its compilation in the background, once."""
         if not self._asked:
             self._asked = True
             compile_soon(self.text, self._swap_in)

@@ -28,7 +28,7 @@ class BlockWriter(ValueWriter):
     """The lines of a kernel's body, as far as they are about its innermost loops."""
 
     def inner(self, axis: int, ends: str, roots: Iterable[int], body: Callable[[], None]) -> None:
-        """The innermost loop, from a start to an end; `roots`: what it needs. What is made in blocks is made before."""
+        """The innermost loop, from a start to an end. `roots`: the values that it needs; blockwise ones are computed before the loop."""
         found = self.made_in_blocks(roots)
         if not found:
             self.strips(axis, ends, body)
@@ -80,7 +80,7 @@ class BlockWriter(ValueWriter):
         self.nest([f"for part in range({start}, {end}, {STRIP}):"], strip)
 
     def read_first(self) -> list[Value]:
-        """What the first pass over a row reads of it, where the next row's lies right behind it."""
+        """The loads of the first pass over a row whose next row follows it directly in memory."""
         values, kept = self.loops.values, self.loops.kept_axes
         if not kept:
             return []
@@ -93,13 +93,13 @@ class BlockWriter(ValueWriter):
         return [values[i] for i in sorted(needed) if values[i].op == "load" and values[i].axes[-len(last) :] == last]
 
     def outputs(self, stage: int, full: bool) -> list[int]:
-        """Outputs that can be stored after so many reductions: those with the reduced axes, or those without."""
+        """Outputs that can be stored after `stage` stages of reductions: those with the reduced axes (`full`), or those without."""
         axes = len(self.loops.reduced)
         found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
         return [i for i in found if (len(self.loops.stores[i].axes) == axes) == full]
 
     def reductions(self, stage: int) -> list[int]:
-        """Reductions whose operands are there after so many reductions."""
+        """Reductions whose operands are known after `stage` stages of reductions."""
         return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
 
     def made_in_blocks(self, roots: Iterable[int]) -> list[int]:
@@ -167,7 +167,7 @@ class BlockWriter(ValueWriter):
         self.nest([f"for k in range({'end - at - 1, -1, -1' if how.reverse else 'end - at'}):"], step)
 
     def run_down(self, number: int, v: Value, last: int) -> None:
-        """A step of a running sum down columns, whose totals are a vector."""
+        """A step of a running sum down columns. Its totals are a vector."""
         place, how, total = f"scan{number}, {self.buffered[number]}, i{last}", v.data, f"total{number}"
         self.line(f"{total} = m.load({place})")
         self.line(f"v{number} = {combine(how.kind, total, self.value(v.args[0]), v.dtype)}")
@@ -175,6 +175,6 @@ class BlockWriter(ValueWriter):
         self.known[number] = total if how.exclusive else f"v{number}"
 
     def fetch_aside(self, name: str, place: str) -> None:
-        """From here on, what was put aside is read from there."""
+        """From here on, read spilled values from their scratch arrays."""
         for number, array in self.aside.items():
             self.known[number] = f"m.load({name}{number}, {array}, {place})"

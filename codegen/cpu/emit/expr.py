@@ -41,7 +41,7 @@ def literal(value: object, dtype: DType) -> str:
 
 
 def start_of(kind: str, dtype: DType) -> str:
-    """What a reduction of nothing is."""
+    """The value of a reduction without elements."""
     if kind in ("any", "all"):
         return repr(kind == "all")
     if kind in ("sum", "prod"):
@@ -82,7 +82,7 @@ class ValueWriter:
         self.scratch: list[str] = []
         self.known: dict[int, str] = {}  # value -> how it is called where we are
         self.fetched: list[Value] = []  # what is read of the next row meanwhile
-        self.aside: dict[int, int] = {}  # value that was put aside -> the array with it
+        self.aside: dict[int, int] = {}  # spilled value -> its scratch array
         self.buffered: dict[int, int] = {}  # random value or running sum -> the array with a block of it
         self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
         self.places: dict[int, int] = {}  # reduction -> the array in which they are
@@ -112,7 +112,7 @@ class ValueWriter:
     def index(self, axes: Iterable[int], row: str = "", last: str = "") -> str:
         """Where the current element is in a flat array that has these axes; or in a table, in this row.
 
-        `last`: the place along the last axis, if it is not the current one.
+        `last`: the index along the last axis, if it is not the current one.
         """
         out = row
         places = {a: f"i{a}" for a in axes}
@@ -123,7 +123,7 @@ class ValueWriter:
         return out or "0"
 
     def value(self, number: int) -> str:
-        """Name of a value; it, and what it needs, is computed here unless it is known."""
+        """The name of a value. Emits its computation, with its operands, unless it is known."""
         known = self.known.get(number)
         if known is not None:
             return known

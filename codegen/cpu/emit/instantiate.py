@@ -26,7 +26,7 @@ _IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import", r
 
 @cache
 def versions() -> str:
-    """What, beside its text, decides what a kernel does."""
+    """The parameters of a kernel besides its text."""
     from importlib import metadata
 
     here = Path(__file__).parent

@@ -4,8 +4,8 @@ A kernel is a function of flat arrays (inputs, then outputs), the sizes of the a
 split between threads. Three nests of loops serve all kernels:
 
     pointwise   nothing is reduced: the axes in order
-    rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. What
-                is costly and needed in a later pass is kept in a buffer, the rest is computed again
+    rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. Costly
+                values that a later pass needs are kept in a buffer, the rest is recomputed
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
                 and reductions accumulate in vectors. So do short rows, some at a time: a vector has the same element of several
 
@@ -60,8 +60,8 @@ class NumbaSource:
         text: the module; its function is called `kernel`.
         split: the axis that `lo` and `hi` are a range of; None when the kernel cannot be split, ROWS where they are rows of the table
             that it adds to, PARTS where they are pieces of what is reduced.
-        partial: with PARTS, the types of the vectors that the kernel takes behind its outputs, with a place for each piece; then comes a
-            counter of pieces that are done, which is 0.
+        partial: with PARTS, the types of the vectors that the kernel takes after its outputs, with one element for each piece. After
+            them comes a counter of finished pieces, initially 0.
     """
 
     text: str
@@ -71,15 +71,15 @@ class NumbaSource:
 
 @cache
 def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
-    """The source of a kernel, whose first so many outputs overwrite its first inputs; the same for equal loops."""
+    """The source of a kernel whose first `in_place` outputs overwrite its first inputs; cached, so equal loops share it."""
     return numba_source(loops, versions(), in_place, short_rows)
 
 
 def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
-    """Write a kernel; `made_for` is put into the text, because what it names decides what the text means.
+    """Write a kernel. `made_for` becomes part of the text, because the text depends on it.
 
-    The first `in_place` outputs have the same memory as the inputs of the same numbers, which nothing is read from: those
-    arguments are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
+    The first `in_place` outputs share memory with the inputs of the same numbers. The kernel does not read these arguments;
+    they are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
     `short_rows`: see `range_analysis.has_short_rows`.
     """
     described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
@@ -245,7 +245,7 @@ class _Writer(BlockWriter):
         self.nest([self.header(a, f"0, n{a}") for a in placed], row)
 
     def pointwise(self, ends: Callable[[int], str]) -> None:
-        """The innermost loop when nothing is reduced."""
+        """The innermost loop without reductions."""
 
         def body() -> None:
             for number, v in enumerate(self.loops.values):
@@ -364,7 +364,7 @@ class _Writer(BlockWriter):
                 self.put(o)
 
     def added_up(self, prefix: str) -> None:
-        """Behind a piece of what is reduced: note what was found, and go on only behind the last one, with all that was noted, in order."""
+        """After a piece of a reduction: store its partial result. The last piece to finish combines all partial results in order."""
         for r in self.partial:
             self.line(f"m.store(part{r}, {self.places[r]}, part, {prefix}{r})")
         self.line(f"pieces = max(1, (n0 + {PART - 1}) // {PART})")
@@ -416,9 +416,9 @@ class _Writer(BlockWriter):
         self.nest(headers, block)
 
     def collected(self, roots: Iterable[int], outputs: Iterable[int], along: Callable[[], None]) -> None:
-        """A pass over the same element of several rows, which lie apart: loops that do nothing else collect them, and put results back.
+        """A pass over the same element of several rows: separate loops gather the elements and scatter the results.
 
-        LLVM has no vectors of elements that are so far apart; the loop between has what it needs side by side.
+        LLVM does not vectorize over such strides; the loop between works on contiguous elements.
         """
         loops, last = self.loops, self.loops.kept_axes[-1]
         header, place = [f"for i{last} in range(at, end):"], f"i{last} - at"
@@ -449,7 +449,7 @@ class _Writer(BlockWriter):
     def columns(self, ends: Callable[[int], str], place: str, length: str) -> None:
         """For one element of the outer kept axes: passes with the last of these inside; reductions are vectors along it.
 
-        `place`, `length`: of an element in such a vector, and how many it has.
+        `place`, `length`: the index of an element in such a vector, and its number of elements.
         """
         loops = self.loops
         last = loops.kept_axes[-1]

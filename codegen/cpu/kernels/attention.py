@@ -1,8 +1,8 @@
 """Attention and its gradient on CPUs: operands, blocks and units of work (`attention_source` has the loops).
 
 They run `AttentionWithSums` and `AttentionGrad`, which `passes.attention_fusion` makes of attention that is written out. Heads are read
-where they lie, and results lie as what they belong to: a layer's output in the order of its queries; gradients of queries, keys
-and values that were slices of one array lie in one array too. So nothing is copied to join them.
+in place, and a result has the memory layout of its operand: a layer's output that of its queries. Gradients of queries, keys
+and values that were slices of one array are slices of one array, too. So there are no copies to join them.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _Blocks:
 
     Attributes:
         tall: queries of a block. wide: numbers from one query's scores to the next one's.
-        panels, rows: numbers that a thread lays out of factors.
-        rest: numbers that it needs beside these and the scores.
+        panels, rows: elements of the factors that a thread packs.
+        rest: elements that it needs besides these and the scores.
     """
 
     tall: int
@@ -111,7 +111,7 @@ class _Operands:
         return (*(1,) * (3 - len(self.stack)), *self.stack)
 
     def time(self, products: int) -> float:
-        """A guess at the nanoseconds of so many products of this size."""
+        """An estimate, in nanoseconds, for that many products of this size."""
         pairs = self.matrices * self.queries * self.keys
         return pairs * (products * (self.depth + self.deep) * NS_PER_FLOP + 1.0)
 
@@ -144,7 +144,7 @@ def _operands(executor: Executor, q: Array, k: Array, v: Array, mask: Array | No
 
 
 def _vector(executor: Executor, x: Array) -> tuple[Array, tuple[int, ...]]:
-    """`as_vector`, whose copy, where there must be one, `executor` makes."""
+    """`as_vector`; `executor` makes the copy if one is needed."""
     return as_vector(x if is_vector(x) else executor.ordered(x))
 
 
@@ -209,7 +209,7 @@ def _room(executor: Executor, threads: int, scores: int, cut: _Blocks) -> Array:
 
 
 def _in_order_of(executor: Executor, model: Array, shape: tuple[int, ...]) -> Array:
-    """Memory for an array whose axes lie in the order of a model's, where its last one is the innermost."""
+    """Memory for an array with the axis order of a model array, if the model's last axis is the innermost."""
     order = sorted(range(model.ndim), key=lambda axis: -model.strides[axis])
     if order[-1] != model.ndim - 1 or 0 in model.strides:
         order = list(range(model.ndim))

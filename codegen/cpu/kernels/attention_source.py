@@ -128,7 +128,7 @@ def inner(x, at, x_jump, y, of, y_jump, deep):
 
 @njit(error_model="numpy")
 def of_scores(p, at, of_p, keys, less, scale):
-    """The gradient of one query's scores, from the probabilities and their gradient, in whose place it is written."""
+    """The gradient of one query's scores, from the probabilities and their gradient, which it overwrites."""
     m.stay_apart()
     m.wide_vectors()
     for j in range(keys):

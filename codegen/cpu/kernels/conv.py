@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def padded(executor: Executor, x: Array, before: tuple[int, int], sizes: tuple[int, int], threads: int = 1) -> Array:
-    """An image with zeros around it, `sizes` pixels in all (what lies beyond is cut off); as it is when nothing changes."""
+    """An image padded with zeros, or cut off, to `sizes` pixels; the image itself if nothing changes."""
     n, height, width, c = x.shape
     if before == (0, 0) and sizes == (height, width):
         return executor.ordered(x)
@@ -48,7 +48,7 @@ def windowed(executor: Executor, x: Array, window: Window, threads: int = 1) -> 
 
 
 def repeated(executor: Executor, x: Array, times: int) -> Array:
-    """An image with each channel so many times."""
+    """An image with each channel repeated."""
     if times == 1:
         return x
     out = executor.empty((*x.shape, times), x.dtype)
@@ -123,7 +123,7 @@ def boxes_of(
 
 
 def _part(length: int, most: int) -> int:
-    """A length cut into equal parts of at most so many."""
+    """A length split into equal parts of at most `most`."""
     return -(-length // -(-length // max(1, most)))
 
 
@@ -174,12 +174,12 @@ def convolve(
 
 
 FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
-_PIXELS = 256  # of a box at most: a panel of so many stays in the first cache
+_PIXELS = 256  # most pixels of a box: a panel of that size stays in the L1 cache
 _FILTERS_SEEN = L2_BYTES // 4  # bytes of the image that a box should read
-_FEWEST = 128  # pixels of a box that sees more: where taps lie far apart, laying out what it sees takes longer than leaving the cache
+_FEWEST = 128  # pixels of a box that reads more: with large dilations, packing its input takes longer than the cache misses
 _KINDS, _PIECE = 1024, L2_BYTES // 4  # rows and bytes of a piece of the filter at most
 _COLUMNS = 512  # of a piece at most: so do a box's panels
-_FILTER_UNITS = 16  # so many there should be
+_FILTER_UNITS = 16  # target number of work units
 _CHUNK = 2048  # pixels of a chunk at least: to write and add its part takes a few hundredths of the time of making it
 _PARTS = 1 << 24  # bytes of the parts of all chunks at most
 
@@ -203,7 +203,7 @@ class Cuts:
 
 @lru_cache(maxsize=1024)
 def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> Cuts:
-    """For a result of this shape, from so many channels, of numbers of so many bytes."""
+    """For a result of this shape, from `inner` channels, of elements of `size` bytes."""
     from .microkernel import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
@@ -224,13 +224,13 @@ def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> C
 
 
 def _even(length: int, most: int, step: int) -> tuple[int, int]:
-    """How many ranges of at most so many (but at least a step), and how long each is: a whole number of steps if there are several."""
+    """(number of ranges, length of each): at most `most` but at least a step; a multiple of `step` if there are several."""
     count = -(-length // max(step, most // step * step))
     return count, length if count == 1 and length < step else -(-length // (count * step)) * step
 
 
 def _box(result: tuple[int, ...], most: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """(images, rows, columns) of up to so many pixels, which lie one behind the other; and how many boxes there are along each."""
+    """(images, rows, columns) of a box of up to `most` consecutive pixels; and the number of boxes along each axis."""
     images, rows, columns = result
     across = -(-columns // most)
     broad = -(-columns // across)

@@ -76,8 +76,8 @@ def lay_out_image(x, slab, sizes, jumps, first, channels, shape, group):
 def add_tiles(slab, rows, steps, count, panel, begin, width, out, to, places, kinds, more, address, ahead):
     """What a box gives to a piece of the filter: rows and steps of the slab times the panels of `width` columns, from `begin` on.
 
-    Row k of the piece is at `to + places[k]`. address: of the memory from which the panels came; `ahead`: how many lines of what lies
-    behind that are needed next, and asked for meanwhile.
+    Row k of the piece is at `to + places[k]`. address: of the memory from which the panels were packed; `ahead`: how many of the
+    cache lines that follow it are prefetched for the next panel.
     """
     lanes = NR32 if slab.itemsize == 4 else NR64
     behind, asked = address + count * width * slab.itemsize, 0

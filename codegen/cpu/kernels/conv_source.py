@@ -22,7 +22,7 @@ from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels,
 from dovetail.codegen.cpu.kernels.microkernel import MR, as_written, count_up, half_table_tile, table_tile
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
-STEPS = 256  # of the sum at a time: a panel of so many stays in the first cache
+STEPS = 256  # steps of the sum per panel: a panel of that size stays in the L1 cache
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 
 
@@ -176,7 +176,7 @@ def overlay(y, w, x, size, result, window, dilations, lo, hi):
                     if line < 0 or line >= height:
                         continue
                     at, to = i * held + a * taps, (n * height + line) * width * channels
-                    if dilations[1] == 1:  # pixels beside each other, and their channels, are one region of memory
+                    if dilations[1] == 1:  # neighbouring pixels, with their channels, are contiguous
                         b1, b2 = max(0, left - c * along), min(wide, width + left - c * along)
                         put = to + (c * along - left) * channels
                         for j in range(b1 * channels, b2 * channels):

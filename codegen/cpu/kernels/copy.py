@@ -1,7 +1,7 @@
 """Copies of large tensors on CPUs: reshapes of strided arrays, stacking and concatenation.
 
-NumPy writes the result into fresh memory, whose pages the operating system hands out and clears one by one, which takes several times
-as long as the copy. Here it is pooled memory that was used before (`buffer_pool`), and threads share the work.
+NumPy writes the result into fresh memory. The page faults, in which the operating system clears each page, take several times as
+long as the copy. These kernels write to reused memory of a pool (`buffer_pool`), and threads share the work.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | Non
 
 
 def _joined(parts: Sequence[Array], axis: int, threads: int) -> Array:
-    """The parts one behind the other along an axis."""
+    """The parts concatenated along an axis."""
     first = parts[0]
     shape = (*first.shape[:axis], sum(x.shape[axis] for x in parts), *first.shape[axis + 1 :])
     out = buffers.empty(shape, first.dtype)

@@ -59,16 +59,16 @@ class _Launch:
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
     limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
     below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
-    pieces: int  # of what is reduced, each of which notes what it has found
+    pieces: int  # pieces of the reduction, each with a partial result
 
 
 class CpuFusedKernel(TieredKernel):
     """A fused kernel: a function of arrays that gets faster.
 
     Attributes:
-        group: what it runs.
+        group: the fusion group that it runs.
         function: the compiled function, or None while NumPy does the work.
-        dying: the inputs that the program which it is in lets go of with it; those of `group.overwrites` may be overwritten.
+        dying: the inputs whose last use in the program is this call; those of `group.overwrites` may be overwritten.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ def launch_of(
     limits = tuple((i, known[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
     if 0 in known and any(v.op in ("position", "enter_region") for v in group.loops.values):
-        return None  # there is no place of an extreme, which is an error of the reference; nor a least number of none
+        return None  # no elements: there is no argmax, an error that the reference raises, and no minimum
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
     pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
     if split == ROWS:
@@ -320,7 +320,7 @@ def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
 def _ranges(
     loops: LoopNest, sizes: Sequence[int], time: float, threads: int, split: int | None, worth_help: float = PARALLEL_NS
 ) -> tuple[tuple[int, int], ...]:
-    """How the split axis is divided between threads, if the work takes so many nanoseconds that they are worth it."""
+    """How the split axis is divided between threads, if the work takes at least `worth_help` nanoseconds."""
     if split is None:
         return ((0, 0),)
     innermost = split == len(sizes) - 1 and not all(loops.reduced) and any(loops.reduced)
@@ -350,7 +350,7 @@ class RegionOnlyKernel:
     """The kernel of one node: its reference, until it becomes part of a region.
 
     Args:
-        node: what it computes. reference: the op's reference. options: of the `CpuFusedKernel` that it becomes.
+        node: the node that it runs. reference: the op's reference. options: of the `CpuFusedKernel` that it becomes.
 
     Attributes:
         is_region_only: it is not worth a launch outside a region.

@@ -37,7 +37,7 @@ SMALLEST, LARGEST = (
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
 _ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough to come by themselves
 _NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
-_UNITS = 32  # so many units of work threads should have to share: a thread that is done early takes another one
+_UNITS = 32  # target number of work units: a thread that is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
 _KEPT = L2_BYTES // 2  # bytes of a factor that stay packed for the next units of work
 WORTH_HELP_NS = 150_000.0  # of one thread's time
@@ -183,9 +183,9 @@ class Plan:
     """How a product is done.
 
     Attributes:
-        terms: the kernel's arguments behind the vectors; the last are rows and panels of a unit, and how many pieces of each factor
-            stay laid out.
-        units: of work, for `threads`. room: how many numbers each of them lays out.
+        terms: the kernel's arguments after the vectors; the last are rows and panels of a unit, and how many pieces of each factor
+            stay packed.
+        units: of work, for `threads`. room: the number of elements that each of them packs.
         is_turned: whether the kernel takes the second factor as its first.
     """
 
@@ -202,7 +202,7 @@ class Plan:
         share_units(function, (a, b, out, room, self.laid()), self.terms, self.units, self.threads)
 
     def laid(self) -> Array:
-        """What lies in the threads' rooms: nothing."""
+        """The initial state of the threads' packing buffers: empty, -1 for each piece."""
         unit = self.terms[-1]
         laid = np.empty(self.threads * (unit[2] + unit[3]), np.int64)
         laid.fill(-1)  # a fifth of the time of np.full, for each product
@@ -211,7 +211,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """What there is to know of a product whose factors lie in memory as they are taken, for one pair of shapes."""
+    """The launch parameters of a product for one pair of shapes, whose factors are in memory as the kernel reads them."""
 
     shape: tuple[int, ...]
     plan: Plan
@@ -291,7 +291,7 @@ def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
     if not is_vector(x):
         x = np.ascontiguousarray(x)
     jumps = [s // x.itemsize for s in x.strides]
-    if jumps[-1] != 1 and jumps[-2] != 1:  # axes of one element, whose strides say nothing
+    if jumps[-1] != 1 and jumps[-2] != 1:  # axes of one element, whose strides do not matter
         jumps[-1] = 1
     span = 1 + sum((n - 1) * j for n, j in zip(x.shape, jumps, strict=True))
     flat = x.reshape(-1) if x.flags.c_contiguous else as_strided(x, (span,), (x.itemsize,))
@@ -308,7 +308,7 @@ def _unit(
     from .microkernel import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
-    if is_row:  # nothing is laid out
+    if is_row:  # nothing is packed
         return (MR, _ROW_WIDE, 0, 1, 1, int(is_turned)), matrices * -(-columns // (_ROW_WIDE * lanes)), 2 * MR * lanes
     down = -(-rows // (_TALLEST * MR))
     high = -(-rows // (down * MR)) * MR

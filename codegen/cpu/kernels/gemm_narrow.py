@@ -63,8 +63,8 @@ class NarrowProduct(TieredKernel):
     """The kernel of such a product.
 
     Args:
-        node: what it runs. reference: the op's reference.
-        threads: most that may work on it. check: compare with the reference, at every run.
+        node: the node that it runs. reference: the op's reference.
+        threads: the most threads that it may use. check: compare with the reference, at every run.
     """
 
     def __init__(self, node: Node, reference: Kernel, threads: int, check: bool) -> None:

@@ -5,8 +5,8 @@ time, so that what is read again stays in the caches. Panels of the second facto
 packed for the next ones, as far as the second cache holds them; each thread has its own memory for that. Each sum is one chain along
 the summed axis, whichever thread computes it, so results do not depend on the number of threads.
 
-Each thread has a part of the units, which lie side by side, and steals from others when its own are done: what it wrote, or read,
-in the kernel before is still in its core's caches.
+Each thread has a contiguous part of the units, and steals from others when its own are done: the data that it wrote or read in the
+previous kernel is still in its core's caches.
 
 See `emit.instantiate` for how this text becomes a kernel.
 """
@@ -34,7 +34,7 @@ from dovetail.codegen.cpu.kernels.microkernel import (
 )  # fmt: skip
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
-INNER = 256  # steps at a time: a panel of so many stays in the first cache
+INNER = 256  # steps at a time: a panel of that many stays in the L1 cache
 LONG = 1024  # of a product that is turned: it reads its large factor row by row, and has few panels, which stay in the second cache
 GROUPS = 4  # of rows that are interleaved at a time: more would lie in the same places of the first cache
 LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
@@ -106,7 +106,7 @@ def narrow(x, at, row_jump, jump, high, steps, panel, begin, wide, lanes, column
 
 @njit(error_model="numpy")
 def tiles(x, at, tile_jump, row_jump, jump, high, columns, steps, panels, panel, lanes, out, to, out_jump, more, sums):
-    """A block of a product from what is laid out: `high` rows of the first factor, and the panels of so many columns.
+    """A block of a product from packed factors: `high` rows of the first factor, and the panels of that many columns.
 
     Rows of the first factor are `row_jump` apart, tiles of them MR * `tile_jump`, and steps `jump`. The block begins at `to`, with rows
     `out_jump` apart; `more`: it is added to what is there.
@@ -164,8 +164,8 @@ def first_tiles(
 ):
     """`tiles` of panels that are not laid out yet: columns of `b` from `source` on, which are contiguous.
 
-    The first tile of each whole panel lays it out. The others ask for the panel that follows, or, behind the last one, for that at
-    `next`: to read rows of a large matrix in short pieces would otherwise be to wait for each.
+    The first tile of each whole panel packs it. The others prefetch the panel that follows, or, after the last one, the panel at
+    `next`. Otherwise each short piece of a row of a large matrix would be a cache miss.
     """
     tall = (high + MR - 1) // MR
     share = (steps + max(1, tall - 1) - 1) // max(1, tall - 1)  # rows of a panel that a tile asks for
@@ -268,13 +268,13 @@ def wait(counters, units):
 def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, thread, units):
     """The units of all products, shared with all threads that call this with the same counters; `thread`: the number of this one.
 
-    The caller, whose number is 0, looks for a while whether the others have finished theirs, which spares it being put to sleep and
-    woken. Helpers leave at once: as long as they hold the arrays, a result cannot be overwritten by what follows.
+    The caller, thread 0, spins for a while until the others have finished, which avoids a sleep and a wake-up. Helpers leave at
+    once: while they hold the arrays, the following kernels cannot overwrite a result.
 
-    room: memory to lay out in, for all threads; laid: what each has there, -1 for nothing. sizes: (rows, inner, columns). counts: of the
+    room: packing buffers of all threads; laid: the pieces that each holds, -1: none. sizes: (rows, inner, columns). counts: of the
     stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
-    a unit; how many pieces of each factor stay laid out, where a piece is what a unit needs for its steps at a time; how many steps
-    that are; and 1 where the product is written with its axes exchanged.
+    a unit; how many pieces of each factor stay packed, where a piece is the part that a unit needs for one range of steps; the steps
+    of such a range; and 1 where the product is written transposed.
     """
     rows, inner, columns = sizes
     tall, wide = unit[0], unit[1] * (NR32 if a.itemsize == 4 else NR64)
@@ -282,7 +282,7 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
     down, across = (rows + tall - 1) // tall, (columns + wide - 1) // wide
     most, is_turned = unit[4], unit[5] > 0
     times = max(1, (inner + most - 1) // most)
-    group = max(1, min(across, unit[3] // times))  # so many units beside each other have their panels laid out
+    group = max(1, min(across, unit[3] // times))  # that many neighbouring units have their panels packed
     direct, lies_in_rows = a_jumps[4] == 1, b_jumps[4] == 1
     mine = room.size // (counters.size // LINE - 1)
     aside = room[thread * mine : thread * mine + (tall * wide if is_turned else 0)]

@@ -112,7 +112,7 @@ class _Cut:
 
 
 class ProductUpdate(TieredKernel):
-    """An update whose gradient is a product: a kernel of the update's inputs, with the product's two in the gradient's place.
+    """An update whose gradient is a product: a kernel of the update's inputs, with the product's two factors instead of the gradient.
 
     Until it is compiled, and where it does not fit, it runs the two kernels one after the other.
     """
@@ -144,7 +144,7 @@ class ProductUpdate(TieredKernel):
         return update.result(states) if fits else self._in_turn(*inputs)
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
-        """Put its launch into a native plan, whose first inputs are the variables' values."""
+        """Record its launch in a native plan, whose first inputs are the variables' values."""
         at, update = self._at, self.update
         function = planner.function_of(self)
         a, b = (planner.in_order(v) for v in inputs[at : at + 2])

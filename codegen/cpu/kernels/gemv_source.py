@@ -1,7 +1,7 @@
 """The loops of matrix-vector products (GEMV): a single row by a matrix, and a matrix by a single column.
 
-They read each number of the matrix once, and nothing else takes time. A tile of several rows would pack the matrix, and compute rows
-that do not exist. Here the matrix is read where it lies: a row times a matrix adds multiples of its rows, eight at a time,
+They are memory-bound: they read each element of the matrix once. A tile of several rows would pack the matrix, and compute rows
+that do not exist. Here the matrix is read in place: a row times a matrix adds multiples of the matrix's rows, eight at a time,
 and a matrix times a column is the dot products of its rows.
 """
 

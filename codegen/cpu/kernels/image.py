@@ -7,8 +7,8 @@ The gradient of a convolution by its image is a convolution of the result's grad
 strides, the image's pixels fall into as many phases as there are strides, and each phase is a convolution of its own, with the
 taps that meet such a pixel (`conv.phases_of`).
 
-A kernel gives None for what it does not do (no elements, dilations together with strides). The reference does that, and also raises the
-errors for shapes that do not fit.
+A kernel returns None for cases that it does not support (no elements, dilations together with strides). The reference computes these,
+and also raises the errors for shapes that do not fit.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class ImageKernels:
         return as_layout(self.executor, x, attrs["data_format"])
 
     def _few_channels(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
-        """The same for images whose channels would fill no tile: products of pixels and all taps, and their parts added up."""
+        """The same for images with fewer channels than a tile: products of pixels and all taps, whose parts are added up (col2im)."""
         y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
         n, height, width, inner = (int(d or 0) for d in sizes.tolist())
         expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
@@ -201,7 +201,7 @@ class ImageKernels:
     def _phases(
         self, attrs: Any, sizes: Array, w: Array, grad: Array, channels: int
     ) -> tuple[Array, Array, Window, list[Phase]] | None:
-        """The gradient for an image of these sizes `[n, h, w, c]`, from one with so many channels, and how it is to be made."""
+        """The gradient for an image of these sizes `[n, h, w, c]`, from one with `channels` channels, and its kernel's parameters."""
         y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
         n, height, width, inner = (int(d or 0) for d in sizes.tolist())
         expected = (n, window.positions(0, height), window.positions(1, width), channels)
@@ -318,11 +318,11 @@ OPS: dict[str, tuple[str, str, str]] = {
     "AvgPool": ("avg_pool", "pool_source", "avg_pool"),
     "AvgPoolGrad": ("avg_pool_grad", "pool_source", "avg_pool_grad"),
 }
-"""Which method does an op, and which functions of which file."""
+"""For each op: the method that runs it, and its functions and their file."""
 
 KNOWN_INPUTS = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1, "DepthwiseConv2dNativeBackpropInput": 0,
         "DepthwiseConv2dNativeBackpropFilter": 1, "AvgPoolGrad": 0}  # fmt: skip
-"""Which input is looked at: it has the sizes of the result."""
+"""The input whose value is read: it has the sizes of the result."""
 
 
 def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:

@@ -7,15 +7,15 @@ sixteen accumulators for ten loads, otherwise twelve for eight, which keeps both
 
 The rows and steps of the first factor are addressed in one of two ways:
 
-    affine    rows are `row_jump` elements apart, steps `jump` elements: matrix products. The factor is read where it lies if its
+    affine    rows are `row_jump` elements apart, steps `jump` elements: matrix products. The factor is read in place if its
               rows are contiguous along the summed axis, otherwise from a copy in which MR rows are interleaved
-    by table  the offset of each row and of each step is looked up: implicit GEMM. One loop sums all pixels of a piece of an image,
-              or all taps of a window. The look-up is one load among ten, for sixteen products
+    by table  the offset of each row and of each step is read from a table: implicit GEMM. One loop sums all pixels of a piece of an
+              image, or all taps of a window. The table costs one load in ten, for sixteen products
 
 The second factor lies in panels: NR numbers for each step of the summed axis, one step after the other. A panel of at most NR / 2
 columns is half as wide (`half_tile`, `half_table_tile`).
 
-No function here checks bounds. If a tile has fewer than MR rows, the last row is computed several times and stored to one place.
+No function here checks bounds. If a tile has fewer than MR rows, the last row is computed and stored several times, to the same address.
 """
 
 # mypy: ignore-errors
@@ -104,7 +104,7 @@ class _Tile:
         self.places = [_vector_at(b, into, b.add(to, b.mul(row, out_jump)), self.vector) for row in self.rows]
 
     def at_table(self, first: Any, offsets: Any, into: Any, to: Any, targets: Any, k: Any) -> None:
-        """Address them by tables, whose entries from `k` on belong to this tile."""
+        """Address them by tables. The entries from `k` on belong to this tile."""
         b = self.builder
         rows = [b.add(k, row) for row in self.rows]
         self.starts = [b.gep(first, [b.load(b.gep(offsets, [row]))]) for row in rows]
@@ -380,7 +380,7 @@ def as_written(typing_context, x):
 
 @intrinsic
 def count_up(typing_context, counters, place, by):
-    """Add to a counter, at once for all threads; what it was before."""
+    """Atomically add to a counter; returns its previous value."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         at = builder.gep(_data(context, builder, counters, args[0]), [args[1]])

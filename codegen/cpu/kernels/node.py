@@ -24,9 +24,9 @@ class NodeKernel(TieredKernel):
     """The kernel of one node.
 
     Args:
-        node: what it computes. reference: the op's reference, attributes bound; it does the work until the kernel is compiled, and
-            where `call` gives None.
-        text: the source text. call: `call(function, *inputs, executor=...)` gives the outputs, or None for sizes that it does not take.
+        node: the node that it runs. reference: the op's reference, attributes bound; it does the work until the kernel is compiled, and
+            where `call` returns None.
+        text: the source text. call: `call(function, *inputs, executor=...)` returns the outputs, or None for unsupported sizes.
         check: compare with the reference at every run. known_input: the input whose value `call` reads, such as a shape; -1: none.
 
     Attributes:

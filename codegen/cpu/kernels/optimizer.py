@@ -1,7 +1,7 @@
 """Updates of variables on CPUs, dense and sparse: one compiled kernel per optimizer rule, which overwrites the variable and its slots.
 
-Dense: an update reads and writes each element once. It makes no temporary arrays, and no new value beside the old one unless someone
-holds that (`resource_manager.changing`). All variables of one element type share their rule's kernel.
+Dense: an update reads and writes each element once. It makes no temporary arrays, and updates in place unless another consumer
+holds the old value (`resource_manager.changing`). All variables of one element type share their rule's kernel.
 
 Sparse, for the rows that a gradient names, as in an embedding: two kernels, both loops with a table (`Store.row`):
 
@@ -48,14 +48,14 @@ class UpdateKernel(TieredKernel):
     """The kernel of one update.
 
     Args:
-        node: what it runs. reference: the op's reference, attributes bound.
-        loops: the new values of the places, from what they were and from the node's other inputs.
+        node: the node that it runs. reference: the op's reference, attributes bound.
+        loops: the new values of the variables, from the old ones and from the node's other inputs.
         places: how many of the inputs are variables. gradient: which input has the variable's shape.
         check: compare with the reference, at every run.
 
     Attributes:
-        loops: the new values, from what they were and from the other inputs.
-        places: how many of the inputs are variables. gradient: which of those behind has their shape.
+        loops: the new values, from the old ones and from the other inputs.
+        places: how many of the inputs are variables. gradient: which of the later inputs has their shape.
         checks: as `check`.
     """
 
@@ -103,7 +103,7 @@ class UpdateKernel(TieredKernel):
         return self.result(states)
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
-        """Put its launch into a native plan, whose first inputs are the variables' values."""
+        """Record its launch in a native plan, whose first inputs are the variables' values."""
         function = planner.function_of(self)
         places = self.places
         values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
@@ -166,11 +166,11 @@ _TYPES = (float32, float64)
 
 @dataclass(frozen=True, slots=True)
 class SparseUpdate:
-    """What a node says whose gradient names rows.
+    """The description of an update with a sparse gradient.
 
     Attributes:
-        update: the rule, over the rows that are named; over all of them, where slots decay everywhere. sums: of rows that name the same.
-        places: how many of the inputs are variables. gradient: which one the gradient is; the next one has the numbers of its rows.
+        update: the rule, over the named rows; over all rows, where slots decay everywhere. sums: of gradient rows with the same index.
+        places: how many of the inputs are variables. gradient: which input is the gradient; the next one has its row indices.
         decays: whether slots decay everywhere.
     """
 
@@ -204,7 +204,7 @@ class SparseUpdateKernel(TieredKernel):
     """The kernels of one update.
 
     Args:
-        node: what it runs, and what it says. reference: the op's reference, context and attributes bound.
+        node: the node that it runs, and its update. reference: the op's reference, context and attributes bound.
         check: compare with the reference, at every run.
     """
 

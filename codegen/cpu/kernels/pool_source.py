@@ -131,7 +131,7 @@ def max_pool_grad(x, grad, out, size, result, window, lo, hi):
                         at = ((n * height + a) * width + b) * channels
                         for j in range(channels):
                             m.store(best, 3, j, m.fmaximum(m.load(best, 3, j), m.load(x, 0, at + j)))
-                # Padding is as low as can be: where nothing is higher and it comes first, the gradient is its.
+                # Padding is the lowest value: where no pixel is higher and the padding comes first, it gets the gradient.
                 outside = a0 < 0 or b0 < 0
                 for j in range(channels):
                     lost = outside & (m.load(best, 3, j) == low)

@@ -31,7 +31,7 @@ KNOWN_INPUTS = {"UnsortedSegmentSum": 2, "TopKV2": 1}
 MOST = 256  # the largest k: each number that is found moves some of those before it
 
 _TYPES = (float32, float64, int32, int64)
-_WIDE = 8  # numbers of a row from which on skipping rows takes little time beside adding them
+_WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
 _NS_PER_SUM = 0.3  # one core, for a number
 _NS_PER_NUMBER, _NS_PER_FOUND = 0.15, 10.0  # one core
 
@@ -79,7 +79,7 @@ def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> 
 def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array, Array] | None]] | None:
     """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
 
-    That gives None where the reference must do the work: too many numbers are asked for, or more than there are.
+    It returns None where the reference must do the work: k is too large for the kernel, or larger than the row.
     """
     if node.type not in TOP or node.outputs[0].dtype.base not in _TYPES:
         return None

@@ -24,7 +24,7 @@ def is_before(x, y):
 
 @njit(error_model="numpy")
 def join(x, place, values, places, first, count):
-    """Put a number in its place among so many, of which the last falls out; behind those that are equal."""
+    """Insert a number into a sorted list, after equal ones; the last one is dropped."""
     at = first + count - 1
     while at > first and is_before(x, m.load(values, 1, at - 1)):
         m.store(values, 1, at, m.load(values, 1, at - 1))

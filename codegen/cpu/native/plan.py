@@ -30,7 +30,7 @@ _NO_MEMORY = "a kernel found no memory for its scratch arrays"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records that one native call runs; or the one that threads share: by ranges, or by units of which counters tell.
+    """Records that one native call runs; or one record that threads share: by ranges, or by units taken from counters.
 
     `is_light`: only threads that stay together share it.
     """
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where an output is: (array, view): a number of what came in, or behind these of what was made; or it is known."""
+    """Where an output is: an input, an array that the plan made, or a view of one of them; or its value is known."""
 
     given: int = -1
     made: int = -1
@@ -54,7 +54,7 @@ class Output:
     view: tuple[int, tuple[int, ...], tuple[int, ...] | None] | None = None  # offset, shape, strides: elements
 
     def take(self, arrays: Sequence[Array], made: Sequence[Array]) -> Any:
-        """The output, of what came in and what was made."""
+        """The output, given the inputs and the arrays that the plan made."""
         if self.known is not None:
             return self.known.copy() if isinstance(self.known, np.ndarray) else self.known
         x = made[self.made] if self.given < 0 else arrays[self.given]
@@ -71,9 +71,9 @@ class Plan:
     """A run of launches for arrays of certain shapes. Several threads may run it at once.
 
     Attributes:
-        looked_at: (number, value) of what comes in whose value the plan is for.
-        taken: shape and type of what comes in; None: it is not looked at.
-        arena_bytes: how much memory a run needs beside what leaves it.
+        looked_at: (number, value) of each input for whose value the plan is specialized.
+        taken: shape and type of each input; None: not checked.
+        arena_bytes: the memory in bytes that a run needs besides its outputs.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Plan:
         self._arena = (max(1, arena_bytes),), np.dtype(np.uint8), arena_bytes >= LARGE
 
     def run(self, inputs: tuple[Any, ...], goes_on: bool = False) -> list[Any] | None:
-        """Run it; what it gives. `goes_on`: as for `launch`.
+        """Run it and return its outputs. `goes_on`: as for `launch`.
 
-        None: the arrays are not such as it was made for, or a kernel failed, without a visible effect.
+        None: the arrays do not fit the plan, or a kernel failed. Then there is no visible effect.
         """
         for i, value in self.looked_at:
             if inputs[i].tobytes() != value:
@@ -152,7 +152,7 @@ class Plan:
         return status
 
     def _others(self, table: Array, at: int, together: WorkerPool | None) -> int:
-        """The parts behind the first native one."""
+        """The parts after the first native one."""
         for part in self._parts:
             is_shared = part.units or part.ranges
             if is_shared and together is not None and self._by_pool(part, at, together):

@@ -1,8 +1,8 @@
 """The planner: makes native plans from a region's calls (`plan` runs them).
 
-A `Planner` goes through the calls once, with stand-ins for all tensors: the inputs, and arrays without contents for what launches make.
-Each kernel records its launches and gives its outputs. Views (reshape, transpose, slice) are made of the stand-ins by the ops'
-own references, so their addresses say where they begin. What depends on shapes alone is computed at once, and known from then on.
+A `Planner` traces the calls once, with placeholder arrays for all tensors: the inputs, and arrays without contents for the outputs of
+launches. Each kernel records its launches and returns its outputs. The ops' own references make views (reshape, transpose, slice) of
+the placeholders, so their addresses give the offsets. Values that depend only on shapes are computed at once and are constants.
 
 Tensors that neither enter nor leave share the arena (`memory.plan`): two that are needed at the same time do not overlap, others
 may. A kernel may write its output over an input that is not needed any more.
@@ -49,9 +49,9 @@ class Memory:
     """A piece of memory of a plan.
 
     Attributes:
-        array: a stand-in for it. kind: whether it comes from outside, never changes, or is made.
-        number: which of those that come from outside.
-        first, last: the launches between which it is used. leaves: whether it is used afterwards, too. is_sent: by another task.
+        array: its placeholder. kind: whether it is an input, a constant, or made by a launch.
+        number: its number among the inputs.
+        first, last: its live range, in launches. leaves: whether it is live after the plan. is_sent: whether another task uses it.
     """
 
     array: Array
@@ -65,7 +65,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor of a plan: an array that lies in a stand-in; or one that is known, and has no memory."""
+    """A tensor of a plan: a view of a placeholder; or a known value, which has no memory."""
 
     array: Any
     memory: Memory | None = None
@@ -73,7 +73,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address in a record: where a memory begins, and how many bytes behind that."""
+    """An address in a record: the start of a memory, and an offset in bytes."""
 
     memory: Memory
     offset: int
@@ -83,7 +83,7 @@ class Compilable(Protocol):
     """A kernel that becomes compiled.
 
     Attributes:
-        function: what it is compiled to, None before. text: its source.
+        function: the compiled function, None before. text: its source.
     """
 
     @property
@@ -98,7 +98,7 @@ class Planner:
 
     looked_at: dict[int, Array] = field(default_factory=dict)
     _words: list[Any] = field(default_factory=list)
-    _functions: list[tuple[int, Any]] = field(default_factory=list)  # of each record: its first word, and what it calls
+    _functions: list[tuple[int, Any]] = field(default_factory=list)  # of each record: its first word, and the function that it calls
     _parts: list[Part] = field(default_factory=list)
     _launches: int = 0
     _memories: list[Memory] = field(default_factory=list)
@@ -207,7 +207,7 @@ class Planner:
     def launch_units(
         self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
     ) -> None:
-        """A kernel's launch whose threads take units of work, as `share_units` does: `before` and `behind` the counters."""
+        """Launch a kernel whose threads take units of work (`share_units`). `before`, `behind`: arguments around the counters."""
         threads = max(1, min(threads, units))
         counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
         if threads == 1:
@@ -233,7 +233,7 @@ class Planner:
         self._plain(f"{name}{value.array.itemsize}", [self.at(value), value.array.size, limit])
 
     def copy(self, value: Value, into: Value, threads: int = 1) -> None:
-        """Copy a tensor; it may lie along strides. `threads`: so many may share it, where it does."""
+        """Copy a tensor, also a strided one. `threads`: the most threads that may share a strided copy."""
         value = self.in_memory(value)
         x, out = value.array, into.array
         if x.flags.c_contiguous and out.flags.c_contiguous:
@@ -255,7 +255,7 @@ class Planner:
         self._parts.append(Part(self._record(function, arguments), len(self._words)))
 
     def _record(self, function: Any, arguments: Sequence[Any]) -> int:
-        """Add a record, whose first words `finish` fills in; gives the number of its first word."""
+        """Add a record and return the number of its first word. `finish` fills in its first words."""
         if len(arguments) > vm.MOST_ARGUMENTS:
             raise NotPlannableError(f"a kernel with {len(arguments)} words of arguments")
         self._use([w for w in arguments if type(w) is Address])
@@ -274,7 +274,7 @@ class Planner:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
-        """The plan of what has been launched, for so many arrays from outside; `sent`: which outputs go to other tasks."""
+        """The plan of the recorded launches, with `given` inputs. `sent`: the outputs that go to other tasks."""
         leaving, staying, offsets, size = self._laid_out(outputs, sent)
         for first, function in self._functions:
             self._words[first : first + vm.HEAD] = vm.head(function, self._words[first] - vm.HEAD)
@@ -332,7 +332,7 @@ def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def copy_source(itemsize: int) -> str:
-    """The text of a kernel that copies elements of so many bytes along strides. ValueError: there is none for that size."""
+    """The text of a kernel for strided copies of elements of `size` bytes. ValueError: there is none for that size."""
     if itemsize not in (1, 2, 4, 8):
         raise ValueError(f"elements of {itemsize} bytes")
     return text_of("native/copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
@@ -344,7 +344,7 @@ def sum_source(dtype: str) -> str:
 
 
 def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Sizes and the jumps of both along five axes, of which neighbours have been joined where that can be."""
+    """The sizes and both strides along five axes, with adjacent axes merged where possible."""
     size = x.itemsize
     axes: list[list[int]] = []
     for n, a, b in zip(x.shape, x.strides, out.strides, strict=True):
@@ -359,7 +359,7 @@ def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...],
             axes.append([n, a, b])
     if len(axes) > MOST_DIMENSIONS:
         raise NotPlannableError("a view of many dimensions")
-    axes[1:1] = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes))  # behind the first, which threads share
+    axes[1:1] = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes))  # after the first, which threads share
     sizes, jumps, out_jumps = (tuple(axis[i] for axis in axes) for i in range(3))
     return sizes, jumps, out_jumps
 

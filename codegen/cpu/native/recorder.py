@@ -4,7 +4,7 @@ Such a kernel is more than one compiled function: it allocates, puts arrays in o
 It asks an `Executor` for each of these, so it is written once:
 
     EagerExecutor  allocates, copies, calls functions
-    Recorder       the arrays are stand-ins, and each request becomes launches of a plan (`planner`)
+    Recorder       the arrays are placeholders, and each request becomes launches of a plan (`planner`)
 
 The bits are the same: both copy, and call the same functions with the same arguments.
 """
@@ -35,7 +35,7 @@ class Executor(Protocol):
         """An array of the kernel's own, which never changes, as others are."""
 
     def copy(self, x: Array, into: Array, threads: int = 1) -> None:
-        """Copy an array; both may lie along strides. `threads`: so many may share it."""
+        """Copy an array; both may be strided. `threads`: the most threads that may share it."""
 
     def clear(self, x: Array) -> None:
         """Fill an array with zeros."""
@@ -47,7 +47,7 @@ class Executor(Protocol):
         """The sum along an axis, one after the other."""
 
     def are_below(self, x: Array, limit: int) -> bool:
-        """Whether all numbers are below a limit; a plan of which that is not true fails when it is run."""
+        """Whether all numbers are below a limit. In a plan this is a check: a run fails if it is false."""
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
         """Call a compiled function for all ranges (`threads.share`)."""
@@ -116,13 +116,13 @@ class Recorder:
         self._values: list[Value] = []  # whose memory the kernel's arrays are views of
 
     def take(self, value: Value) -> Array:
-        """The stand-in of a tensor that the kernel is given."""
+        """The placeholder of an input tensor of the kernel."""
         value = self._planner.in_memory(value)
         self._values.append(value)
         return value.array  # type: ignore[no-any-return]
 
     def value_of(self, x: Array) -> Value:
-        """A stand-in as a tensor of the plan."""
+        """A placeholder as a tensor of the plan."""
         for value in self._values:
             found = self._planner.view(x, value)
             if found is not None:
@@ -130,7 +130,7 @@ class Recorder:
         raise NotPlannableError("an array that NumPy has copied")
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """A stand-in for memory."""
+        """A placeholder for memory."""
         return self.take(self._planner.made(tuple(shape), np.dtype(dtype)))
 
     def fixed(self, x: Array) -> Array:
@@ -147,7 +147,7 @@ class Recorder:
             self.copy(np.broadcast_to(self.fixed(np.zeros(1, x.dtype)), x.shape), x)
 
     def ordered(self, x: Array) -> Array:
-        """The array itself where it is contiguous, else what it is copied to."""
+        """The array itself if it is contiguous, else a contiguous copy."""
         if x.flags.c_contiguous:
             return x
         out = self.empty(x.shape, x.dtype)
@@ -189,7 +189,7 @@ def record_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value
     """Record what a kernel does; gives its outputs.
 
     Args:
-        call: `call(*arrays, executor=...)` gives an array or several, or None where it does not do such.
+        call: `call(*arrays, executor=...)` returns an array or several, or None for unsupported arrays.
         known: the input whose value it reads, if there is one.
 
     Raises:

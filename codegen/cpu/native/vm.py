@@ -6,7 +6,7 @@ table is a vector of int64:
 
     addresses of the arrays of a run,  then records: [words of the record, trampoline, function, arguments ...]
 
-A *trampoline* loads so many arguments from the table and calls the function with them; there is one for each number of arguments.
+A *trampoline* loads the arguments from the table and calls the function with them; there is one for each number of arguments.
 Before the records run, `begin` checks the arrays (type, sizes, contiguous) and writes their addresses into the records. All of it
 works without Python's lock.
 
@@ -37,7 +37,7 @@ VECTOR = 7  # words of a vector's argument
 ADDRESS = 4  # which of them is its address
 
 _HEADER = object.__basicsize__  # of a Python object without fields; its type is the last thing there
-_FIELDS = {"data": 0, "rank": 8, "sizes": 16, "descriptor": 40, "flags": 48}  # of an array, behind that
+_FIELDS = {"data": 0, "rank": 8, "sizes": 16, "descriptor": 40, "flags": 48}  # of an array, after that
 _ORDERLY = 0x1 | 0x100  # flags: contiguous in C's order, aligned
 
 
@@ -64,7 +64,7 @@ def flat(numbers: Iterable[Any]) -> list[int]:
 
 
 def head(function: Any, arguments: int) -> list[int]:
-    """The first words of a record with so many words of arguments.
+    """The first words of a record, by its number of argument words.
 
     `function`: a compiled kernel, the address of one, or the name of a function of the machine itself:
 
@@ -88,8 +88,8 @@ def expected(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, i
     """What `begin` needs to know of the arrays, as words.
 
     Args:
-        arrays: what those of each run must be like, None: anything that is an array, in the order in which they are given.
-        patches: (word of the table, number of the array, bytes behind its begin): the addresses in the records.
+        arrays: what the arrays of each run must be, in their order; None: any array.
+        patches: (word of the table, number of the array, offset in bytes): the addresses in the records.
     """
     words: list[int] = [len(arrays)]
     for x in arrays:
@@ -109,8 +109,8 @@ def begin(table: int, plan: int, arrays: tuple[Array, ...], first: int, last: in
         first, last: words of the table: where the first record begins and the last one ends.
 
     Returns:
-        0; or -1 - i, and nothing has been run: array i is not as expected; or the number of the word where a record begins
-        that failed.
+        0: success. -1 - i: array i is not as expected, and no record was run. Otherwise: the number of the first word of the
+        record that failed.
     """
     status: int = _machine().begin(table, plan, arrays, first, last)
     return status
@@ -123,7 +123,7 @@ def run(table: int, first: int, last: int) -> int:
 
 
 def compiled_functions(text: str) -> Callable[[str], int]:
-    """Compile functions written in LLVM's language; what tells the address of each by its name."""
+    """Compile functions written in LLVM IR. Returns a function that gives the address of each by its name."""
     address_of_name: Callable[[str], int] = _machine().compiled(text).get_function_address
     return address_of_name
 
@@ -169,7 +169,7 @@ class _Machine:
         self.own = {name: at(name) for name in ("fill", "copy", *compared)}
 
     def trampoline(self, arguments: int) -> int:
-        """The address of the one for so many arguments."""
+        """The address of the trampoline for that many arguments."""
         found = self._trampolines.get(arguments)
         if found is not None:
             return found
@@ -200,7 +200,7 @@ def _machine() -> _Machine:
 
 
 def _trampoline(arguments: int) -> str:
-    """A function that calls another one with so many words of a record."""
+    """A function that calls another one with the argument words of a record."""
     loads = [
         f"  %p{i} = getelementptr i64, ptr %words, i64 {i}\n  %a{i} = load i64, ptr %p{i}" for i in range(arguments)
     ]
@@ -220,7 +220,7 @@ def _trampoline(arguments: int) -> str:
 
 
 def _all_below(name: str, size: int) -> str:
-    """`within`: as numbers without a sign, of which what is below 0 is above every limit; `below`: with one."""
+    """`within`: an unsigned comparison, so a negative number is above every limit; `below`: a signed one."""
     kind = f"i{8 * size}"
     extend, compare = ("zext", "ult") if name == "within" else ("sext", "slt")
     return f"""

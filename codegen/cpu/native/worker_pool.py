@@ -1,18 +1,18 @@
 """Worker threads that stay for a whole plan: they go from one shared launch to the next without Python and without being woken.
 
-To wake a thread takes about 70 microseconds, and both threads need Python's lock for it. The launches of a plan (`plan`) follow
-one another at once. So helper threads of the thread pool that have come for the first launch spin on shared memory, which says
-which launch is next and what it is. They spin for `PATIENCE_NS`, yield the core now and then, and leave as soon as the plan is over,
-unless another plan is known to follow.
+Waking a thread takes about 70 microseconds, and both threads need the GIL for it. The launches of a plan (`plan`) follow each other
+immediately. So helper threads of the thread pool that have joined the first launch spin on shared memory, which holds the number and
+record of the next launch. They spin for `PATIENCE_NS`, yield the core now and then, and leave as soon as the plan is over, unless
+another plan is known to follow.
 
-    caller   helpers that have come: members             helper
+    caller   helpers that have joined: members           helper
              write the launch: record, counters
              order = its number                ------>   inside += 1; if the order is still the same: take a share of the work
     take a share of the work
-             order = 0: nobody starts any more
+             order = 0: no helper starts any more
     wait until the work is done                <------   inside -= 1
 
-A record is written only while no helper is inside: a late one finds another order and takes nothing. As in `thread_pool`, the caller
+A record is written only while no helper is inside: a late one finds another order and takes no work. As in `thread_pool`, the caller
 never waits for a helper that has not started. A process has one worker pool, whose threads are those of `thread_pool`. While one
 thread holds it, others share their work through `thread_pool` alone.
 """
@@ -71,7 +71,7 @@ class WorkerPool:
         self._held.release()
 
     def call(self, threads: int) -> None:
-        """Call the helpers that are missing. Those that come after a launch is over do nothing."""
+        """Wake the helpers that are missing. A helper that arrives after the launch takes no work."""
         all_helpers = helpers(os.getpid())
         all_helpers.leave_core_of_caller()
         for _ in range(threads - 1 - int(self._memory[_MEMBERS])):
@@ -85,12 +85,12 @@ class WorkerPool:
             record: its address. words: of the record, the last two the thread and the units. counters: the word with their address.
 
         Returns:
-            0, or the status of a kernel that failed; None: nothing was done, because a helper is still busy with an earlier launch.
+            0, or the status of a kernel that failed; None: not run, because a helper is still busy with an earlier launch.
         """
         return self._launch(record, words, counters, units, 0, threads)
 
     def launch_ranges(self, record: int, words: int, ranges: Array, threads: int) -> int | None:
-        """Share ranges, rows of two int64, each of which is put into the last two words of the record."""
+        """Share ranges, rows of two int64. Each range is written to the last two words of the record."""
         return self._launch(record, words, -1, len(ranges), ranges.ctypes.data, threads)
 
     def _launch(self, record: int, words: int, counters: int, count: int, ranges: int, threads: int) -> int | None:
@@ -118,7 +118,7 @@ class _Shift:
 
 
 def worker_pool() -> WorkerPool | None:
-    """The pool of this process; None where the system lacks what it needs."""
+    """The pool of this process; None where the system does not support it."""
     return _worker_pool(os.getpid())
 
 
@@ -176,7 +176,7 @@ _PAUSES = {
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
     "arm64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }  # fmt: skip
-"""What tells a core that its thread only waits."""
+"""The instruction that tells a core that its thread is spinning."""
 
 
 def _text(sched_yield: int, usleep: int) -> str:

@@ -1,6 +1,6 @@
 """Native regions: runs of a program's calls that become one call of compiled code.
 
-    formation  the pass: which calls form a region, and what moves before or behind it
+    formation  the pass: which calls form a region, and which instructions move before or after it
     region     a region at run time: call by call at first, then by a plan for its shapes
     lowering   how calls without a kernel enter a plan: views, shapes, concatenations
     predicted  the memory that regions will need, without compiling or running anything

@@ -9,8 +9,8 @@ computations on shapes form a native region (`region`), which runs by a plan fro
 The bits are those of the calls one by one. A number that is out of range ends a run before any effect of it can be seen; the calls then
 run one by one, which raises the error and says where. Shapes that no plan can be made for, and traced steps, run one by one.
 
-No visible effect is reordered. Reads of variables, and other calls that may run earlier, go before a region. Sends go behind it
-if they wait for another tensor to travel with, or would hardly leave any earlier.
+No visible effect is reordered. Reads of variables, and other calls that may run earlier, go before a region. Sends go after it
+if they wait for another tensor to be coalesced with, or would hardly be issued any earlier.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a region
 
-LONGEST = 0.05  # of the work behind an awaited send: so much more work may delay it
+LONGEST = 0.05  # fraction of an awaited send's work by which more work may delay it
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
@@ -61,7 +61,7 @@ _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their o
 
 
 def with_native_regions(program: Program, at_once: bool = False) -> Program:
-    """The program with native regions in place of runs of launches, inside loops too.
+    """The program with runs of launches replaced by native regions, inside loops too.
 
     `at_once`: plans are made where they are needed, not in the background.
     """
@@ -108,9 +108,9 @@ def _gathered(
 
 @dataclass(slots=True)
 class _Window:
-    """A window of instructions that become a region of kernels, and behind it the updates: each large one, then the small ones together.
+    """A window of instructions that become a region of kernels, then the updates: each large one, then the small ones together.
 
-    What can be done before them, and what can be done or sent behind the kernels, is put there.
+    Other calls that can run before the kernels move before them; calls and sends that can run after them move after them.
     """
 
     constants: Mapping[int, Any]
@@ -123,12 +123,12 @@ class _Window:
     behind: list[Call | Send] = field(default_factory=list)
     updates: list[Call] = field(default_factory=list)
     made: set[int] = field(default_factory=set)  # by kernels
-    later: set[int] = field(default_factory=set)  # made behind them
+    later: set[int] = field(default_factory=set)  # made after them
     updated: set[int] = field(default_factory=set)  # made by updates
     known: set[int] = field(default_factory=set)  # by kernels, of shapes alone
-    is_awaited: bool = False  # whether another task waits for what is sent behind the kernels
-    work: float = 0.0  # of kernels that make what is sent, as far as sizes are known
-    put_off: float = 0.0  # of others, behind which it is sent
+    is_awaited: bool = False  # whether another task waits for a send after the kernels
+    work: float = 0.0  # of kernels that make the sent tensors, as far as sizes are known
+    put_off: float = 0.0  # of other kernels that delay the sends
 
     def takes(self, step: Instruction) -> bool:
         """Take an instruction into the window, if that is possible."""
@@ -158,7 +158,7 @@ class _Window:
         return True
 
     def has_time_for(self, kernel: Call) -> bool:
-        """Whether a send that another task waits for may be delayed by one more kernel, which is short beside the work before the send."""
+        """Whether a send that another task waits for may be delayed by one more kernel, which is short compared with the work before."""
         work = work_of(kernel)
         if not self.is_awaited:
             self.work += work
@@ -174,7 +174,7 @@ class _Window:
         return call.op in _HANDLES or call.op in _SMALL or looks and not self.updates
 
     def close(self) -> None:
-        """Emit the window behind what was emitted before, and empty it."""
+        """Append the window to the emitted instructions, and empty it."""
         launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += map(self.by_itself, self.steps)
@@ -203,7 +203,7 @@ class _Window:
         return run.as_call(UpdateRegion(run, 1, self.at_once), step.op)
 
     def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRegion], what: str) -> Sequence[Call]:
-        """One call in place of several, if there are enough launches."""
+        """Replace several calls by one region, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
         for call in calls:

@@ -1,6 +1,6 @@
 """How calls without a kernel enter a native plan: views, values that shapes determine, concatenations.
 
-The ops' own references compute views and known values, on stand-ins or on the values themselves. Only copies are launches.
+The ops' own references compute views and known values, on placeholders or on the values themselves. Only copies are launches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VIEWS = {
 
 
 def can_record(call: Call, known: set[int], constants: Any) -> bool:
-    """Whether a plan can have this call. `known`: slots whose values follow from shapes; outputs of which that is true are added."""
+    """Whether a plan can have this call. `known`: slots whose values follow from shapes; such outputs are added to it."""
     if getattr(call.kernel, "is_native", False):
         return True
     if call.op in SHAPE_OPS or call.op in _OF_KNOWN and _are_known(call, known, constants):
@@ -108,7 +108,7 @@ def _record_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Seque
         shown = [planner.view(x, values[which]) for x in _made(call, [v.array for v in values])]
         if None not in shown:
             return shown  # type: ignore[return-value]
-        values[which] = planner.in_order(values[which])  # NumPy copies what it cannot show
+        values[which] = planner.in_order(values[which])  # these strides allow no view: copy to contiguous memory first
     raise NotPlannableError(f"{call.op} copies")
 
 

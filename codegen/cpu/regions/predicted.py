@@ -86,7 +86,7 @@ def _needs(run: NativeRegion, tensors: Mapping[int, Tensor]) -> int | None:
 
 
 def _sizes(tensor: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and type of a tensor, or of the variable that it stands for, if they are known."""
+    """Shape and type of a tensor, or of the variable that it refers to, if they are known."""
     if tensor is None:
         return None
     dims, dtype = tensor.dims, tensor.dtype.base

@@ -52,9 +52,9 @@ class NativeRegion:
         region: the calls. launches: how many of them are launches. at_once: make plans where they are needed, not in the background.
 
     Attributes:
-        calls: what it runs. launches: how many of them are launches. replays: how many runs used a plan.
-        goes_on: whether another run with work for several threads follows at once.
-        unfolds: whether the calls may stand in a program in its place, as they do where each is timed.
+        calls: the calls that it runs. launches: how many of them are launches. replays: how many runs used a plan.
+        goes_on: whether another run with work for several threads follows immediately.
+        unfolds: whether a program may run the calls instead of the region, as when each is timed.
     """
 
     unfolds = True
@@ -275,7 +275,7 @@ class UpdateRegion(NativeRegion):
     """Updates as one call.
 
     Attributes:
-        calls: what it runs.
+        calls: the calls that it runs.
     """
 
     def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
@@ -303,7 +303,7 @@ class UpdateRegion(NativeRegion):
         return ()
 
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Update by a plan; None: it does not fit, and nothing has been changed."""
+        """Update by a plan; None: the plan does not fit, and no variable has changed."""
         states: list[VariableState] = [inputs[i] for i in self._states]
         if not self._are_distinct or len(set(states)) < len(states):
             return None
