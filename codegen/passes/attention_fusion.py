@@ -1,15 +1,15 @@
-"""Attention of a program that is trained: from a dozen nodes forward and backward to one each.
+"""Fuses attention and its gradient in training programs: a dozen nodes each become one node forward and one backward.
 
-A rule of `codegen/rules` makes attention that is spelled out one op, where nobody else takes the probabilities p. In a program
-with gradients somebody does: the gradients that were built from the parts,
+A rule of `codegen/passes/rules` replaces spelled-out attention by one op if the probabilities p have no other consumer. In a program
+with gradients they do: the gradients of the parts,
 
     s  = q kᵗ scale + mask        p = softmax(s)         y  = p v
     dp = dy vᵗ                    dv = pᵗ dy
     ds = (dp - Σ dp p) p scale    dq = ds k              dk = dsᵗ q
 
-Where all of these are there, and nobody takes anything but y, dq, dk and dv, they become `AttentionWithSums` in the place of y and
-`AttentionGrad` in the place of the first of the gradients (`graph/ops/nn/attention.py`). Sums over what a broadcast repeated, which
-stand between the parts when sizes are not known, are part of what `AttentionGrad` computes.
+If all of these exist and only y, dq, dk and dv have other consumers, they become `AttentionWithSums` at the position of y and
+`AttentionGrad` at that of the first gradient (`graph/ops/nn/attention.py`). With unknown sizes, sums over broadcast axes lie between
+the parts; `AttentionGrad` computes these too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .rewrite import Fired
 _TYPES = (float32, float16, bfloat16)
 _SHAPES = frozenset(
     ("Shape", "BroadcastGradientArgs", "GatherV2", "Pack")
-)  # what may look at a part, for nobody who stays
+)  # ops that may use a part's shape, if only removed nodes use them
 
 
 def fuse_attention(unit: PartitionGraph, types: Collection[DType] = _TYPES) -> tuple[PartitionGraph, tuple[Fired, ...]]:
-    """The unit with attention and its gradient as a node each, and where that was done; `types`: of elements."""
+    """The unit with attention and its gradient as one node each, and the rewrites; `types`: the supported element types."""
     ops = {s.type for s in unit.steps if isinstance(s, Node)}
     if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunPredicated) for s in unit.steps):
         return unit, ()
@@ -47,7 +47,7 @@ def fuse_attention(unit: PartitionGraph, types: Collection[DType] = _TYPES) -> t
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Attention and its gradient. `gone`: the parts, and what looks at their shapes."""
+    """Attention and its gradient. `gone`: the parts, and the nodes that use only their shapes."""
 
     operands: tuple[Tensor, ...]
     mask: tuple[Tensor, ...]
@@ -71,7 +71,7 @@ def _replaced(unit: PartitionGraph, found: Sequence[_Found]) -> PartitionGraph:
     placed: set[Node] = set()
     for step in unit.steps:
         if isinstance(step, Node) and step in gradients and gradients[step] not in placed:
-            instead[step] = gradients[step]  # in the place of the first of the two
+            instead[step] = gradients[step]  # at the position of the first of the two
             placed.add(gradients[step])
     steps: list[PartitionStep] = []
     for step in unit.steps:
@@ -112,7 +112,7 @@ class _Search:
         self.asked = {s.token for s in unit.steps if isinstance(s, SendTensor)}
 
     def found(self) -> list[_Found]:
-        """Those that are whole, and share no parts."""
+        """The complete matches that share no parts."""
         out: list[_Found] = []
         gone: set[Node] = set()
         for node in self.nodes:
@@ -149,7 +149,7 @@ class _Search:
         return _Found((q, k, v), mask, scale, of_p.inputs[0], result, of_q, of_k, of_v, of_p, frozenset(gone))
 
     def only_look(self, gone: set[Node], seen: set[Tensor]) -> set[Node]:
-        """Nodes that take no more than the shapes of what is gone, for nobody who stays."""
+        """Nodes that use only the shapes of removed nodes, and have only removed consumers."""
         found: set[Node] = set()
         ends = [t for n in gone for t in n.outputs if t not in seen]
         while ends:
@@ -165,7 +165,7 @@ class _Search:
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def scores(self, s: Tensor) -> tuple[Node, tuple[Tensor, ...], float, list[Node]] | None:
-        """Of q kᵗ scale + mask: the product, the mask, the scale, and the nodes."""
+        """Matches q kᵗ scale + mask: the product, the mask, the scale, and the nodes."""
         total = self.made_by(s, "AddV2")
         if total is None:
             found = self.scaled(s)
@@ -177,7 +177,7 @@ class _Search:
         return None
 
     def scaled(self, s: Tensor) -> tuple[Node, float, list[Node]] | None:
-        """Of q kᵗ scale: the product, the scale, and the nodes."""
+        """Matches q kᵗ scale: the product, the scale, and the nodes."""
         factor, parts = 1.0, []
         step = self.factor(s)
         if step is not None:
@@ -189,7 +189,7 @@ class _Search:
         return product, factor, [*parts, product]
 
     def factor(self, t: Tensor) -> tuple[Tensor, float, Node] | None:
-        """Of x times, or divided by, a number: x, the factor, and the node."""
+        """Matches x times, or divided by, a number: x, the factor, and the node."""
         node = self.maker.get(t)
         if node is None or node.type not in ("Mul", "RealDiv"):
             return None
@@ -222,7 +222,7 @@ class _Search:
         return None
 
     def of_softmax(self, inner: Node, of_p: Tensor, p: Tensor) -> list[Node] | None:
-        """The nodes of (dp - Σ dp p) p, from dp p on; the last gives it."""
+        """The nodes of (dp - Σ dp p) p, from dp p on; the last one is the result."""
         for total in self.taking(inner.outputs[0], "Sum"):
             axes, dims = static_value(total.inputs[1]), p.dims
             last = (
@@ -273,7 +273,7 @@ class _Search:
         return list(dict.fromkeys(n for n in self.takers.get(t, ()) if n is not None and n.type == op))
 
     def unrepeated(self, t: Tensor) -> tuple[Tensor, list[Node]]:
-        """What a sum over what a broadcast repeated was made from, and its nodes."""
+        """The operand of a sum over broadcast axes, and the sum's nodes."""
         shaped = self.made_by(t, "Reshape")
         total = None if shaped is None else self.made_by(shaped.inputs[0], "Sum")
         if shaped is None or total is None or total.inputs[1].op.type != "BroadcastGradientArgs":
@@ -290,7 +290,7 @@ def _other(node: Node, t: Tensor) -> Tensor:
 
 
 def _fit(q: Tensor, k: Tensor, v: Tensor, mask: Iterable[Tensor]) -> bool:
-    """Whether all lie over stacks of one static rank, as far as is known of one shape, and are of one type."""
+    """Whether all are of one type, and have stack axes of one static rank and, as far as is known, one shape."""
     dims: Sequence[Sequence[int | None] | None] = [t.dims for t in (q, k, v)]
     if any(d is None or len(d) < 3 for d in dims) or len({len(d) for d in dims if d is not None}) != 1:
         return False

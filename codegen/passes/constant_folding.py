@@ -1,7 +1,6 @@
-"""Constant folding: what depends on constants only is computed while the program is made, by the ops' references.
+"""Constant folding: nodes that depend only on constants are computed at compile time, by the ops' NumPy references.
 
-Only what is small afterwards, and quickly computed: a program that carried every table that it can make would be slow to make and to
-send.
+Only small results that are fast to compute are folded: a program with many large constants would be slow to make and to send.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from ...graph.core.shape import element_count
 from ..ir.nodes import new_node
 
 _METADATA = frozenset(("Shape", "Size", "Rank"))  # known where the shape is
-_MOST_FOLDED = 1 << 16  # bytes of a folded constant, or as many as it is made from: a large Fill stays a Fill
+_MOST_FOLDED = 1 << 16  # bytes of a folded constant, unless its inputs have as many: a large Fill stays a Fill
 _MOST_FOLDED_IN_ALL = 1 << 24  # bytes per unit
 _MOST_FLOPS = 1e7  # of a node that is folded: some ten milliseconds
 
 
 class Folding:
-    """The constants of one unit. `makers`: who makes a tensor, where that may be looked at."""
+    """The constants of one unit. `makers`: the nodes that make tensors, where the pass may use them."""
 
     def __init__(self, makers: Mapping[Tensor, Node]) -> None:
         self.makers = makers
         self.bytes = 0  # of what has been folded so far
 
     def may_fold(self, node: Node) -> bool:
-        """Whether a node may have a value that is known now: the quick answer."""
+        """Whether a node may be foldable. A fast check."""
         if not node.inputs:
             return False
         maker = self.makers.get(node.inputs[0])
         return (maker is not None and maker.opdef.name == "Const") or node.opdef.name in _METADATA
 
     def constant_of(self, node: Node) -> Node | None:
-        """A constant with the node's value, if that is known now and small."""
+        """A constant with the node's value, if it can be folded and is small."""
         if len(node.outputs) != 1 or node.opdef.name == "Const":
             return None
         (output,) = node.outputs
@@ -63,7 +62,7 @@ class Folding:
                 assert node.opdef.reference is not None
                 value = np.asarray(node.opdef.reference(*given, **node.opdef.kernel_attrs(node.attrs)))
         except Exception:
-            return None  # for the running graph to report
+            return None  # reported at run time
         self.bytes += size
         return _const(node, value)
 

@@ -1,19 +1,18 @@
-"""Rewriting: a unit's nodes are replaced by fewer, or cheaper, ones that give the same.
+"""Rewriting: replaces a unit's nodes by fewer or cheaper nodes with the same results.
 
-Three walks over the steps, in their order. The first *simplifies*: what depends on constants only is computed now, equal nodes
-become one, and the rules of `rules/algebra.py`, `arranging.py` and `shapes.py` are applied, to what they made themselves too. As inputs
-come first, each node is seen with inputs that are simple already, so one walk is enough. The second *recognises* functions that
-were spelled out (`rules/functions.py`); it replaces only what nobody else looks into. The third *moves* transposes and casts past their
-neighbours (`rules/moving.py`), where they cancel, or cost less; it comes last, so that functions are looked for in what was written. After
-each walk, nodes that it has left without a taker go; those that had none before stay, because the step runs them for themselves.
+Three walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
+`rules/algebra.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node, so one
+walk is enough. The second *recognises* spelled-out functions (`rules/idioms.py`) if no other node takes their intermediate values.
+The third *moves* transposes and casts past their neighbours (`rules/layout_motion.py`) where they cancel or cost less. It comes
+last, so that functions are recognised in their original form. After each walk, nodes that lost all consumers are dropped. Nodes that
+had none before stay, because the step runs them for their effect.
 
-What may not change, does not: a step's feeds, the names of its fetches, sends and receives, nodes with state, those that read a
-variable, and everything that steers, in their order. (Only a value that is stored over before anybody can see it is not stored:
-`rules/stores.py`.) Nodes under a `cond` may be dead, and are not looked into. Nodes are never changed in place, because they may
-be the user's own: a node one of whose inputs was replaced is copied. What takes a node's place has its name and its source line,
-so errors still point at what the user wrote.
+These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
+control flow. (Exception: a store that is overwritten before it can be read is dropped, `rules/dead_stores.py`.) Nodes under a `cond`
+may be dead and are not matched. Nodes are never changed in place, because they may be the user's own: a node with a replaced input
+is copied. A replacement keeps the node's name and source line, so errors still point at the user's code.
 
-The work is linear in the nodes. Rules that need an op which the unit does not have are passed over from the start.
+The work is linear in the number of nodes. Rules that need an op which the unit does not have are skipped from the start.
 """
 
 from __future__ import annotations
@@ -55,22 +54,22 @@ from .rules.shapes import shape_rules
 logger = logging.getLogger(__name__)
 
 _IMPURE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
-_SWAPS = frozenset(("AddV2", "Mul"))  # what gives the same bits with its operands exchanged
-_MOST_ROUNDS = 16  # rules applied to one node after the other; no sensible chain is longer
+_SWAPS = frozenset(("AddV2", "Mul"))  # commutative ops: the same bits with operands exchanged
+_MOST_ROUNDS = 16  # rules applied to one node in sequence; no sensible chain is longer
 _ASKING = frozenset(("Shape", "Size", "Reshape", "BroadcastTo"))
-_SMALL_CONSTANT = 256  # bytes up to which equal constants become one
+_SMALL_CONSTANT = 256  # bytes up to which equal constants are merged
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrites:
-    """Which rewrites are wanted.
+    """The enabled rewrites.
 
     Attributes:
-        fold: compute what depends on constants only.
-        merge: let equal nodes become one.
+        fold: constant folding.
+        merge: merge equal nodes (CSE).
         rules: apply the rule tables.
-        fast: those rules too that change rounding.
-        recognised: the ops that a spelled-out function may become.
+        fast: also apply rules that change rounding.
+        recognised: the ops that may replace a spelled-out function.
     """
 
     fold: bool = True
@@ -85,7 +84,7 @@ NONE = Rewrites(False, False, False)
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """One rewrite that happened: the rule's name, the node that it replaced, and the op that takes its place."""
+    """One applied rewrite: the rule's name, the replaced node, and the new op."""
 
     rule: str
     node: Node
@@ -97,7 +96,7 @@ class Fired:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A unit after rewriting, and what was done to it. Prints as its nodes, one per line."""
+    """A unit after rewriting, and the applied rewrites. Prints as its nodes, one per line."""
 
     unit: PartitionGraph
     fired: tuple[Fired, ...]
@@ -107,9 +106,9 @@ class Rewritten:
 
 
 def rewrite(unit: PartitionGraph, wanted: Rewrites) -> Rewritten:
-    """A unit that gives the same with less work; the unit itself when there is nothing to gain.
+    """A unit with the same results and less work; the unit itself if no rewrite applies.
 
-    With DOVETAIL_LOG_REWRITES=1, each rule that fired is logged with how often it did; with 2, each place.
+    DOVETAIL_LOG_REWRITES=1 logs each rule that fired with its count; 2 logs each rewrite.
     """
     fired: list[Fired] = []
     walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else (), sized=True)
@@ -149,9 +148,9 @@ def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
 class _Walk:
     """One walk over a unit's steps.
 
-    `later`: rules that have been applied wherever they can be, and are looked at from the first rewrite on.
-    `private`: a rule applies only where nobody but the match takes what it covers. `counted`: rules may ask how often a tensor is
-    taken. `sized`: rules may ask which unknown sizes are the same.
+    `later`: rules that earlier walks have exhausted; they are tried again only after the first rewrite.
+    `private`: a rule applies only if the nodes it covers have no consumers outside the match.
+    `counted`: rules may use the number of a tensor's consumers. `sized`: rules may use equalities of unknown sizes.
     """
 
     def __init__(
@@ -169,30 +168,30 @@ class _Walk:
         self.wanted = wanted
         self.private = private
         self.steps: list[PartitionStep] = []
-        self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> what is there now
-        self.makers: dict[Tensor, Node] = {}  # who makes a tensor, where that may be looked at
+        self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> their replacements
+        self.makers: dict[Tensor, Node] = {}  # the nodes that make tensors, where rules may match them
         self.copies: dict[Node, Node] = {}
         self.originals: dict[Node, Node] = {}  # of copies
-        self.same: dict[tuple[Any, ...], Node] = {}  # by what makes nodes equal
+        self.same: dict[tuple[Any, ...], Node] = {}  # by the key of equal nodes
         self.pure: dict[OpDef, bool] = {}
         self.fired: list[Fired] = []
         self.folding = Folding(self.makers)
         self.sizes = SymbolicShapes(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
-        self.later = tuple(later)  # until the first rewrite; so long no two nodes are equal, either
+        self.later = tuple(later)  # skipped until the first rewrite; before it, no two nodes are equal either
         self.rules = (*rules, *self.later)
         self.table = self.rules_here(self.rules, self.later)
         self.sized = sized and any(op.name in _ASKING for op in self.table)
         self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
-        self.uses: Counter[Tensor] = Counter()  # how often a tensor is taken, at most: nobody is taken off
+        self.uses: Counter[Tensor] = Counter()  # an upper bound of a tensor's uses: removed consumers are not subtracted
         self.counted = (private or counted) and bool(self.table)
         if self.counted:
             self.uses.update(t for s in unit.steps for t in inputs_of_step(s))
             self.uses.update(t for _, t in unit.fetches)
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """What stands for a fed tensor: never something from which others could tell a value that is not used."""
+        """The stand-in for a fed tensor. It hides the tensor's own value, which is not used."""
         if tensor.op.opdef.name == "Placeholder":
             return tensor
         attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
@@ -201,9 +200,9 @@ class _Walk:
         return node.outputs[0]
 
     def rules_here(self, rules: Sequence[Rule], but: Sequence[Rule] = ()) -> dict[OpDef, list[Rule]]:
-        """Op of a node -> the rules that may apply to it, of those that can apply in this unit at all; `but`: without these."""
+        """Op of a node -> the rules that may apply to it, of those that can apply in this unit, except those in `but`."""
         present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
-        # What one rule makes may be what another one needs.
+        # One rule's result may enable another rule.
         present |= {type_ for rule in rules if rule.needs <= present for type_ in rule.makes}
         table: dict[OpDef, list[Rule]] = {}
         left_out = {id(rule) for rule in but}
@@ -214,7 +213,7 @@ class _Walk:
         return table
 
     def run(self) -> PartitionGraph:
-        """Walk; gives the unit itself when nothing has changed."""
+        """Run the walk; returns the unit itself if nothing has changed."""
         for step in self.unit.steps:
             if type(step) is Node:
                 self.node(step)
@@ -226,7 +225,7 @@ class _Walk:
         return PartitionGraph(self.unit.device, tuple(self.live(fetches)), self.feeds, fetches)
 
     def node(self, original: Node) -> None:
-        """Put a node, or what takes its place, after the steps so far."""
+        """Append a node, or its replacement, to the steps so far."""
         node = self.copy(original) if self.current else original
         if not self.may_change(node):
             self.steps.append(node)
@@ -256,7 +255,7 @@ class _Walk:
             self.replace(original, equal.outputs)
 
     def may_change(self, node: Node) -> bool:
-        """Whether a node is a function of its inputs and nothing else."""
+        """Whether a node is a pure function of its inputs."""
         pure = self.pure.get(node.opdef)
         if pure is None:
             pure = self.pure[node.opdef] = _is_pure(node.opdef)
@@ -271,14 +270,14 @@ class _Walk:
     # --- replacing -------------------------------------------------------------------------------------------------
 
     def replace(self, original: Node, tensors: Sequence[Tensor]) -> None:
-        """Let other tensors take the place of a node's outputs."""
+        """Replace a node's outputs by other tensors."""
         for old, new in zip(original.outputs, tensors, strict=True):
             if self.counted and self.current.get(old) is not new:
                 self.uses[new] += self.uses[old]
             self.current[old] = new
 
     def place(self, node: Node) -> Node:
-        """Put a node after the steps so far, unless there is an equal one; gives the one that is there."""
+        """Append a node to the steps so far, unless there is an equal one; returns the node or its equal."""
         if self.wanted.merge and not self.later:
             key = _identity(node)
             if key is not None:
@@ -293,7 +292,7 @@ class _Walk:
         return node
 
     def look_at_all(self) -> None:
-        """From now on nodes may be equal to those so far, and what has been made may be a place for any rule."""
+        """After the first rewrite, nodes may be equal to earlier ones, and any rule may match again."""
         self.table, self.later = self.rules_here(self.rules), ()
         self.alike.clear()
         for node in self.steps if self.wanted.merge else ():
@@ -301,7 +300,7 @@ class _Walk:
                 self.same.setdefault(_identity(node) or (node,), node)
 
     def place_all(self, made: Sequence[Node], last: Node) -> None:
-        """Put what a rule made after the steps so far, but for the last, which takes the root's place."""
+        """Append the nodes that a rule made, except the last, which replaces the root."""
         instead: dict[Tensor, Tensor] = {}
         for new in made:
             if instead:
@@ -315,7 +314,7 @@ class _Walk:
                 self.uses.update(new.inputs)
 
     def replacement(self, node: Node) -> tuple[str, Tensor, Sequence[Node]] | None:
-        """What takes a node's place: the rule, the tensor, and nodes that were made for it."""
+        """A node's replacement: the rule, the tensor, and the new nodes."""
         if self.wanted.fold and self.folding.may_fold(node):
             constant = self.folding.constant_of(node)
             if constant is not None:
@@ -335,7 +334,7 @@ class _Walk:
         return None
 
     def rules_for(self, node: Node) -> list[Rule]:
-        """The rules that may apply to a node: decided once for all that are alike in op, type, and what makes their inputs."""
+        """The rules that may apply to a node: computed once per op, type, and ops of the inputs."""
         if len(node.outputs) != 1:
             return []
         maker, dtype = self.makers.get, node.outputs[0].dtype
@@ -352,7 +351,7 @@ class _Walk:
         return found
 
     def is_private(self, nodes: Sequence[Node]) -> bool:
-        """Whether nobody outside takes what the nodes make, but for the last."""
+        """Whether the nodes' outputs, except the last node's, have no consumers outside."""
         inside: Counter[Tensor] = Counter()
         for n in dict.fromkeys(nodes):
             inside.update(n.inputs)
@@ -362,13 +361,13 @@ class _Walk:
     # --- what takes other tensors than before ----------------------------------------------------------------------
 
     def copy(self, node: Node) -> Node:
-        """The node, or a copy of it when one of its inputs is another now."""
+        """The node, or a copy of it if one of its inputs was replaced."""
         current = self.current
         if current.keys().isdisjoint(node.inputs):
             return node
         inputs = tuple([current.get(t, t) for t in node.inputs])
         copied = new_node(node.opdef, inputs, node.attrs, [(t.dtype, t.dims) for t in node.outputs], node)
-        # Whoever takes a fed output takes what is fed.
+        # Consumers of a fed output take the fed value.
         copied.outputs = tuple(
             [old if old in self.fed else new for old, new in zip(node.outputs, copied.outputs, strict=True)]
         )
@@ -382,7 +381,7 @@ class _Walk:
         return copied
 
     def renewed(self, step: PartitionStep) -> PartitionStep:
-        """A step that is no plain node, with what it takes now."""
+        """A step that is not a plain node, with its current inputs."""
         current, copies = self.current, self.copies
 
         def now(what: Any) -> Any:
@@ -404,7 +403,7 @@ class _Walk:
         return step
 
     def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[PartitionStep]:
-        """The steps without those whose results somebody took before, and nobody does now."""
+        """The steps without those that have lost all their consumers."""
         taken = {t for s in self.unit.steps for t in inputs_of_step(s)}
         taken.update(t for _, t in self.unit.fetches)
         before = {n for n in self.unit.steps if type(n) is Node}
@@ -434,7 +433,7 @@ def _made(made: list[Node], root: Node, op: str, inputs: Sequence[Tensor], attrs
 
 
 def _fits(new: Tensor, old: Tensor) -> bool:
-    """Whether a tensor can take another's place: of its type, and known to have the shape that the other is known to have."""
+    """Whether a tensor can replace another: it has the same type, and is known to have the other's known shape."""
     return new.dtype is old.dtype and _implies(new.dims, old.dims)
 
 
@@ -445,7 +444,7 @@ def _implies(new: Dims, old: Dims) -> bool:
 
 
 def _identity(node: Node) -> tuple[Any, ...] | None:
-    """What two nodes share exactly if they always give the same; None for one that is like no other."""
+    """A key that two nodes share exactly if they always have equal results; None if a node has no equal."""
     op = node.opdef
     if op.name == "Const":
         value = node.attrs["value"]

@@ -1,12 +1,11 @@
-"""Random draws taken apart, so that their numbers can be made where they are used.
+"""Counter-based random numbers: splits random nodes so that kernels compute the numbers where they are used.
 
-A node that draws becomes two: one that makes the *stream*, a key and the number of this draw, and one that gives the stream's numbers
-at the positions of a tensor (`graph/ops/random/philox_stream.py`). The second is a function of what it takes, so fusion sees it as
-any other: a dropout's mask is made in the kernel that uses it, and no array of random numbers is ever written. Streams are made at
-the beginning, where they stand in no kernel's way, but for those of nodes that may be dead or are run again and again.
+A random node becomes two: one makes the *stream* (a key and the number of this draw), the other gives the stream's numbers at the
+positions of a tensor (`graph/ops/random/philox_stream.py`). The second is a pure function, so it can be fused: a dropout's mask is
+computed in the kernel that uses it, and no array of random numbers is written. Streams are made at the start of the step, where
+they block no fusion, except those of nodes that may be dead or are in a loop.
 
-What stays whole: draws of types that no kernel makes, of a shape whose rank is not known, of nothing, and those of which others
-want to know whether they are dead.
+Not split: draws of types without a kernel, of unknown rank, of no elements, and those whose deadness other steps need.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalO
 
 
 def functionalize_random(unit: PartitionGraph) -> PartitionGraph:
-    """The unit with draws taken apart; the unit itself when it has none."""
+    """The unit with split random nodes; the unit itself if it has none."""
     if not any(_drawing_node(step) is not None for step in unit.steps):
         return unit
     fed, asked = {t for _, t in unit.feeds}, asked_for(unit)
@@ -48,13 +47,13 @@ def functionalize_random(unit: PartitionGraph) -> PartitionGraph:
 
 
 def _drawing_node(step: PartitionStep) -> Node | None:
-    """The node that draws, if a step runs one."""
+    """The random node of a step, if it runs one."""
     node = node_of(step)
     return node if node is not None and node.opdef.name in _NUMBERS else None
 
 
 def _is_made(node: Node) -> bool:
-    """Whether kernels make such numbers."""
+    """Whether kernels can compute such numbers."""
     out = node.outputs[0]
     return out.dtype in RANDOM_OPS[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
 
@@ -71,5 +70,5 @@ def _taken_apart(node: Node, may_be_dead: bool) -> tuple[Node, Node]:
             node,
         )
     numbers = inferred_node(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
-    numbers.outputs = node.outputs  # whoever takes them need not know
+    numbers.outputs = node.outputs  # consumers stay unchanged
     return stream, numbers

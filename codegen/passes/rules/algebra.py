@@ -1,7 +1,7 @@
-"""Algebra: what is the same number by the rules of arithmetic.
+"""Algebraic identities.
 
-What stands here is exact for every value, NaN, infinities and both zeros included, unless it says `fast`. So `x + 0` is not `x`
-(-0 + 0 is 0), but `x - 0` is; integers, which wrap around, may be reassociated, and fractions may not.
+Rules without `fast` are exact for every value, including NaN, infinities and both zeros. So `x + 0` is not `x` (-0 + 0 is 0), but
+`x - 0` is. Integers, which wrap around, may be reassociated; floats may not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .dsl import Match, Rule
 
 
 def _condition_fits(m: Match) -> bool:
-    """The condition cannot make the result larger than what is chosen."""
+    """The condition cannot broadcast the result to a larger shape than the selected operand."""
     c, x = m["c"].dims, m["x"].dims
     return c == () or (is_static(c) and c == x)
 
@@ -33,7 +33,7 @@ def _power_of_two(m: Match) -> Tensor | None:
 
 
 def _reciprocal(m: Match) -> Tensor | None:
-    """x / c = x * (1 / c): one rounding more."""
+    """x / c = x * (1 / c): one more rounding."""
     c = m.value("c")
     if c is None or c.dtype.kind != "f" or not np.all(np.isfinite(1 / c)):
         return None

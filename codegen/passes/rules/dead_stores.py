@@ -1,11 +1,10 @@
-"""Stores that nobody can see: a variable that is assigned twice, with nothing between that reads it.
+"""Dead store elimination: a variable is assigned twice, with no read between.
 
-    a = Assign(v, x)          goes, if nobody takes `a`
+    a = Assign(v, x)          is dropped, if `a` has no consumers
     b = Assign(v, y)
 
-It goes only where nothing but functions of other tensors stand between the two: a send, a receive, another node with state or a
-mark of control flow might let somebody see the first value, or wait for it. Both must be known to fit the variable, so that
-no error is lost.
+Only pure functions of other tensors may lie between the two: a send, a receive, another stateful node or control flow might expose
+the first value or wait for it. Both values must be known to fit the variable, so that no error is lost.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 def dead_stores(
     steps: Sequence[PartitionStep], fetches: Iterable[Tensor], is_function: Callable[[Node], bool]
 ) -> dict[Node, Node]:
-    """The assignments that can go, each with the one that makes it so.
+    """The dead assignments, each with the one that overwrites it.
 
-    `is_function`: whether a node does nothing but compute its outputs.
+    `is_function`: whether a node is a pure function.
     """
     if sum(1 for s in steps if type(s) is Node and s.opdef.name in ASSIGNS) < 2:
         return {}
     taken = {t for s in steps for t in inputs_of_step(s)}
     taken.update(fetches)
-    later: dict[Tensor, Node] = {}  # place -> the assignment after this step, while nothing between can see its value
+    later: dict[Tensor, Node] = {}  # variable -> the later assignment, as long as no step between can see its value
     dead: dict[Node, Node] = {}
     for step in reversed(steps):
         if type(step) is Node and step.opdef.name in ASSIGNS and _fits(step):

@@ -4,10 +4,9 @@
     Rule("softmax", "(e := Exp(x - Max(x, axis, keep_dims=True))) / Sum(e, axis, keep_dims=True)", "Softmax(x)", when=last_axis)
 
 A name stands for any tensor, and for the same one wherever it is repeated; two constants of equal content count as the same. A
-number stands for a constant of one element that holds it. An op is called by its type, with its attributes as keywords; a
-lower-case name in the place of an attribute's value takes whatever it is. `+ - * / **` are AddV2, Sub, Mul, RealDiv and Pow,
-a minus alone is Neg. `{a, b}` matches what a or b matches, `(e := a)` calls what a matched e. Operands of + and * match in
-either order.
+number stands for a constant of one element with that value. An op is called by its type, with its attributes as keywords; a
+lower-case name as an attribute's value matches any value. `+ - * / **` are AddV2, Sub, Mul, RealDiv and Pow, a unary minus is Neg.
+`{a, b}` matches what a or b matches, `(e := a)` names what a matched e. Operands of + and * match in either order.
 
 Patterns are Python expressions, read by Python's own parser, once.
 """
@@ -115,7 +114,7 @@ def _attr(e: ast.expr) -> Any:
 
 
 def roots(pattern: Pattern) -> frozenset[str]:
-    """The types of node that it can begin with."""
+    """The types of node at which it can match."""
     if isinstance(pattern, Op):
         return frozenset({pattern.type})
     if isinstance(pattern, Either):
@@ -124,7 +123,7 @@ def roots(pattern: Pattern) -> frozenset[str]:
 
 
 def needs(pattern: Pattern) -> frozenset[str]:
-    """Types of node without which a graph cannot match: a quick way to pass a rule over."""
+    """Types of node that a match needs. A fast check that skips a rule for a whole graph."""
     if isinstance(pattern, Op):
         return frozenset({pattern.type}).union(*map(needs, pattern.args))
     if isinstance(pattern, Either):
@@ -142,7 +141,7 @@ def _types(pattern: Pattern) -> frozenset[str]:
 def may_match(pattern: Pattern, op: str, makers: Sequence[str]) -> bool:
     """Whether a pattern can match at a node of this type whose inputs are made by nodes of these types ('': not known).
 
-    The quick answer, which is the same for all nodes that are alike in this.
+    A fast check with the same result for all nodes that agree in these types.
     """
     if isinstance(pattern, Either):
         return any(may_match(p, op, makers) for p in pattern.patterns)
@@ -190,7 +189,7 @@ def _of_node(pattern: Pattern, node: Node, look: Look, found: Found, root: Node)
         orders: list[Sequence[Tensor]] = [node.inputs]
         if pattern.type in COMMUTES and node.inputs[0] is not node.inputs[1]:
             orders.append(node.inputs[::-1])
-        # Numbers are compared before anything else: most of what looks right otherwise has other ones.
+        # Numbers are compared first: most candidates fail there.
         orders = [order for order in orders if _has_numbers(pattern.args, order, look, root)]
         names = _attrs(pattern.attrs, node.attrs, found.names) if orders else None
         if names is None:
@@ -238,7 +237,7 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
 
 
 def _has_numbers(patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, root: Node) -> bool:
-    """Whether those of the tensors that have to be numbers are."""
+    """Whether the tensors that must be numbers are."""
     for pattern, tensor in zip(patterns, tensors, strict=True):
         if type(pattern) is Number:
             node = look(tensor)
@@ -250,7 +249,7 @@ def _has_numbers(patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: L
 def _attrs(
     wanted: Sequence[tuple[str, Any]], attrs: Mapping[str, Any], names: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The names with those of the attributes added; None when one is not as wanted."""
+    """The names with those of the attributes added; None if an attribute does not match."""
     for name, value in wanted:
         if isinstance(value, Name):
             names = {**names, value.name: attrs.get(name)}
@@ -260,7 +259,7 @@ def _attrs(
 
 
 def _holds(node: Node, number: int | float, root: Node) -> bool:
-    """Whether a node is a constant of this one number, whose shape cannot make the result's larger unseen."""
+    """Whether a node is a constant of this one number, with a shape that cannot enlarge the result's."""
     if node.opdef.name != "Const":
         return False
     array = node.attrs["value"]
@@ -298,9 +297,9 @@ def same_constant(a: Node | None, b: Node | None) -> bool:
 
 
 class Match:
-    """A rule's match, for its condition and for its right side when that is a function.
+    """A rule's match, for its condition and for a right side that is a function.
 
-    `m["x"]` is the tensor (or attribute) called x, `m.root` the node that is to be replaced.
+    `m["x"]` is the tensor (or attribute) named x, `m.root` the node to replace.
     """
 
     def __init__(
@@ -321,11 +320,11 @@ class Match:
         self._again = again
 
     def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], of: Node | None = None) -> Tensor:
-        """A new node's tensor. It stands before the root, with the root's name, or that of a node for which it speaks."""
+        """A new node's tensor. The node precedes the root and has the root's name, or that of the node it stands for."""
         return self._again(of or self.root, op, inputs, attrs)
 
     def again(self, node: Node, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
-        """The tensor that a node makes of other inputs. It stands before the root, with the node's own name."""
+        """The output of a copy of a node with other inputs. The copy precedes the root and has the node's name."""
         return self._again(node, node.opdef.name, inputs, attrs)
 
     def __getitem__(self, name: str) -> Any:
@@ -335,12 +334,12 @@ class Match:
         return name in self.found.names
 
     def value(self, name: str) -> Any:
-        """The array that a tensor always is; None when it is no constant."""
+        """The value of a constant tensor; None if it is not a constant."""
         node = self.look(self[name])
         return node.attrs["value"] if node is not None and node.opdef.name == "Const" else None
 
     def number(self, name: str) -> float | None:
-        """The number that a tensor always is, if it is a constant of one element."""
+        """The value of a tensor that is a constant of one element."""
         value = self.value(name)
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
@@ -356,16 +355,16 @@ class Rule:
     """One rewrite.
 
     Attributes:
-        name: what traces call it.
-        pattern: what it looks for.
-        into: what takes its place: text in the same language, or a function that makes it (None: not here after all).
+        name: the name in logs.
+        pattern: the left side.
+        into: the right side: text in the same language, or a function that makes it (None: the rule does not apply).
         when: a condition on the match.
-        fast: it may change rounding, or what becomes of NaN and infinity: only under `fast_math`.
+        fast: it may change rounding, or the handling of NaN and infinity: only under `fast_math`.
         integer: it holds for integers only, which wrap around.
-        gives: the op that `into` makes, when it is a function and another rule looks for that op.
-        beside: an op that the pattern does not name, and without which there is nothing to do.
-        above: whether it may hold where nodes of these types make the root's inputs ('': not known): the quick answer, as the
-            pattern's own types give it.
+        gives: the op that `into` makes, if it is a function and another rule matches that op.
+        beside: an op that the pattern does not name, and without which the rule does not apply.
+        above: whether it may apply if nodes of these types make the root's inputs ('': not known): a fast check, like that of the
+            pattern's own types.
     """
 
     name: str
@@ -385,7 +384,7 @@ class Rule:
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        """Types of node without which a graph has no place for it."""
+        """Types of node that a graph must have for the rule to apply."""
         return needs(self.parsed) | ({self.beside} - {""})
 
     def may_match(self, op: str, makers: Sequence[str]) -> bool:
@@ -399,11 +398,11 @@ class Rule:
 
     @cached_property
     def result(self) -> Pattern | None:
-        """The right side, when it is text."""
+        """The right side, if it is text."""
         return parse(self.into) if isinstance(self.into, str) else None
 
     def apply(self, m: Match) -> Tensor | None:
-        """The tensor that takes the place of the root's; None: the rule does not hold here."""
+        """The tensor that replaces the root's; None: the rule does not apply here."""
         if self.when is not None and not self.when(m):
             return None
         if callable(self.into):

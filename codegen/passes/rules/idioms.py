@@ -1,8 +1,8 @@
-"""Functions that programs spell out, and that have an op of their own.
+"""Recognises spelled-out functions that have an op of their own.
 
-Each is replaced only where the parts are taken by nobody else (a gradient that was built from them takes them), and only by an
-op that the device's backend says it has more for than for the parts. The op computes the same formula, in its own order: the
-last bits may differ, and where a careless spelling overflows, the op may not.
+Each is replaced only if its parts have no other consumers (a gradient of the parts is one), and only by an op that the device's
+backend recognises as faster than the parts. The op computes the same formula in its own order: the last bits may differ, and the op
+may not overflow where a naive spelling does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _gelu(step: str) -> str:
 
 
 def over_last_axis(m: Match) -> bool:
-    """What is called `axis` is the last axis of x, and that alone."""
+    """`axis` is exactly the last axis of x."""
     axes, dims = m.value("axis"), m["x"].dims
     if axes is None or not dims or axes.size != 1:
         return False
@@ -43,7 +43,7 @@ def _layer_norm(m: Match) -> Tensor | None:
 
 
 def _affine(m: Match) -> Tensor | None:
-    """With gain and bias, where both are vectors of the last axis' size."""
+    """Layer normalization with gain and bias, if both are vectors of the last axis' size."""
     dims = m["x"].dims
     if not dims or not (m["gain"].dims == m["bias"].dims == (dims[-1],)) or dims[-1] is None:
         return None

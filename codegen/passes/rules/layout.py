@@ -1,4 +1,4 @@
-"""Rules for ops that only move, rename or convert elements: they go, or into a neighbour. All of them are exact."""
+"""Rules that remove reshapes, transposes and casts, or merge them into a neighbour. All of them are exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .dsl import Match, Rule
 
 
 def permutation_of(m: Match, tensor: Tensor) -> list[int] | None:
-    """The order of axes that a tensor always is, counted from the front; None when it is no constant."""
+    """The axis order in a constant tensor, counted from the front; None if it is not a constant."""
     node = m.look(tensor)
     if node is None or node.opdef.name != "Const":
         return None
@@ -40,7 +40,7 @@ def _transposed_twice(m: Match) -> Tensor | None:
 
 
 def _swaps_last(m: Match) -> bool:
-    """The transpose exchanges the last two axes, and nothing else."""
+    """The transpose exchanges only the last two axes."""
     p = _permutation(m, "p")
     return p is not None and len(p) >= 2 and p == [*range(len(p) - 2), len(p) - 1, len(p) - 2]
 
@@ -59,7 +59,7 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
 
 
 def _exchanged(order: Sequence[int]) -> list[int]:
-    """An order of axes of what is made with its last two axes exchanged."""
+    """An axis order after exchanging axes rank - 2 and rank - 1."""
     rank = len(order)
     return [{rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) for axis in order]
 
@@ -86,7 +86,7 @@ def _rows_into_product(which: int) -> Rule:
 
 
 def _rows_out_of_product(m: Match) -> Tensor | None:
-    """Transpose(a b, p) = Transpose(bᵗ aᵗ, q), where p breaks up the product's rows and q does not; nobody else takes the product."""
+    """Transpose(a b, p) = Transpose(bᵗ aᵗ, q), where p breaks up the product's rows and q does not; the product has no other consumer."""
     p = _permutation(m, "p")
     if p is None or len(p) < 3 or p[-1] != len(p) - 2 or m.uses(m["product"]) != 1:
         return None
@@ -95,13 +95,13 @@ def _rows_out_of_product(m: Match) -> Tensor | None:
 
 
 def _same_static_shape(m: Match) -> bool:
-    """By a shape that is known before the graph runs: one that is given then may not fit, which is an error to tell."""
+    """The shape is known before run time. A shape given at run time may not fit, which must be reported."""
     dims = m["x"].dims
     return is_static(dims) and dims == m.root.outputs[0].dims and static_value(m["s"]) is not None
 
 
 def _cannot_fail(m: Match) -> bool:
-    """The shapes are known before the graph runs: the inner reshape has no error to tell."""
+    """The shapes are known before run time, so the inner reshape cannot fail."""
     inner = m["inner"].op
     known = inner.type != "Reshape" or static_value(inner.inputs[1]) is not None
     return known and is_static(m["x"].dims) and is_static(m["inner"].dims)
@@ -135,7 +135,7 @@ def _cast_twice(m: Match) -> Tensor | None:
     """Cast(Cast(x, B), C) = Cast(x, C) where B holds every value that x may have."""
     source, between, target = m["x"].dtype.base, m["b"], m["c"]
     if not _holds_all(between, source) or not (target.is_floating or not source.is_floating):
-        return None  # what becomes of a fraction that no integer holds may depend on where it comes from
+        return None  # casting a float out of an integer's range may depend on the source type
     if target is source:
         x: Tensor = m["x"]
         return x

@@ -1,13 +1,13 @@
-"""Rules that move transposes and casts past their neighbours. All of them are exact: what is moved past works element by
-element, or moves elements and looks at none.
+"""Rules that move transposes and casts past their neighbours. All of them are exact: the neighbours are elementwise, or only move
+elements.
 
 A transpose of `f(transpose(x) + b)` that undoes the inner one leaves `f(x + b')`, where b' is b in the other order of axes. So
-does a matrix product, which takes a factor either way. The rules look from the outer end: at a transpose, or at a product, the
-elementwise nodes behind it, up to what can be had in the other order for nothing (`_turned`). All of these nodes are made again
-on tensors of the other order, so nobody else may take what they make; what stands before the inner transposes may be taken by anybody.
+does a matrix product, which takes a factor either way. The rules start at the outer end, a transpose or a product, and follow its
+elementwise producers up to tensors that exist in the other order at no cost (`_turned`). All of these nodes are rebuilt on tensors in
+the other order, so their outputs must have no other consumers. Inputs of the inner transposes may have any.
 
-A cast goes to where fewer bytes are moved: one to a wider type behind what moves elements, one to a narrower type before it. Each
-only where it joins no kernel by standing where it is, or joins one by standing there.
+A cast moves to where fewer bytes are moved: one to a wider type after an op that moves elements, one to a narrower type before it. It
+moves only if it fuses with no kernel at its old position, or fuses with one at its new position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ....graph.core.shape import is_static
 from .dsl import Match, Rule
 from .layout import permutation_of, rows_out_of_product
 
-_MOST_NODES = 64  # that are looked at behind one transpose or product
+_MOST_NODES = 64  # searched behind one transpose or product
 _LARGEST = 1 << 16  # bytes of a constant that is written down in another order
 
 
@@ -63,9 +63,9 @@ def _is_arithmetic(op: str) -> bool:
 
 
 class _Turning:
-    """A tensor with its axes in another order, where no element has to be moved for that.
+    """A tensor with its axes in another order, if no element has to be moved for that.
 
-    `for_good`: only where the transposes that it has been made from are not needed any more.
+    `for_good`: only if the transposes that it is made from are not needed any more.
     """
 
     def __init__(self, m: Match, order: Sequence[int], *, for_good: bool = False) -> None:
@@ -74,10 +74,10 @@ class _Turning:
         self.for_good = for_good
         self.seen = 0
         self.behind: dict[Tensor, Node] = {}  # what is made again, inputs first, each with its node
-        self.sources: dict[Tensor, Tensor] = {}  # transposed tensors, and what they are transposed from
+        self.sources: dict[Tensor, Tensor] = {}  # transposed tensors -> their sources
 
     def turned(self, tensor: Tensor) -> Tensor | None:
-        """The tensor in the other order; None where there is none for nothing."""
+        """The tensor in the other order; None if that would move elements."""
         if not self.look_behind(tensor) or not self.behind or not self.sources or not self.is_private(tensor):
             return None
         done: dict[Tensor, Tensor] = {}

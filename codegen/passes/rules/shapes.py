@@ -1,16 +1,16 @@
-"""Rules for shapes, and for what is spread over one: gradients are full of them. All of them are exact.
+"""Rules for shape queries and broadcasts, which are frequent in gradients. All of them are exact.
 
-A training step with a batch whose size only the running graph knows asks for shapes to find out whether an operand was repeated,
-and to spread a mean's gradient. Where it is known which sizes are the same (`codegen/ir/symbolic_shape.py`), what asks goes as it
-does with a batch of known size:
+With a batch size that is known only at run time, a training step queries shapes to find out whether an operand was broadcast, and to
+broadcast a mean's gradient. If symbolic sizes are known to be equal (`codegen/ir/symbolic_shape.py`), the queries disappear as with a
+known batch size:
 
     Sum(g, BroadcastGradientArgs(shape(x), shape(y)))     a sum over known axes, or g itself
     Reshape(g, shape(x))                                  g, where it has that very shape
     Size(x) // Size(mean(x, -1))                          the size of the last axis
 
-A shape that is still asked for is put together from sizes of what nobody computes, such as a placeholder, so that no tensor has to be
-in memory because somebody asks for its shape. So what is left of the gradient of `reduce_mean(f(x))` is a division of numbers, and a
-broadcast, which costs nothing in the kernel that takes it.
+The remaining shape queries are built from sizes of tensors that exist anyway, such as placeholders, so that no tensor stays in memory
+only for its shape. So of the gradient of `reduce_mean(f(x))` only a scalar division and a broadcast remain; the broadcast costs
+nothing in the kernel that takes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": (1, 0)}
 
 
 def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
-    """The input of a node whose shape its output has, whatever it is; None where the inputs' shapes decide together."""
+    """The input that always has the shape of the node's output; None if the inputs' shapes decide together."""
     alike = _LOSSES.get(node.opdef.name)
     if alike is not None:
         return node.inputs[alike[tensor.value_index]]
@@ -55,7 +55,7 @@ def _of_input(m: Match) -> Tensor | None:
 
 
 def _shape(m: Match, tensor: Tensor) -> Tensor | None:
-    """The shape of a tensor from those of others; None where these are not known."""
+    """The shape of a tensor from those of others; None if these are not known."""
     sizes = m.sizes.dims(tensor)
     assert sizes is not None
     known = m.sizes.vectors.get((m.root.outputs[0].dtype, sizes))
@@ -76,7 +76,7 @@ def _shape_of(m: Match, tensor: Tensor) -> Tensor:
 
 
 def _broadcast_shape(m: Match, tensor: Tensor) -> Tensor | None:
-    """Shape(x + y) from those of x and y, of which only the running graph knows how they meet. If they don't, it says so for x + y."""
+    """Shape(x + y) from those of x and y, which broadcast in a way known only at run time. If they do not fit, it fails for x + y."""
     node = m.look(tensor)
     large = [] if node is None or node.opdef.scalar is None else [t for t in node.inputs if t.dims != ()]
     if len(large) < 2 or node is None or node.type == "BiasAdd" or any(t.dims is None for t in large):
@@ -88,7 +88,7 @@ def _broadcast_shape(m: Match, tensor: Tensor) -> Tensor | None:
 
 
 def _is_small(size: Size) -> bool:
-    """Whether what is known of a size fits any type that sizes have."""
+    """Whether the constant part of a size fits every type that sizes have."""
     return abs(size if isinstance(size, int) else size.factor) < 1 << 31
 
 
@@ -111,7 +111,7 @@ def _number(m: Match, size: Size) -> Tensor:
 
 
 def _known_axes(m: Match) -> Tensor | None:
-    """The axes along which an operand was repeated, where sizes tell."""
+    """The axes along which an operand was broadcast, if sizes show it."""
     which = m.root.inputs[1].value_index
     mine, theirs = (m.sizes.value(m["ab"[i]]) for i in (which, 1 - which))
     if mine is None or theirs is None or mine.ndim != 1 or theirs.ndim != 1:
@@ -131,7 +131,7 @@ def _known_axes(m: Match) -> Tensor | None:
 
 
 def _has_that_shape(m: Match) -> bool:
-    """What is reshaped has the very sizes that are wanted, whatever these are."""
+    """The reshaped tensor always has the requested sizes already."""
     sizes = m.sizes.dims(m["x"])
     if sizes is None:
         return False
@@ -163,7 +163,7 @@ def _mean_of_so_many(m: Match) -> Tensor | None:
 
 
 def _known_sizes(m: Match) -> Tensor | None:
-    """What is computed from sizes: numbers, or sizes of what nobody computes, put together at once."""
+    """A value computed from sizes, as numbers or sizes of tensors that exist anyway, in one step."""
     tensor = m.root.outputs[0]
     value = m.sizes.value_of(m.root, tensor)
     if value is None or None in value or not all(map(_is_small, value.flat)):
