@@ -1,6 +1,6 @@
-"""What a session, a server and a step can be told, under TensorFlow 1's names.
+"""Options of a session, a server and a step, under TensorFlow 1's names.
 
-They are plain values with defaults, checked when made: a misspelt option is an error at the user's line, not ignored.
+They are plain values with defaults, checked by the constructor: a misspelt option is an error at the user's line.
 `to_fields`/`from_fields` turn a `ConfigProto` into what a message carries.
 """
 
@@ -21,7 +21,7 @@ from ..placer.cost.profile import Profile, as_profile
 
 _STAYS = frozenset(
     {"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"}
-)  # of no interest to servers
+)  # servers do not need it
 
 if TYPE_CHECKING:
     from .observability.timeline import StepStats
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Options:
-    """Base of the options: they print what differs from the defaults."""
+    """Base of the options: `repr` prints what differs from the defaults."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class Options:
 
 @dataclass(slots=True, repr=False)
 class GPUOptions(Options):
-    """Options of GPU devices. Kept for programs that set them; memory options act once real GPUs run."""
+    """Options of GPU devices, kept for existing programs. The memory options have an effect on real GPUs only."""
 
     allow_growth: bool = False
     per_process_gpu_memory_fraction: float = 0.0
@@ -59,13 +59,13 @@ class GPUOptions(Options):
 
 @dataclass(slots=True, repr=False)
 class OptimizerOptions(Options):
-    """Which rewrites a session does to its graphs before it runs them, in TensorFlow's words.
+    """The rewrites of a session's graphs before they run, in TensorFlow's words.
 
     Attributes:
-        do_common_subexpression_elimination, do_constant_folding: do so even at level L0.
-        do_function_inlining: accepted; there are no functions left to inline when a graph is run.
-        opt_level: L1, the default: everything. L0: nothing but what the flags above ask for.
-        global_jit_level: accepted; `ConfigProto.kernel_backend` says what is compiled.
+        do_common_subexpression_elimination, do_constant_folding: enables the rewrite even at level L0.
+        do_function_inlining: accepted; a graph has no functions left when it runs.
+        opt_level: L1, the default: all rewrites. L0: only those that the flags above enable.
+        global_jit_level: accepted; `ConfigProto.kernel_backend` chooses what is compiled.
     """
 
     L0: ClassVar[int] = -1
@@ -84,17 +84,17 @@ class OptimizerOptions(Options):
 
 @dataclass(slots=True, repr=False)
 class GraphOptions(Options):
-    """Options of how a session treats its graph.
+    """Options for a session's graph.
 
     Attributes:
         optimizer_options: see that class.
-        place_pruned_graph: place only what a run needs, so that a node which cannot be placed fails only the runs that need
-            it. For sessions in this process; one that talks to a server ignores it, with a warning.
+        place_pruned_graph: place only the nodes that a run needs. A node that cannot be placed then fails only the runs that need
+            it. For sessions in this process; a session on a server ignores it, with a warning.
         enable_bfloat16_sendrecv: float32 values cross between devices as bfloat16: half the bytes, less precise.
-        compress_sendrecv: values that cross between machines are compressed on the way, without loss, where that makes them
-            smaller: for networks that are slower than zlib, which takes a second for 70 to 400 MB.
-        infer_shapes, build_cost_model: accepted; shapes are always known as far as they can be, and costs come from `dt.measure`.
-        enable_recv_scheduling: hold sends back while their receiver is far behind, so that less piles up there.
+        compress_sendrecv: compress values between machines, without loss, where that makes them smaller. For networks that are slower
+            than zlib, which compresses 70 to 400 MB/s.
+        infer_shapes, build_cost_model: accepted; shapes are always inferred as far as possible, and `dt.measure` gives the costs.
+        enable_recv_scheduling: delay sends while their receiver is far behind, so that fewer values queue up there.
     """
 
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
@@ -108,10 +108,10 @@ class GraphOptions(Options):
 
 @dataclass(slots=True, repr=False)
 class ThreadPoolOptionProto(Options):
-    """A pool of threads that TensorFlow's sessions may use; kept for programs that ask for one.
+    """A thread pool of TensorFlow's sessions; kept for existing programs.
 
     Attributes:
-        num_threads: its size; 0: chosen. global_name: sessions that name the same one share it.
+        num_threads: its size; 0: automatic. global_name: sessions with the same name share the pool.
     """
 
     num_threads: int = 0
@@ -120,7 +120,7 @@ class ThreadPoolOptionProto(Options):
 
 @dataclass(slots=True, repr=False)
 class Experimental(Options):
-    """Options that TensorFlow's programs set under `ConfigProto.experimental`: accepted, and without effect."""
+    """Options that TensorFlow programs set in `ConfigProto.experimental`: accepted, and without effect."""
 
     collective_group_leader: str = ""
     executor_type: str = ""
@@ -143,34 +143,34 @@ class ConfigProto(Options):
 
     Attributes:
         device_count: devices per type of each task ({"CPU": 4}); for a server or an in-process session.
-        allow_soft_placement: when a device cannot run a node, choose another one of the same task and say so. Off by default.
+        allow_soft_placement: when a device cannot run a node, choose another one of the same task and log it. Off by default.
         log_device_placement: print where each node was placed.
         device_filters: the session only sees devices that match one of these specs (and its master's task).
-        operation_timeout_in_ms: limit for each call; 0: none but the limits that notice dead tasks.
-        isolate_session_state: variables of this session are its own, and go when it is closed.
-        wait_for_cluster_s: how long making a session waits for tasks that have not started, in seconds.
-        peer_timeout_s: a task that is silent for so long is taken for dead, in seconds.
-        intra_op_parallelism_threads, inter_op_parallelism_threads: threads per kernel, and kernels at once; 0: chosen.
-        use_per_session_threads, session_inter_op_thread_pool: whose threads run a session's kernels: True, or a list of
-            `ThreadPoolOptionProto`. Accepted for a session in this process, which runs in its caller's thread whatever they say; an
-            InvalidArgumentError for one on a cluster, as in TensorFlow: the threads are the servers' own.
+        operation_timeout_in_ms: limit for each call; 0: no limit but failure detection.
+        isolate_session_state: the session has its own variables, which are deleted when it is closed.
+        wait_for_cluster_s: how long creating a session waits for tasks that have not started, in seconds.
+        peer_timeout_s: a task that is silent for this long counts as dead, in seconds.
+        intra_op_parallelism_threads, inter_op_parallelism_threads: threads per kernel, and concurrent kernels; 0: automatic.
+        use_per_session_threads, session_inter_op_thread_pool: the threads for a session's kernels: True, or a list of
+            `ThreadPoolOptionProto`. Accepted without effect for a session in this process, which uses its caller's thread. An
+            InvalidArgumentError for one on a cluster, as in TensorFlow: the threads belong to the servers.
         placement_period: accepted; nodes are placed once.
-        cluster_def: the cluster that the program takes itself to run on: a `ClusterDef`, or what makes a `ClusterSpec`. A session on a
-            cluster is refused with InvalidArgumentError where that is another one, and has state of its own, as with
-            `isolate_session_state`. A session in this process has no cluster, and ignores it, as TensorFlow's does.
+        cluster_def: the cluster that the program expects: a `ClusterDef`, or an argument of `ClusterSpec`. A session on another
+            cluster fails with InvalidArgumentError. On this cluster it has state of its own, as with
+            `isolate_session_state`. A session in this process has no cluster and ignores it, as in TensorFlow.
         gpu_options, graph_options: see those classes.
-        kernel_backend: how kernels are made: "auto", "numba" or "numpy"; "": as DOVETAIL_BACKEND says where the session is.
-        kernel_check: 2: compare every fused kernel with the NumPy references; -1: what DOVETAIL_CHECK says there.
-        graph_rewrite: 0: run graphs as they were written; 1: as `graph_options.optimizer_options` say; -1: what DOVETAIL_REWRITE
-            says there.
-        placement_strategy: how nodes that leave a choice are placed: "rules", or a search: "auto" or another strategy of
-            `dt.place`. A search looks at the whole graph as one step, when it has grown; state stays where it is.
-        placement_costs: what a search takes nodes and links to cost: a `dt.Profile`, or the path of one; None: analytic costs.
-            The search then looks at the nodes that were measured as one step, and leaves the others to the rules.
-        fast_math: allow rewrites that change rounding, or what becomes of NaN and infinity.
-        tf32: let GPUs make products, convolutions and attention of float32 from TF32, the first 10 bits of each factor's fraction:
-            several times as fast, with errors of about 1e-3. Sums are float32 all the same.
-        keys: a session's folder of keys, with which it proves who it is; "": that of DOVETAIL_KEYS, or no keys. It does not travel.
+        kernel_backend: the backend of kernels: "auto", "numba" or "numpy"; "": DOVETAIL_BACKEND of the session's process.
+        kernel_check: 2: compare every fused kernel with the NumPy references; -1: DOVETAIL_CHECK of that process.
+        graph_rewrite: 0: run graphs as written; 1: rewrite by `graph_options.optimizer_options`; -1: DOVETAIL_REWRITE of that
+            process.
+        placement_strategy: how nodes with a choice of devices are placed: "rules", or a search: "auto" or another strategy of
+            `dt.place`. A search optimizes the whole graph as one step, whenever the graph has grown; state stays where it is.
+        placement_costs: the costs of nodes and links for a search: a `dt.Profile`, or the path of one; None: analytic costs.
+            With a profile, the search optimizes the measured nodes as one step, and the rules place the others.
+        fast_math: allow rewrites that change rounding, or results with NaN and infinity.
+        tf32: let GPUs compute products, convolutions and attention of float32 in TF32, with 10 bits of each factor's fraction. It is
+            several times as fast, with errors of about 1e-3. Sums stay float32.
+        keys: a session's folder of keys, which authenticate it; "": that of DOVETAIL_KEYS, or no keys. It is never sent.
     """
 
     device_count: dict[str, int] = field(default_factory=dict)
@@ -201,18 +201,18 @@ class ConfigProto(Options):
 
     @property
     def experimental(self) -> Experimental:
-        """Options that TensorFlow's programs set there."""
+        """TensorFlow's experimental options."""
         return self._experimental
 
     def kernel_options(self, warm: bool = False, deterministic: bool = False) -> KernelOptions:
-        """How kernels are made. What is not said follows this process's settings.
+        """The kernel options. Unset options follow this process's settings.
 
         Args:
-            warm: all are compiled before the first step.
-            deterministic: they are, and none is chosen by measuring.
+            warm: compile all kernels before the first step.
+            deterministic: the same, and choose no kernel by measuring.
 
         Raises:
-            InvalidArgumentError: there is no such backend.
+            InvalidArgumentError: the backend is unknown.
         """
         backend = self.kernel_backend or setting("DOVETAIL_BACKEND")
         check = self.kernel_check if self.kernel_check >= 0 else setting("DOVETAIL_CHECK")
@@ -236,15 +236,15 @@ class ConfigProto(Options):
             raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
 
     def over(self, defaults: ConfigProto) -> ConfigProto:
-        """The same, with another config's options in the place of those that are as they are by default."""
+        """A copy in which another config's options replace those with default values."""
         merged: ConfigProto = _over(self, defaults)
         return merged
 
     def settled(self) -> ConfigProto:
-        """The same, with nothing left to the settings, or the files, of whichever process reads it.
+        """A copy in which no option depends on the settings, or the files, of the process that reads it.
 
         Raises:
-            InvalidArgumentError, OSError, TypeError: `placement_costs` is no profile.
+            InvalidArgumentError, OSError, TypeError: `placement_costs` is not a profile.
         """
         options = self.kernel_options()
         return dataclasses.replace(
@@ -256,7 +256,7 @@ class ConfigProto(Options):
         return bool(self.graph_rewrite if self.graph_rewrite >= 0 else setting("DOVETAIL_REWRITE"))
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain data for a message. Where this process has its keys is nobody else's business."""
+        """The plain data of a message. The folder of keys stays private to this process."""
         costs = as_profile(self.placement_costs)
         fields = dataclasses.asdict(dataclasses.replace(self, placement_costs=None, cluster_def=None))
         for name in _STAYS:
@@ -268,10 +268,10 @@ class ConfigProto(Options):
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ConfigProto:
-        """From a message's plain data; unknown names are ignored, so that a newer client is understood.
+        """From the plain data of a message; unknown names are ignored, so that newer clients work.
 
         Raises:
-            TypeError: a value of the wrong type. InvalidArgumentError: what should be a profile is none.
+            TypeError: a value has the wrong type. InvalidArgumentError: a profile is malformed.
         """
         config = cls()
         fields = {name: value for name, value in fields.items() if name not in _STAYS}
@@ -287,7 +287,7 @@ class ConfigProto(Options):
 _OWN: Final = frozenset(
     {"device_count", "cluster_def", "placement_costs", "kernel_backend", "kernel_check", "graph_rewrite", "keys"}
 )
-"""What a server says of itself, or a client has settled before it asks: no default of sessions."""
+"""Options that belong to a server, or that a client settles before its request: not defaults of sessions."""
 
 
 def _over(options: Any, defaults: Any) -> Any:
@@ -302,7 +302,7 @@ def _over(options: Any, defaults: Any) -> Any:
 
 
 def _cluster_of(fields: Any) -> ClusterSpec | None:
-    """The cluster that a message names: jobs, and in each the tasks' addresses by index as text."""
+    """The cluster in a message: for each job, its tasks' addresses by index as text."""
     if not isinstance(fields, dict) or not all(isinstance(tasks, dict) for tasks in fields.values()):
         raise TypeError(f"cluster_def must be a dict of dicts, not {fields!r:.80}")
     try:
@@ -332,7 +332,7 @@ def _fill(target: Any, fields: dict[str, Any]) -> None:
 
 
 def check_config(config: Any) -> ConfigProto:
-    """The config itself, or the default for None; TypeError for anything else."""
+    """The config itself, or the default for None; TypeError for other types."""
     if config is None:
         return ConfigProto()
     if not isinstance(config, ConfigProto):
@@ -347,9 +347,9 @@ class RunOptions(Options):
     """Options of one step.
 
     Attributes:
-        timeout_in_ms: limit for the step; 0: the session's.
+        timeout_in_ms: limit for the step; 0: the session's limit.
         inter_op_thread_pool: accepted; see `ConfigProto.session_inter_op_thread_pool`.
-        trace_level: NO_TRACE; any other: record when each kernel ran and each value travelled, for `run_metadata.trace`.
+        trace_level: NO_TRACE; any other: record the times of kernels and transfers for `run_metadata.trace`.
         output_partition_graphs: put the step's partitions into the `RunMetadata`.
     """
 
@@ -366,27 +366,27 @@ class RunOptions(Options):
 
 @dataclass(slots=True)
 class RunMetadata:
-    """What one step tells about itself.
+    """The metadata of one step.
 
     Attributes:
         partition_graphs: device -> its partition (`Plan.partitions`), when `output_partition_graphs` was set.
-        trace: what it did when, if it was run with a `trace_level`; else None.
+        trace: the timing of the step, if it had a `trace_level`; else None.
     """
 
     partition_graphs: dict[str, Any] = field(default_factory=dict)
     trace: Trace | None = None
 
     def HasField(self, name: str) -> bool:  # noqa: N802  (TensorFlow's name)
-        """Whether the step has told that, by TensorFlow's name: "step_stats", "partition_graphs"."""
+        """Whether the step has a field, by TensorFlow's name: "step_stats", "partition_graphs"."""
         return bool(self.trace is not None if name == "step_stats" else getattr(self, name, None))
 
     def clear(self) -> None:
-        """Forget the step before: each one that is given this object starts anew."""
+        """Forget the previous step. Each step that gets this object starts with this."""
         self.partition_graphs, self.trace = {}, None
 
     @property
     def step_stats(self) -> StepStats:
-        """The trace in TensorFlow's shape, which `timeline.Timeline` takes; empty when nothing was traced."""
+        """The trace in TensorFlow's format, for `timeline.Timeline`; empty if the step was not traced."""
         from .observability.timeline import StepStats
 
         return StepStats() if self.trace is None else self.trace.step_stats

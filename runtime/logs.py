@@ -1,4 +1,4 @@
-"""How a task's process writes its log: lines for people, or JSON lines for machines (`DOVETAIL_LOG_FORMAT`)."""
+"""The log of a task's process: lines for people, or JSON lines for machines (`DOVETAIL_LOG_FORMAT`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMATS = ("text", "json")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (UTC), level, job, task, logger, message, and the traceback if there is one."""
+    """One JSON object per line: time (UTC), level, job, task, logger, message, and the traceback if there is one."""
 
     def __init__(self, job: str, task_index: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 class Throttle:
-    """Lets so many lines of one kind through in so many seconds, and counts the others: what others do must not fill the log.
+    """Rate limit for log lines of one kind: `most` lines per `every_s`; the others are counted. Peers cannot flood the log.
 
     >>> throttle = Throttle(most=1, every_s=60.0)
     >>> throttle.more(0.0), throttle.more(1.0), throttle.more(2.0), throttle.more(61.0)
@@ -49,7 +49,7 @@ class Throttle:
         self._told = self._untold = 0
 
     def more(self, now: float) -> str | None:
-        """What to add to the line; None: it is not to be written."""
+        """The suffix for the line; None: do not write it."""
         if now - self._began >= self._every_s:
             self._began, self._told = now, 0
         self._told += 1
@@ -61,10 +61,10 @@ class Throttle:
 
 
 def set_up_log(job: str, task_index: int) -> None:
-    """Let this process log as the settings say. A program that has set up its log itself is left alone.
+    """Set up this process's log from the settings, unless the program has set it up itself.
 
     Raises:
-        ValueError: `DOVETAIL_LOG_FORMAT` is none of `FORMATS`, or `DOVETAIL_LOG_LEVEL` no level.
+        ValueError: `DOVETAIL_LOG_FORMAT` is not in `FORMATS`, or `DOVETAIL_LOG_LEVEL` is not a level.
     """
     level = setting("DOVETAIL_LOG_LEVEL")
     if level not in logging.getLevelNamesMapping():

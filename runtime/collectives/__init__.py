@@ -1,18 +1,18 @@
 """Collective operations between tasks: all-reduce, all-gather, reduce-scatter, broadcast and barrier.
 
-    launch                    the `CollectiveContext` that kernels see: chooses the way, and makes the member's algorithm
+    launch                    the `CollectiveContext` of kernels: chooses messages, shared memory or a device link
     coordinator               takes requests and messages, and watches which tasks are missing
     membership                the state: groups, memberships of sessions, requests that wait
-    membership_service        which tasks take part together; how a failed member fails all
+    membership_service        which tasks form a membership; if a member fails, all fail
     failure_detector          heartbeats, and counters of lost messages
     algorithms                ring, recursive doubling, tree, direct exchange: one member's share, by messages
     message_executor          runs these algorithms
     shared_buffer             memory that the members on one machine share, and their agreement on it
     shared_memory_algorithms  all-reduce, gather and reduce-scatter in such memory
     shared_memory_executor    runs these algorithms
-    device_link               the members' agreement before a collective on device links, such as NCCL's
+    device_link               the agreement before a collective on device links, such as NCCL's
 
-A collective fails in all members or in none: where one is gone, the others get an error and start a new session. Nothing here knows
-sockets; the coordinator is given a function that sends. The worker, the server and the session use this package. Kernels know only
+A collective fails in all members or in none. If one member is gone, the others get an error and start a new session. The package
+has no sockets: the coordinator is given a function that sends. The worker, the server and the session use it. Kernels know only
 `graph/resources/collective_context.py`.
 """

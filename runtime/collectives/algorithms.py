@@ -1,17 +1,17 @@
-"""Collective algorithms by messages, one member at a time: which part goes to which rank, and what is done with parts that come.
+"""Collective algorithms by messages, for one member at a time: which parts it sends, and how it combines the received parts.
 
-A `MessageAlgorithm` is one member's share of one collective. It is told its own value (`begin`) and the parts of others (`receive`), and
-each time gives the parts to send, as (rank, tag, array). It knows no sockets and no threads. The ranks fix what is added to what, so the
-order in which parts come changes nothing, and all members get the same bits in each run.
+A `MessageAlgorithm` is one member's share of one collective. It gets its own value (`begin`) and the parts of others (`receive`), and
+returns the parts to send as (rank, tag, array). It has no sockets and no threads. The ranks fix the order of additions, so the
+order of arrival does not matter, and all members get the same bits in each run.
 
-Three ways to reduce, for n members and s bytes:
+Algorithms for n members and s bytes:
 
-    doubling   log2(n) rounds of s bytes: in each round, members whose ranks differ in one bit exchange what they have. The fewest
-               rounds, so the fastest for small values. Where n is no power of two, the last ranks give their value to one of the
-               first, and get the result from it.
-    ring       2 (n - 1) rounds of s / n bytes: in the first half, segments go round and each member adds its own; in the second, the
-               sums go round. Each member sends 2 s (n - 1) / n bytes in all, the least possible. Segments travel in chunks, so that
-               one is added while the next is under way, and a member is at most `WINDOW` chunks ahead of what it received.
+    doubling   log2(n) rounds of s bytes: in each round, members whose ranks differ in one bit exchange their values. It has the fewest
+               rounds, so it is the fastest for small values. If n is no power of two, each of the last ranks first sends its value to
+               one of the first ranks, which returns the result.
+    ring       2 (n - 1) rounds of s / n bytes: in the first half (reduce-scatter), each member adds its own values to the circulating
+               segments. In the second (all-gather), the sums circulate. Each member sends 2 s (n - 1) / n bytes, the minimum. Segments
+               are pipelined in chunks; a member is at most `WINDOW` chunks ahead of what it received.
     direct     one round: each member sends to all others what they need. For gathering, and for reducing to one share per member.
 
 R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, 2005; P. Patarasuk, X. Yuan:
@@ -34,32 +34,32 @@ from ...graph.resources.collective_context import REDUCTIONS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Part: TypeAlias = tuple[int, int, Array]
-"""(rank, tag, array): a part for a member. Between two members, no two parts of a run have the same tag."""
+"""(rank, tag, array): a part for a member. Tags are unique between two members within a run."""
 
 CHUNK_BYTES = 4 << 20
-"""A message costs about as much as copying 1 MiB: chunks of 4 MiB are twice as fast as of 1, measured with 16 MiB and more."""
+"""A message costs about as much as copying 1 MiB. Chunks of 4 MiB are twice as fast as of 1 MiB, measured with 16 MiB and more."""
 WINDOW = 8  # chunks
-DOUBLING_BYTES = 512 << 10  # up to here the number of rounds counts, beyond it the bytes
+DOUBLING_BYTES = 512 << 10  # below, the number of rounds dominates the time; above, the bytes do
 
 KEPT_BUFFERS = 8
 KEPT_FROM_BYTES = 1 << 20
 
 
 class _ResultPool:
-    """A pool of result arrays, reused when nothing refers to them: page faults of fresh memory cost many times what adding does."""
+    """A pool of reusable result arrays: page faults of fresh memory cost many times more than the additions."""
 
     def __init__(self) -> None:
         self._kept: list[Array] = []
         self._lock = threading.Lock()
 
     def take(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """A flat array of undefined content. It is in use as long as something refers to it or a part of it."""
+        """An uninitialized flat array. It is in use as long as anything refers to it or to a part of it."""
         if size * dtype.itemsize < KEPT_FROM_BYTES:
             return np.empty(size, dtype)
         with self._lock:
             for i in range(len(self._kept)):
                 whole = self._kept[i]
-                # Held by the list, `whole` and the call that asks.
+                # References of the list, `whole` and the calling expression.
                 if whole.size == size and whole.dtype == dtype and sys.getrefcount(whole) == 3:
                     return whole.view()
             made = np.empty(size, dtype)
@@ -71,17 +71,17 @@ _buffers = _ResultPool()
 
 
 def result_of(size: int, dtype: np.dtype[Any]) -> Array:
-    """A flat array of undefined content, for a result."""
+    """An uninitialized flat array for a result."""
     return _buffers.take(size, dtype)
 
 
 def result_like(value: Array) -> Array:
-    """An array of undefined content, of the size and type of a flat one."""
+    """An uninitialized array with the size and type of a flat one."""
     return result_of(value.size, value.dtype)
 
 
 class MessageAlgorithm:
-    """One member's share of one collective by messages. `result` is there once `is_done`."""
+    """One member's share of one collective by messages. `result` is valid once `is_done`."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -89,15 +89,15 @@ class MessageAlgorithm:
         self.is_done = False
 
     def begin(self) -> list[Part]:
-        """The parts to send first."""
+        """The first parts to send."""
         raise NotImplementedError
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """The parts to send now that this part has come."""
+        """The parts to send after this part was received."""
         raise NotImplementedError
 
     def expects(self) -> set[int]:
-        """Ranks from which a part is still missing."""
+        """The ranks whose parts are still missing."""
         raise NotImplementedError
 
     def _finish(self, result: Any) -> None:
@@ -107,7 +107,7 @@ class MessageAlgorithm:
 class RecursiveDoubling(MessageAlgorithm):
     """All-reduce by recursive doubling."""
 
-    IN, OUT = -1, -2  # tags of the parts of the ranks beyond the power of two
+    IN, OUT = -1, -2  # tags for the ranks beyond the power of two
 
     def __init__(self, rank: int, size: int, value: Array, reduction: str) -> None:
         super().__init__(rank, size)
@@ -146,7 +146,7 @@ class RecursiveDoubling(MessageAlgorithm):
         return out
 
     def _offer(self) -> list[Part]:
-        """This round's part; after the last round, the result for the rank beyond the power of two."""
+        """This round's part; after the last round, the result for a rank beyond the power of two."""
         if 1 << self._round < self._power:
             return [(self.rank ^ (1 << self._round), self._round, self._now)]
         if self._mean:
@@ -196,7 +196,7 @@ class RingAllReduce(MessageAlgorithm):
         return out
 
     def _send(self) -> list[Part]:
-        """The chunks whose turn it is: those that are known, and not too far ahead of what comes in."""
+        """The chunks to send now: those that are known and within the window."""
         out: list[Part] = []
         limit = min(self._total, self._received + min(WINDOW, self._per_segment))
         while self._sent < limit:
@@ -212,7 +212,7 @@ class RingAllReduce(MessageAlgorithm):
         if step < self.size - 1:
             place = self._place(self.rank - step - 1, chunk)
             self._reduce(array, self._value[place], out=self._out[place])
-            if self._mean and step == self.size - 2:  # the segment's sum is complete: it is divided once, for all
+            if self._mean and step == self.size - 2:  # the segment's sum is complete: divide it once, for all members
                 self._out[place] = mean_of(self._out[place], self.size)
         else:
             self._out[self._place(self.rank + self.size - 1 - step, chunk)] = array
@@ -227,11 +227,11 @@ class RingAllReduce(MessageAlgorithm):
 
 
 class DirectExchange(MessageAlgorithm):
-    """Each member sends one part to each other one, and makes its result of one part from each, by rank.
+    """Each member sends one part to each other member, and combines one part from each, by rank.
 
     Args:
-        parts: what goes to each rank; this member's own is kept.
-        combine: makes the result of what came, by rank.
+        parts: the part for each rank, with this member's own.
+        combine: makes the result from the parts, by rank.
     """
 
     def __init__(self, rank: int, size: int, parts: Sequence[Array], combine: Callable[[list[Array]], Any]) -> None:
@@ -261,7 +261,7 @@ class TreeBroadcast(MessageAlgorithm):
     def __init__(self, rank: int, size: int, value: Array, root: int) -> None:
         super().__init__(rank, size)
         self._value, self._root = value, root
-        self._number = (rank - root) % size  # the root is 0; a member's parent is its number without the lowest bit
+        self._number = (rank - root) % size  # the root is 0; the parent's number lacks the lowest bit
 
     def begin(self) -> list[Part]:
         """As `MessageAlgorithm.begin`."""
@@ -316,14 +316,14 @@ def reduce_scatter(rank: int, size: int, value: Array, reduction: str) -> Messag
 
 
 def flatten(values: Sequence[Array]) -> Array:
-    """Several arrays of one type as a flat one; a single one is not copied."""
+    """Arrays of one type, joined into a flat one; a single array is not copied."""
     if len(values) == 1:
         return np.ascontiguousarray(values[0]).reshape(-1)
     return np.concatenate([np.asarray(v).reshape(-1) for v in values]) if values else np.zeros(0, np.float32)
 
 
 def unflatten(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """The arrays of these shapes that `flatten` made one of: views of it."""
+    """The inverse of `flatten`: views of these shapes."""
     return [
         array[part] if len(shape) == 1 else array[part].reshape(shape)
         for shape, part in zip(shapes, _slices(tuple(shapes)), strict=True)
@@ -332,7 +332,7 @@ def unflatten(array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 
 @lru_cache(1_000)
 def _slices(shapes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:
-    """Where arrays of these shapes lie in a flat one."""
+    """The slices of arrays of these shapes in a flat one."""
     ends = list(accumulate(map(math.prod, shapes), initial=0))
     return tuple(map(slice, ends, ends[1:]))
 

@@ -1,18 +1,18 @@
-"""The coordinator of a task's collectives: takes its kernels' requests and other tasks' messages, and watches which tasks are missing.
+"""The coordinator of a task's collectives: handles kernels' requests and other tasks' messages, and detects missing tasks.
 
-It has a `MembershipService` (which tasks take part together), a `MessageExecutor` and a `SharedMemoryExecutor` (how a collective
-runs), and a `FailureDetector`. Within a membership, a collective is told by its instance (which op) and its run (how often that op
-has run in the session). The messages between coordinators have one of these events:
+It has a `MembershipService` (which tasks take part), a `MessageExecutor` and a `SharedMemoryExecutor` (how a collective
+runs), and a `FailureDetector`. Within a membership, a collective is identified by its instance (the op) and its run (a count per
+session). The messages between coordinators have one of these events:
 
-    join         a task takes part from now on; if it had joined before, it has begun anew, and what still needs its parts fails
+    join         the task takes part; if it had joined before, it has restarted, and requests that need its parts fail
     part         a part of one collective, for one rank
-    poke         a wake-up: there is something to do in a shared buffer
-    end          a task takes part no longer: its session was closed (what has all its parts goes on), or something failed (all fails)
+    poke         wake-up: a shared buffer has changed
+    end          the task has left: its session was closed (collectives with all its parts continue), or it failed (all fail)
     count        how many messages of this membership have you sent?
-    counted      so many
+    counted      the answer to `count`
     ask, alive   heartbeats
 
-The coordinator knows neither sockets nor clocks: messages and time are events, and `send` is given.
+The coordinator has no sockets and no clock: messages and time are events, and `send` is an argument.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from .shared_memory_executor import WAKE, SharedMemoryExecutor
 
 logger = logging.getLogger(__name__)
 
-WARN_S = 5.0  # between two warnings that name missing tasks
+WARN_S = 5.0  # between two warnings about missing tasks
 
 
 class Coordinator(AsyncResource[AnyRequest]):
     """The collectives of one task.
 
     Args:
-        task: the task's name; '' in a process without servers, where all members are.
-        send: (task, message fields, tensors): sends to another task; None: there are no others.
-        patience_s: a task that sends nothing for so many seconds is taken for dead.
-        incarnation: tells this process from those that ran the task before.
-        memory: makes and maps memory that the machine's processes share. None: there is none.
-        lives: whether a task's process has run since then, though it does not answer.
+        task: the task's name; '' in a process without servers, which contains all members.
+        send: (task, message fields, tensors): sends to another task; None: there are no other tasks.
+        patience_s: a task that sends nothing for this long counts as dead, in seconds.
+        incarnation: distinguishes this process from earlier ones of the task.
+        memory: makes and maps shared memory of the machine. None: there is none.
+        lives: whether a task's process has run since a given time, even if it does not answer.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Coordinator(AsyncResource[AnyRequest]):
         self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,
         make_algorithm: Callable[[], MessageAlgorithm], finish: Callable[[Any], Any], shared: SharedMemoryAllReduce | None = None,
     ) -> Any:  # fmt: skip
-        """Take part in a collective as member `rank`; gives the result, or a request for it.
+        """Take part in a collective as member `rank`; returns the result, or a request for it.
 
         Args:
-            session: stands for the session of the step: any object that lives as long.
-            members: device of each rank. key: instance and run.
+            session: stands for the session of the step: any object with the same lifetime.
+            members: the device of each rank. key: instance and run.
             signature: what must be the same for all members: the op, types, shapes. what: the collective, for errors.
-            make_algorithm: makes this member's share of what runs by messages.
+            make_algorithm: makes this member's message algorithm.
             finish: makes the kernel's result.
-            shared: runs instead where the members share memory. None: it goes by messages in any case.
+            shared: the algorithm if the members share memory. None: always use messages.
 
         Raises:
-            InvalidArgumentError: this is not the member's task, or two members differ. OpError: the membership has failed.
+            InvalidArgumentError: the member is not in this task, or two members differ. OpError: the membership has failed.
         """
         name, task_of = self.memberships.name_of(members)
         if task_of[rank] != self.task:
@@ -102,7 +102,7 @@ class Coordinator(AsyncResource[AnyRequest]):
             SharedMemoryRequest(what, membership, (*key, rank), make_algorithm, signature, finish, shared, queue, go_on)
         )
 
-    # --- the rules of requests, under the lock ---------------------------------------------------------------------
+    # --- request rules, under the lock -----------------------------------------------------------------------------
 
     def perform(self, event: Callable[[], None]) -> None:
         def whole() -> None:
@@ -125,7 +125,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         self.memberships.check_left(membership)
 
     def _serve(self) -> None:
-        """Nothing: a request is settled where its last part comes in."""
+        """Do nothing: a request completes when its last part arrives."""
 
     def _withdraw(self, request: AnyRequest) -> None:
         membership = request.membership
@@ -136,7 +136,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         self.memberships.fail(membership, ended_early_error(self.task, request))
 
     def _take_back(self, request: AnyRequest, value: Any) -> None:
-        if isinstance(request, SharedMemoryRequest):  # it could have gone on; a MessageRequest has done its part
+        if isinstance(request, SharedMemoryRequest):  # it could have continued
             self.memberships.fail(request.membership, ended_early_error(self.task, request))
 
     def _waiting(self) -> Iterable[AnyRequest]:
@@ -145,7 +145,7 @@ class Coordinator(AsyncResource[AnyRequest]):
     # --- messages of other tasks -----------------------------------------------------------------------------------
 
     def message(self, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
-        """A message of another task."""
+        """Handle a message of another task."""
         self.perform(lambda: self._on_message(fields, tensors))
 
     def _on_message(self, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
@@ -165,7 +165,7 @@ class Coordinator(AsyncResource[AnyRequest]):
             self._on_bound_message(membership, fields, tensors)
 
     def _on_bound_message(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
-        """A message of a task whose membership this one is bound to."""
+        """Handle a message of a task that is bound to this membership."""
         if membership.error is not None:
             return
         event, task = fields["event"], fields["task"]
@@ -191,7 +191,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         )
         task_of = membership.task_of
         if not (isinstance(run, int) and isinstance(sender, int) and isinstance(to, int) and isinstance(tag, int)):
-            return  # malformed, as what the next lines refuse
+            return  # malformed
         if not (0 <= sender < len(task_of) and 0 <= to < len(task_of) and len(tensors) == 1):
             return
         if task_of[to] == self.task and task_of[sender] == fields["task"]:
@@ -200,7 +200,7 @@ class Coordinator(AsyncResource[AnyRequest]):
     # --- lost messages ---------------------------------------------------------------------------------------------
 
     def _ask_for_counts(self, membership: Membership, tasks: Iterable[str]) -> None:
-        """Ask tasks that are waited for, have been heard, and still take part, how much they have sent."""
+        """Ask awaited tasks for their counts, if they have been heard and have not left."""
         detector = self._detector
         for task in tasks:
             counter = membership.counters[task]
@@ -210,10 +210,10 @@ class Coordinator(AsyncResource[AnyRequest]):
                 self._messenger.send(task, "count", membership, run=membership.peers[task] or 0)
 
     def _on_count(self, group: Group, name: str, task: str, token: int, meant: int) -> None:
-        """Another task asks how much was sent to it. `meant` is the token of the membership here; 0: it does not know it.
+        """Answer a `count`. `meant` is the token of the membership here; 0: the other task does not know it.
 
-        A membership that is gone, or has failed, is told again: the `end` was lost. One that the asker does not know introduces
-        itself again: the `join` was lost.
+        If the membership is gone or has failed, the `end` was lost and is repeated. If the other task does not know the membership, the
+        `join` was lost and is repeated.
         """
         if token not in group.known.get(task, ()):
             self.memberships.joined(group, task, token)  # its `join` was lost
@@ -229,7 +229,7 @@ class Coordinator(AsyncResource[AnyRequest]):
             self._messenger.send(task, "counted", membership, tag=membership.counters[task].sent)
 
     def _on_counted(self, membership: Membership, task: str, sent: int) -> None:
-        """Another task says how much it has sent."""
+        """Handle the count of sent messages of another task."""
         if membership.requests and membership.counters[task].lacks(sent):
             what = membership.requests[0].what
             text = (
@@ -238,10 +238,10 @@ class Coordinator(AsyncResource[AnyRequest]):
             )
             self.memberships.fail(membership, UnavailableError(None, None, text))
 
-    # --- heartbeats and time ---------------------------------------------------------------------------------------
+    # --- heartbeats and ticks --------------------------------------------------------------------------------------
 
     def _on_heartbeat(self, event: str, task: str, incarnation: int, is_deaf: bool) -> None:
-        """A task asks for a heartbeat or sends one. `is_deaf`: it has not heard of this task lately."""
+        """Handle a task's request for a heartbeat, or its heartbeat. `is_deaf`: it has not heard this task lately."""
         restarted = self._detector.heartbeat(task, incarnation)
         if event == "ask":
             self._messenger.try_to_send(task, "alive", "", self._incarnation)
@@ -251,7 +251,7 @@ class Coordinator(AsyncResource[AnyRequest]):
                     error = AbortedError(None, None, f"{task} was restarted in the middle of a collective")
                     self.memberships.fail(m, error)
         if self._detector.is_cut_off(task, is_deaf):
-            for m in self._bound_to(task):  # whatever it does now: the other task cannot go on with it
+            for m in self._bound_to(task):  # the other task cannot continue in any case
                 text = (
                     f"{task} hears nothing of {self.task}, though it is heard: the way there is cut. All "
                     "workers go on from the last checkpoint, in new sessions, when it is open."
@@ -262,7 +262,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         return [m for m in self.memberships.active() if m.peers.get(task) is not None]
 
     def tick(self, now: float) -> None:
-        """Time has passed: ask for heartbeats, and fail memberships that wait for tasks that are silent."""
+        """Ask for heartbeats, and fail memberships that wait for silent tasks."""
         self.perform(lambda: self._tick(now))
 
     def _tick(self, now: float) -> None:

@@ -1,16 +1,16 @@
-"""Agreement before a collective on device links, such as NCCL's.
+"""The agreement of members before a collective on device links, such as NCCL's.
 
-A link runs the collectives of one group on the devices themselves. It makes two demands that messages do not make: every member must
-start the same collective before the next one, and a missing member is waited for on the device, where nothing else can end the wait.
-So before each run the members agree (`LinkAgreement`). Each tells rank 0 what its link is (`READY`). When all have, rank 0 tells
-them to start, and the run's number in the order of all runs of the group (`GO`). Until then only the step waits, as in other
-collectives. From then on a member waits for all others until its link says that the run has ended: a member that dies is noticed,
-and the link is stopped.
+A link runs the collectives of one group on the devices themselves. Unlike messages, it has two requirements: every member must
+start the same collective before the next one, and a wait for a missing member happens on the device, where only the link can end it.
+So before each run the members agree (`LinkAgreement`). Each sends rank 0 its link's identity (`READY`). When all have, rank 0 sends
+the start and the run's number in the group's order of runs (`GO`). Until then only the step waits, as in other
+collectives. From then on a member waits for all others until its link reports the end of the run. If a member dies, the others detect it,
+and stop the link.
 
-    READY   the identity of the member's link, and how many rows it brings
-    GO      the run's number, or why there is none; rows of each member; what members need to find each other
+    READY   the identity of the member's link, and its number of rows
+    GO      the run's number, or the reason for a refusal; rows of each member; the data by which members connect
 
-Where a member cannot, all hear which one and why, and do without the link: `LinkRefused` is their result.
+If one member cannot use its link, all members get its rank and the reason, and do without the link: the result is `LinkRefused`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .algorithms import Array, MessageAlgorithm, Part
 
 
 class RefusalReason(enum.IntEnum):
-    """Why the members of a group cannot use links."""
+    """Why a group cannot use its links."""
 
     MISSING = -1
     VERSIONS = -2
@@ -37,7 +37,7 @@ class RefusalReason(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LinkRefused:
-    """The result where the members have found that this rank has no link that fits."""
+    """The result when the members agree that this rank has no usable link."""
 
     why: RefusalReason
     rank: int
@@ -47,7 +47,7 @@ _without_link: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDiction
 
 
 def instances_without_link(session: Any) -> set[Any]:
-    """(members, instance) of the collectives of a session whose members have found that they have no link."""
+    """(members, instance) of a session's collectives whose members have agreed that they have no link."""
     return _without_link.setdefault(session, set())
 
 
@@ -60,11 +60,11 @@ class LinkAgreement(MessageAlgorithm):
     Args:
         link: the member's link. None: it has none.
         job: what the link is to run.
-        rows: how many the member brings. All members are told.
+        rows: how many rows the member contributes. All members get the number.
 
     Attributes:
-        tell: takes the link's result, from any thread. The executor sets it.
-        is_under_way: whether the link has been told to start.
+        tell: called with the link's result, on any thread. The executor sets it.
+        is_under_way: whether the link has started.
     """
 
     READY, GO = range(2)
@@ -97,7 +97,7 @@ class LinkAgreement(MessageAlgorithm):
         return []
 
     def _decide(self) -> list[Part]:
-        """When all are there: go, or say why not."""
+        """When all members are ready: start, or send the reason for a refusal."""
         if len(self._ready) < self.size:
             return []
         identities, rows = zip(*(self._ready[r] for r in range(self.size)), strict=True)
@@ -124,11 +124,11 @@ class LinkAgreement(MessageAlgorithm):
         self._link.start(number, said[2 + self.size :].tobytes(), self._job, rows, lambda result: self.tell(result))
 
     def ended(self, result: Any) -> None:
-        """The link has run the job."""
+        """Handle the link's result."""
         self._finish(result)
 
     def stop(self) -> None:
-        """The other members are gone, or the step is."""
+        """Stop the link: the other members are gone, or the step has ended."""
         if self._link is not None:
             self._link.stop()
 
@@ -162,7 +162,7 @@ _REASONS = {
 
 
 def refusal_text(refused: LinkRefused, members: Sequence[str]) -> str:
-    """Why there is no link, in words."""
+    """The text for a refusal."""
     return f"member {refused.rank} ({members[refused.rank]}) {_REASONS[refused.why]}"
 
 

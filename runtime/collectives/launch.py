@@ -1,8 +1,8 @@
 """The `CollectiveContext` of a task: chooses how a kernel's collective runs, and makes the member's algorithm.
 
-There are three ways. Values go by messages (`algorithms.py`), through a buffer in shared memory (`shared_memory_algorithms.py`), or between
-GPUs by their links, such as NCCL's (`device_link.py`). The coordinator decides between messages and shared memory when it knows the
-members. Members on GPUs first agree whether all have a link. Where one has none, all go on with values in the host's memory.
+There are three paths: messages (`algorithms.py`), a buffer in shared memory (`shared_memory_algorithms.py`), and the links between
+GPUs, such as NCCL's (`device_link.py`). The coordinator chooses between messages and shared memory when it knows the
+members. Members on GPUs first agree whether all have a link. If one has none, all continue with values in host memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CollectiveLauncher:
     """Runs the collectives of a task's kernels.
 
     Args:
-        coordinator: of the task. None: the process has no other tasks, and all members are in it.
+        coordinator: the task's coordinator. None: the process has no other tasks, and contains all members.
     """
 
     def __init__(self, coordinator: Coordinator | None = None) -> None:
@@ -52,7 +52,7 @@ class CollectiveLauncher:
         key = call.members, call.instance
 
         def run_on_host() -> Any:
-            # Another instance: a part may reach a member that has not heard yet that there is no link.
+            # Another instance: a part may reach a member that does not know yet that there is no link.
             values = [np.asarray(v) for v in call.values]
             return self.run(replace(call, instance=f"{call.instance} by messages", values=values))
 
@@ -93,7 +93,7 @@ def _described(kind: str, instance: str, members: int) -> str:
 
 
 def signature(call: CollectiveCall) -> str:
-    """What must be the same in all members, besides the op: types, shapes, reduction."""
+    """What must be the same in all members besides the op: types, shapes, reduction."""
     values, attrs = call.values, call.attrs
     if call.kind == "barrier":
         return ""
@@ -110,7 +110,7 @@ def _signature(how: tuple[Any, ...], dtypes: tuple[np.dtype[Any], ...], shapes: 
 
 
 _Way: TypeAlias = tuple[Callable[[], algorithms.MessageAlgorithm], SharedMemoryAllReduce | None, Callable[[Any], Any]]
-"""What makes the algorithm by messages, the algorithm in shared memory, and what makes the kernel's result of either's."""
+"""Functions that make the message algorithm, the shared-memory algorithm, and the kernel's result from either's."""
 
 
 def _all_reduce(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
@@ -167,7 +167,7 @@ _WAYS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], _Way]] = {
 
 
 def _read_only(array: Array) -> Array:
-    """A read-only view: the array may belong to another member, too."""
+    """A read-only view: another member may use the same array."""
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view

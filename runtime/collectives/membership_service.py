@@ -1,12 +1,12 @@
-"""Group membership: which tasks take part in collectives together.
+"""Group membership: which tasks take part in a group's collectives.
 
 Members of a group may run in sessions of different clients, which know nothing of each other. So before its first collective in a
-group, a session says "I take part" (`join`) to the group's other tasks, with a token drawn for this session. A membership is complete
-when each task has said so. That is also how workers wait for the last one to start. Each part names its sender's token, so a part of a
-session that has ended, or of a process that was restarted, is never taken for one of now.
+group, a session sends a `join` to the group's other tasks, with a random token. A membership is complete
+when each task has joined. So workers also wait for the last one to start. Each part carries its sender's token, so parts of a
+session that has ended, or of a process that was restarted, are never used.
 
-A membership fails as a whole, here and in the other tasks, and stays failed: no member can know which of them has applied what. A new
-session starts a new membership.
+A membership fails as a whole, here and in the other tasks, and stays failed: no member can know which members have applied a result.
+A new session starts a new membership.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .membership import MAX_EARLY_PARTS, AnyRequest, Group, Membership, stop_lin
 logger = logging.getLogger(__name__)
 
 MAX_GROUPS = 1_000
-"""Groups of which only other tasks have spoken."""
+"""Limit of groups without a membership of this task."""
 MAX_KNOWN_TOKENS = 16
-"""Joins of one task that are remembered."""
+"""Remembered joins per task."""
 Send: TypeAlias = Callable[[str, dict[str, Any], Sequence[Array]], None]
-"""(task, message fields, tensors): sends to another task. KeyError, OSError, OpError: that is not possible."""
+"""(task, message fields, tensors): sends to another task. KeyError, OSError, OpError: sending is impossible."""
 
 
 class PeerMessenger:
@@ -39,10 +39,10 @@ class PeerMessenger:
 
     Args:
         task: the task's name.
-        send: None: there are no other tasks.
+        send: sends to another task; None: there are no other tasks.
 
     Attributes:
-        unsent: memberships of which a message could not be sent, with the error that they are to fail with.
+        unsent: memberships with a message that could not be sent, and the error with which they will fail.
     """
 
     def __init__(self, task: str, send: Send | None) -> None:
@@ -52,7 +52,7 @@ class PeerMessenger:
         self._send = send
 
     def send(self, task: str, event: str, membership: Membership, tensors: Sequence[Array] = (), **fields: Any) -> None:
-        """Send a message of a membership."""
+        """Send a message for a membership."""
         assert self._send is not None
         head = {"event": event, "task": self.task, "group": membership.group, "token": membership.token}
         if event in COUNTED:
@@ -75,11 +75,11 @@ class PeerMessenger:
 
 
 class MembershipService:
-    """All groups of one task, and the memberships of its sessions in them. Its methods are called under the coordinator's lock.
+    """All groups of one task, and its sessions' memberships in them. The caller holds the coordinator's lock.
 
     Args:
         messenger: sends to other tasks.
-        receive: takes a message that had been kept for a membership: (membership, fields, tensors).
+        receive: handles a message that was kept for a membership: (membership, fields, tensors).
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class MembershipService:
         self.task = messenger.task
         self.groups: dict[str, Group] = {}
         self._messenger, self._receive = messenger, receive
-        self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> the group's name, task of each
+        self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> name, task of each rank
         self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
-        self._ended: deque[dict[str, Membership]] = deque()  # memberships of sessions that are gone
+        self._ended: deque[dict[str, Membership]] = deque()  # memberships of sessions that have ended
 
     def active(self) -> list[Membership]:
-        """Memberships that have not failed."""
+        """The memberships that have not failed."""
         return [m for g in self.groups.values() for m in g.memberships if m.error is None]
 
     def requests(self) -> Iterator[AnyRequest]:
-        """All that waits."""
+        """All waiting requests."""
         for group in self.groups.values():
             for membership in group.memberships:
                 yield from membership.requests
@@ -105,17 +105,17 @@ class MembershipService:
     # --- this task's sessions --------------------------------------------------------------------------------------
 
     def name_of(self, members: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-        """A group's name, and the task of each rank. Needs no lock.
+        """A group's name, and the task of each rank. Thread-safe.
 
         Raises:
-            InvalidArgumentError: a member is in another task, and this process reaches none.
+            InvalidArgumentError: a member is in another task, but this process has no cluster.
         """
         members = tuple(members)
         found = self._names.get(members)
         if found is None:
             task_of = tuple(
                 m.partition("/device:")[0] or self.task for m in members
-            )  # a device without a task is this task's
+            )  # a device without a task belongs to this task
             if not self._messenger.has_peers and set(task_of) != {self.task}:
                 others = ", ".join(sorted(set(task_of) - {self.task}))
                 text = f"{others}: a session without servers reaches no other task; give the session a server's target"
@@ -127,13 +127,13 @@ class MembershipService:
         return found
 
     def of_session(self, session: Any, name: str, task_of: tuple[str, ...]) -> Membership:
-        """The session's membership in a group. At first use the other tasks are told (`join`)."""
+        """The session's membership in a group. The first call sends a `join` to the other tasks."""
         kept = self._sessions.get(session)
         if kept is None:
             kept = self._sessions[session] = {}
             weakref.finalize(
                 session, self._ended.append, kept
-            )  # in any thread, at any time: the next tick tells the others
+            )  # on any thread, at any time: the next tick tells the others
         membership = kept.get(name)
         if membership is None:
             membership = kept[name] = Membership(name, task_of, self.task)
@@ -147,7 +147,7 @@ class MembershipService:
         return membership
 
     def leave_ended(self) -> None:
-        """Tell the other tasks of sessions that are gone."""
+        """Send an `end` to the other tasks for sessions that have ended."""
         while self._ended:
             for membership in self._ended.popleft().values():
                 membership.queues = {}
@@ -158,7 +158,7 @@ class MembershipService:
     # --- other tasks -----------------------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:
-        """The group of that name. Where there are too many, groups without a membership here are forgotten."""
+        """The group of that name. If there are too many, groups without a membership here are forgotten."""
         group = self.groups.get(name)
         if group is None:
             if len(self.groups) >= MAX_GROUPS:
@@ -167,7 +167,7 @@ class MembershipService:
         return group
 
     def joined(self, group: Group, task: str, token: int) -> None:
-        """Another task takes part from now on. One that had joined before has begun anew."""
+        """Handle a `join` of another task. If the task had joined before, its former membership has ended."""
         before = group.latest.get(task)
         if before == token:
             return
@@ -186,11 +186,11 @@ class MembershipService:
         if unbound is None:
             group.unused[task] = token
         else:
-            self._messenger.send(task, "join", unbound)  # it may have started after it was told
+            self._messenger.send(task, "join", unbound)  # it may have started after the first `join`
             self._bind(group, unbound, task, token)
 
     def _bind(self, group: Group, membership: Membership, task: str, token: int) -> None:
-        """From now on, this membership and that of the other task belong together."""
+        """Bind a membership to that of the other task, and deliver the kept messages."""
         membership.peers[task] = token
         early = group.drop_early(task, token)
         if (task, token) in group.lost:
@@ -201,7 +201,7 @@ class MembershipService:
     # --- failing ---------------------------------------------------------------------------------------------------
 
     def check_left(self, membership: Membership) -> None:
-        """Fail when a request still needs parts of a task that takes part no longer."""
+        """Fail if a request still needs parts of a task that has left."""
         for request in membership.requests:
             for rank in request.expects():
                 task = membership.task_of[rank]
@@ -211,7 +211,7 @@ class MembershipService:
                     return
 
     def fail(self, membership: Membership, error: OpError) -> None:
-        """Fail a membership: all that waits in it, here and in the other tasks."""
+        """Fail a membership and all its requests, here and in the other tasks."""
         if membership.error is not None:
             return
         membership.error = error
@@ -226,18 +226,18 @@ class MembershipService:
 
 
 def _is_under_way(request: AnyRequest) -> bool:
-    """Whether a request runs on a link: members may leave when they are done, before others notice that they are done, too."""
+    """Whether a request runs on a link. Its members may leave when they are done, before others notice that."""
     return isinstance(request.algorithm, LinkAgreement) and request.algorithm.is_under_way
 
 
 def ended_early_error(task: str, request: AnyRequest) -> OpError:
-    """The error where the step of a member ends before its collective."""
+    """The error when a member's step ends before its collective."""
     text = f"A step of {task or 'this process'} was ended while it took part in {request.what}"
     return AbortedError(None, None, text)
 
 
 def too_far_ahead_error(task: str) -> OpError:
-    """The error where a task has sent more than is kept."""
+    """The error when a task has sent more early messages than are kept."""
     return ResourceExhaustedError(
         None, None,
         f"More than {MAX_EARLY_PARTS} parts of {task} wait for this task to get to their collectives: {task} runs too far ahead. Let "

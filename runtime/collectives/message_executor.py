@@ -1,7 +1,7 @@
-"""Runs collectives by messages: sends each member's parts, and gives those that come to its algorithm.
+"""Runs collectives by messages: sends each member's parts, and passes received parts to its algorithm.
 
-A member brings a `MessageAlgorithm`, which says what to send to which rank and what to do with what comes. Parts for ranks of this task
-are not sent. A part that comes before its member is kept. All methods are called under the coordinator's lock.
+A member brings a `MessageAlgorithm`, which decides what to send and how to combine what arrives. Parts for ranks of this task
+are not sent. A part that arrives before its member is kept. The caller of all methods holds the coordinator's lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class MessageExecutor:
     """Runs the members of one task that exchange parts by messages.
 
     Args:
-        perform: runs a function under the coordinator's lock, for results of device links, which come from other threads.
+        perform: runs a function under the coordinator's lock, for device links, whose results come on other threads.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class MessageExecutor:
         self._messenger, self._service, self._perform = messenger, service, perform
 
     def begin(self, request: MessageRequest) -> None:
-        """A member comes to its collective."""
+        """Start a member's algorithm."""
         membership = request.membership
         membership.by_message[request.key] = request
         if isinstance(request.algorithm, LinkAgreement):
@@ -39,7 +39,7 @@ class MessageExecutor:
             self._receive(request, sender, tag, signature, array)
 
     def arrive(self, membership: Membership, key: Key, sender: int, tag: int, signature: str, array: Array) -> None:
-        """A part of rank `sender` has come for a member of this task."""
+        """Handle a part of rank `sender` for a member of this task."""
         request = membership.by_message.get(key)
         in_memory = membership.in_memory.get(key)
         if in_memory is not None and in_memory.signature != signature:
@@ -77,10 +77,10 @@ class MessageExecutor:
             self.arrive(membership, (instance, run, to), rank, tag, request.signature, array)
 
     def _link_ended(self, request: MessageRequest, result: Any) -> None:
-        """A run on a device link has ended, with its result or an error."""
+        """Handle the end of a run on a device link, with its result or an error."""
         membership = request.membership
         if membership.by_message.get(request.key) is not request:
-            return  # the step is over
+            return  # the step has ended
         if isinstance(result, OpError):
             self._service.fail(membership, type(result)(None, None, f"{request.what}: {result.message}"))
             return

@@ -1,9 +1,9 @@
-"""Runs collectives in shared memory: the runs of an instance use its shared buffer one after the other.
+"""Runs collectives in shared memory: the runs of an instance use its shared buffer in turn.
 
-Members on one machine share a buffer for each instance (`shared_buffer.py`), if each task has one member. Before an instance's first run
+Members on one machine share a buffer per instance (`shared_buffer.py`), if each task has one member. Before an instance's first run
 the members agree whether all can map a buffer (the handshake). Its runs then use the buffer in the order of their numbers. A run that
-waits for others for too long gives its thread back, and goes on when another member wakes it by a message. Without a buffer, each
-run goes by messages.
+waits too long returns its thread, and continues when another member wakes it by a message. Without a buffer, each
+run uses messages.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WAKE = "poke"
 
 
 class SharedMemoryExecutor:
-    """Runs the members of one task that share buffers with members of other tasks.
+    """Runs the members of one task in buffers that they share with members of other tasks.
 
     Args:
         memory: makes and maps shared memory. None: there is none.
-        coordinator: takes requests, and has the lock.
+        coordinator: handles requests, and owns the lock.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class SharedMemoryExecutor:
     # --- kernels, without the lock ---------------------------------------------------------------------------------
 
     def start(self, request: SharedMemoryRequest) -> Any:
-        """A run's result, or a request for it. It begins at once where the buffer is free."""
+        """A run's result, or a request for it. It starts at once if the buffer is free."""
         return self.go_on(request) if self._takes_buffer(request) else self._coordinator.ask(request)
 
     def _takes_buffer(self, request: SharedMemoryRequest) -> bool:
-        """Give the buffer to a run if no other has it or waits for it, and the membership is well."""
+        """Give the buffer to a run, if no other run has it or waits for it and the membership has not failed."""
         queue, membership = request.queue, request.membership
         with self._coordinator.lock:
             if (
@@ -59,7 +59,7 @@ class SharedMemoryExecutor:
         return True
 
     def go_on(self, request: SharedMemoryRequest) -> Any:
-        """Run as far as possible: the result, or a request for what to wait for next."""
+        """Run as far as possible. Returns the result, or a request for the next wait."""
         membership, queue, algorithm = request.membership, request.queue, request.algorithm
         buffer = queue.buffer
         if buffer is None:
@@ -74,7 +74,7 @@ class SharedMemoryExecutor:
                 request.has_begun = True
                 algorithm.start(buffer, request.key[1], label_of(request.signature))
                 is_done = algorithm.drive(lambda: membership.error is not None)
-        except BaseException as e:  # also KeyboardInterrupt: the other members must not wait for what will not come
+        except BaseException as e:  # also KeyboardInterrupt: the other members must not wait for this one
             error = ended_early_error(self._service.task, request)
             if isinstance(e, OpError):
                 error = type(e)(None, None, f"{request.what}: {e.message}")
@@ -94,7 +94,7 @@ class SharedMemoryExecutor:
     # --- under the lock --------------------------------------------------------------------------------------------
 
     def enqueue(self, request: SharedMemoryRequest) -> None:
-        """A run comes to its queue, or goes on waiting in the buffer for the other members."""
+        """Queue a run for the buffer, or let it wait in the buffer for the other members."""
         membership, queue = request.membership, request.queue
         membership.in_memory[request.key] = request
         if request.has_begun:
@@ -121,7 +121,7 @@ class SharedMemoryExecutor:
         self, membership: Membership, queue: BufferQueue, instance: str, rank: int,
         found: tuple[memoryview, BufferLayout] | None,
     ) -> None:  # fmt: skip
-        """The members have agreed on a buffer, or that they have none."""
+        """Handle the result of the handshake: a buffer, or none."""
         if found is not None:
             assert self._memory is not None
 
@@ -134,7 +134,7 @@ class SharedMemoryExecutor:
         self._start_next(queue)
 
     def _start_next(self, queue: BufferQueue) -> None:
-        """Give the buffer to the earliest run. Without a buffer, let all runs go on."""
+        """Give the buffer to the earliest run. Without a buffer, let all runs continue."""
         while queue.is_agreed and queue.current is None and queue.waiting:
             request = min(queue.waiting, key=lambda r: r.key[1])
             queue.waiting.remove(request)
@@ -143,14 +143,14 @@ class SharedMemoryExecutor:
             self._let_go_on(request)
 
     def woken(self, membership: Membership, instance: str) -> None:
-        """Another member says that there is something to do in an instance's buffer."""
+        """Handle a wake-up from another member: an instance's buffer has changed."""
         queue = membership.queues.get(instance)
         request = queue.current if queue is not None else None
         if request is not None and request.key in membership.in_memory:
             self._look(request)
 
     def look(self, membership: Membership) -> None:
-        """Look for something to do in all buffers of a membership: a wake-up may have been lost."""
+        """Check all buffers of a membership: a wake-up may have been lost."""
         for request in list(membership.in_memory.values()):
             if request.has_begun:
                 self._look(request)
@@ -166,7 +166,7 @@ class SharedMemoryExecutor:
 
 
 class _HandshakeRequest(MessageRequest):
-    """The members' agreement on a buffer. Nothing waits for its result; `agreed` is told."""
+    """The members' agreement on a buffer. It calls `agreed`; nothing waits for its result."""
 
     __slots__ = ("_agreed",)
 
@@ -178,7 +178,7 @@ class _HandshakeRequest(MessageRequest):
         self._resource, self._agreed = coordinator, agreed
 
     def answer(self, value: Any = ()) -> None:
-        """The members have agreed."""
+        """Handle the agreement."""
         super().answer(value)
         self._agreed(value)
 

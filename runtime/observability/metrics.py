@@ -1,9 +1,9 @@
-"""What a task says about itself: figures that people and monitors look at, and steps that make no progress.
+"""Metrics of a task, for people and monitors, and the watchdog for steps without progress.
 
-Nothing here is done for each step but counting what is sent. Everything else is looked at from outside, once a second or when asked.
+A step only counts what it sends. Everything else is sampled from outside, once a second or on request.
 
-    figures    a dictionary of plain values; the answer to a `stats` message, and the source of the metrics
-    stall      a step that is alive, but waits for the same things for `DOVETAIL_STALL_S`
+    figures    a dictionary of plain values: the reply to a `stats` message, and the source of the metrics
+    stall      a live step that waits for the same things for `DOVETAIL_STALL_S`
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-MOST_STEPS = 50  # running steps that are listed, the oldest
-MOST_WAITS = 20  # things that are listed for each
-WAIT_CHARS = 400  # of each, where it travels
+MOST_STEPS = 50  # oldest running steps in the figures
+MOST_WAITS = 20  # waits per step in the figures
+WAIT_CHARS = 400  # characters per wait in a message
 
 
 class Traffic:
-    """What a task has sent to which other one, and received. Any thread may count."""
+    """Counts what a task sends to each other task, and receives. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,20 +32,20 @@ class Traffic:
         self._received = [0, 0]
 
     def sent(self, task: str, size: int) -> None:
-        """One message with tensors of so many bytes has gone to a task."""
+        """Count one message to a task, with tensors of `size` bytes."""
         with self._lock:
             link = self._sent.get(task) or self._sent.setdefault(task, [0, 0])
             link[0] += 1
             link[1] += size
 
     def received(self, size: int) -> None:
-        """One has come."""
+        """Count one received message."""
         with self._lock:
             self._received[0] += 1
             self._received[1] += size
 
     def figures(self) -> dict[str, Any]:
-        """Messages and bytes, by link and in all."""
+        """Messages and bytes, per link and in total."""
         with self._lock:
             links = [{"to": task, "messages": m, "bytes": b} for task, (m, b) in sorted(self._sent.items())]
             return {"links": links, "received_messages": self._received[0], "received_bytes": self._received[1]}
@@ -55,15 +55,15 @@ class Traffic:
 class _Seen:
     first: float
     waits: tuple[str, ...]
-    since: float  # when it was first seen to wait for these
+    since: float  # when it was first seen with these waits
     told: bool = False
 
 
 class Watchdog:
-    """Notices steps that are alive and make no progress. Events in, reports out: it is told what runs, and what time it is.
+    """Detects live steps without progress. Pure: the caller passes the running steps and the time.
 
     Args:
-        stall_s: how long a step may wait for the same things; 0: for ever.
+        stall_s: how long a step may wait for the same things; 0: forever.
 
     >>> dog = Watchdog(10.0)
     >>> dog.look(0.0, [7], lambda step: ["a queue"])
@@ -81,9 +81,9 @@ class Watchdog:
     def look(
         self, now: float, running: Iterable[int], waits_for: Callable[[int], Iterable[str]]
     ) -> list[tuple[int, float, tuple[str, ...]]]:
-        """The steps that have come to a halt since the last look: number, seconds, what they wait for here.
+        """The steps that have stalled since the last look: number, seconds, what they wait for here.
 
-        A step that was not there at the last look is only noted: most have ended by the next one.
+        A step that was not there at the last look is only recorded: most have ended by the next look.
         """
         before, self._seen = self._seen, {}
         stalled = []
@@ -102,7 +102,7 @@ class Watchdog:
         return stalled
 
     def figures(self, now: float) -> list[dict[str, Any]]:
-        """The running steps that it has seen, the oldest first."""
+        """The running steps that the watchdog has seen, the oldest first."""
         oldest = sorted(self._seen.items(), key=lambda item: item[1].first)[:MOST_STEPS]
         return [
             {
@@ -116,9 +116,9 @@ class Watchdog:
 
 
 def memory_in_use() -> int:
-    """Bytes of memory that this process has; 0 where that cannot be told."""
+    """Bytes of memory that this process uses; 0 where that is not known."""
     try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  (once a second; a Path is not needed)
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  (called once a second; a Path is not needed)
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
@@ -146,14 +146,14 @@ _LINK_METRICS = (
 
 
 class MetricsServer:
-    """Serves a task's figures at `http://ADDRESS/metrics` for Prometheus.
+    """Serves a task's metrics at `http://ADDRESS/metrics` for Prometheus.
 
     Args:
         address: `host:port`, or a port of localhost; port 0 picks a free one.
-        figures: gives the figures of the moment. It is called in a thread of the server's.
+        figures: returns the current figures. It is called on a thread of the server.
 
     Raises:
-        OSError: the address is taken, or not of this machine. ValueError: it is no address.
+        OSError: the address is in use, or not of this machine. ValueError: it is malformed.
     """
 
     def __init__(self, address: str, figures: Callable[[], Mapping[str, Any]]) -> None:
@@ -188,7 +188,7 @@ class MetricsServer:
         self.address = f"{host or '127.0.0.1'}:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

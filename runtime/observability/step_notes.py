@@ -1,12 +1,12 @@
-"""What a task notes while it runs its part of a traced step.
+"""What a task records while it runs its part of a traced step.
 
-Theory of operation. A step that nobody traces pays nothing: its programs and its code stay as they are. For a traced one the
-worker makes a `TracedStep` in the place of a `TaskStep`. Its programs are copies whose kernels are wrapped in two looks at the
-clock, and its rendezvous notes what is sent, what arrives, and how long a program waited for it. A note is a tuple appended to a
-list, which is atomic, so any thread may take notes. On a GPU each kernel is waited for, or its time would be that of its launch.
+Theory of operation. An untraced step has no overhead: its programs and its code do not change. For a traced step the
+worker makes a `TracedStep` instead of a `TaskStep`. Its programs are copies whose kernels are wrapped in two clock reads. Its
+rendezvous records what is sent, what arrives, and how long a program waited for it. A note is a tuple appended to a
+list, which is atomic, so any thread may take notes. On a GPU each kernel is waited for; otherwise its time would be that of its launch.
 
-Times are nanoseconds of this process's clock. Tasks of one machine share it; for others the client finds out how far it is off
-(`trace.py`). The notes travel to the client packed as msgpack, and are checked there before use.
+Times are nanoseconds of this process's clock. Tasks of one machine share it. For others the client measures the offset
+(`trace.py`). The notes are sent to the client as msgpack, which checks them before use.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ clock = time.perf_counter_ns
 """The clock of all notes."""
 
 MAX_NOTES = (
-    250_000  # of each sort and task: a loop may run for ever, and who asks for its trace must not fill the memory
+    250_000  # of each kind and task: a loop may run forever, and its trace must not fill the memory
 )
 
 Row: TypeAlias = tuple[int, int, int, int, int]
-"""A `KernelNote` whose thread is still named as Python names it."""
+"""A `KernelNote` with Python's identifier of the thread."""
 
 
 class Offset(NamedTuple):
-    """What to subtract from a task's times to have the client's, and how far that may be wrong; nanoseconds."""
+    """What to subtract from a task's times to get the client's, and the uncertainty; nanoseconds."""
 
     ns: int
     uncertainty_ns: int
@@ -57,11 +57,11 @@ SAME = Offset(0, 0)
 """The client's own clock."""
 
 UNKNOWN = Offset(0, -1)
-"""A task that did not tell: its times are shown as they are."""
+"""The offset of a task without an answer: its times are shown as they are."""
 
 
 class CallNote(NamedTuple):
-    """What was called: once for each instruction of a program, however often it runs."""
+    """One instruction of a program, recorded once however often it runs."""
 
     device: str
     node: str
@@ -70,7 +70,7 @@ class CallNote(NamedTuple):
 
 
 class KernelNote(NamedTuple):
-    """One run of a kernel: number of the call, thread (0, 1, …), bytes that came out."""
+    """One run of a kernel: number of the call, thread (0, 1, …), bytes of output."""
 
     call: int
     start: int
@@ -80,7 +80,7 @@ class KernelNote(NamedTuple):
 
 
 class SendNote(NamedTuple):
-    """A value was put into a channel."""
+    """A value was sent into a channel."""
 
     channel: ChannelKey
     source: str
@@ -90,14 +90,14 @@ class SendNote(NamedTuple):
 
 
 class ArrivalNote(NamedTuple):
-    """A value has come out of a channel."""
+    """A value has arrived from a channel."""
 
     channel: ChannelKey
     at: int
 
 
 class WaitNote(NamedTuple):
-    """A program could not go on: until a channel's value came, or until another step settled what a node asked for."""
+    """A wait of a program: for a channel's value, or for a node's request that another step settles."""
 
     device: str
     what: str
@@ -107,7 +107,7 @@ class WaitNote(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Notes:
-    """All that one task noted of one step."""
+    """All notes of one task about one step."""
 
     began: int = 0
     ended: int = 0
@@ -125,10 +125,10 @@ class Notes:
 
     @classmethod
     def unpack(cls, data: bytes) -> Notes:
-        """What `pack` made.
+        """The inverse of `pack`.
 
         Raises:
-            InternalError: it is malformed; a message is not believed.
+            InternalError: the data is malformed.
         """
         try:
             began, ended, *rows = msgpack.unpackb(data, use_list=False, strict_map_key=True)
@@ -166,16 +166,16 @@ def _checked(types: Any, *values: Any) -> Any:
 
 
 class Recorder:
-    """Takes the notes of one task's part of one step."""
+    """Records the notes of one task's part of one step."""
 
     def __init__(self) -> None:
         self.notes = Notes(began=clock())
         self._kernels: list[Row] = []
-        self._begun: dict[Call, int] = {}  # calls that run beside their programs -> number of the call
-        self._source: dict[int, str] = {}  # channel -> the device that sends
+        self._begun: dict[Call, int] = {}  # async call -> number of the call
+        self._source: dict[int, str] = {}  # channel -> the sending device
 
     def instrumented(self, program: Program) -> Program:
-        """The same program, with its kernels timed."""
+        """A copy of the program with timed kernels."""
         return dataclasses.replace(
             program, instructions=tuple([self._timed(i, program.device) for i in one_by_one(program.instructions)])
         )
@@ -187,7 +187,7 @@ class Recorder:
             kernel = _timed_kernel(step.kernel, len(calls) - 1, self._kernels)
             # Written out: `dataclasses.replace` takes longer than most kernels.
             return Call(kernel, step.inputs, step.outputs, step.frees, step.node, step.op, step.origin, step.nodes)
-        if isinstance(step, Begin):  # its time is that of its whole run
+        if isinstance(step, Begin):  # an async call: its time is that of its whole run
             begun = step.call
             self._begun[begun] = len(self.notes.calls)
             self.notes.calls.append(CallNote(device, begun.node, begun.op, begun.nodes))
@@ -206,7 +206,7 @@ class Recorder:
         return step
 
     def sent(self, channel: ChannelKey, destination: str, value: Any) -> None:
-        """A program puts a value into a channel."""
+        """A program sends a value into a channel."""
         if len(self.notes.sends) < MAX_NOTES:
             number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
             self.notes.sends.append(
@@ -214,30 +214,30 @@ class Recorder:
             )
 
     def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
-        """A program has read a variable of another task, which it began then."""
+        """A program has read a variable of another task, from `began` until now."""
         if len(self.notes.sends) < MAX_NOTES:
             self.notes.sends.append(SendNote(receive.channel, receive.source, destination, began, size))
             if size:
                 self.arrived(receive.channel)
 
     def arrived(self, channel: ChannelKey) -> None:
-        """A value has come."""
+        """A value has arrived."""
         if len(self.notes.arrivals) < MAX_NOTES:
             self.notes.arrivals.append(ArrivalNote(channel, clock()))
 
     def ran_beside(self, call: Call, began: int, result: Any) -> None:
-        """What ran beside a program since `began` has its result. Each such call has a thread of its own here: it changes threads."""
+        """An async call, started at `began`, has its result. It counts as a thread of its own, since it moves between threads."""
         if len(self._kernels) < MAX_NOTES:
             number = self._begun[call]
             self._kernels.append((number, began, clock(), -1 - number, bytes_of(result)))
 
     def waited(self, device: str, what: str, began: int) -> None:
-        """A program on this device continues after a wait that began at `began`."""
+        """A program on this device resumes after a wait since `began`."""
         if len(self.notes.waits) < MAX_NOTES:
             self.notes.waits.append(WaitNote(device, what, began, clock()))
 
     def finished(self) -> Notes:
-        """The notes, when the task's part of the step has ended."""
+        """The notes, after the task's part of the step has ended."""
         self.notes.ended = clock()
         threads: dict[int, int] = {}
         self.notes.kernels = [
@@ -248,7 +248,7 @@ class Recorder:
 
 
 def _timed_kernel(kernel: Kernel, call: int, rows: list[Row]) -> Kernel:
-    gpu = getattr(kernel, "device", None)  # of kernels that only start their work, and go on
+    gpu = getattr(kernel, "device", None)  # set for kernels that only launch their work
 
     def timed(*inputs: Any) -> Any:
         began = clock()
@@ -270,7 +270,7 @@ def bytes_of(value: Any) -> int:
 
 @dataclasses.dataclass(slots=True)
 class Gathered:
-    """What a client has of a step that is being traced: the notes of each task so far."""
+    """The notes of all tasks that a client has received of a traced step."""
 
     began: int = dataclasses.field(default_factory=clock)
     ended: int = 0
@@ -279,10 +279,10 @@ class Gathered:
     notes: dict[str, Notes] = dataclasses.field(default_factory=dict)
 
     def begin(self) -> None:
-        """The step starts now: what was done before only prepared the tracing."""
+        """Start the step's time: earlier work only prepared the tracing."""
         self.began, self.epoch_ns = clock(), time.time_ns()
 
     def add(self, task: str, notes: Notes) -> None:
-        """The notes of one task."""
+        """Add the notes of one task."""
         self.notes[task] = notes
         self.ended = clock()

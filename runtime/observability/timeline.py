@@ -3,8 +3,8 @@
     from dovetail import timeline            # TensorFlow: from tensorflow.python.client import timeline
     text = timeline.Timeline(run_metadata.step_stats).generate_chrome_trace_format()
 
-The format is read by chrome://tracing and by Perfetto. Each device is a "process" in it, its threads are those that ran kernels;
-what devices receive stands in threads of its own.
+chrome://tracing and Perfetto read the format. Each device is a "process" in it, with the threads that ran kernels,
+and separate threads for received values.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-RECEIVED = 1000  # threads of a device from this number on hold what it received
+RECEIVED = 1000  # threads from this number on show what a device received
 
 
 @dataclass(slots=True)
 class NodeExecStats:
-    """One run of a kernel, or one value on its way (`node_name` is then "RecvTensor"). Times are microseconds.
+    """One run of a kernel, or one transfer of a value (`node_name` is then "RecvTensor"). Times are in microseconds.
 
     Attributes:
-        node_name: the node; of a fused kernel the last one.
-        all_start_micros: when it began, since 1970.
-        op_start_rel_micros, op_end_rel_micros, all_end_rel_micros: when work began and ended, after that.
+        node_name: the node; the last node of a fused kernel.
+        all_start_micros: start, since 1970.
+        op_start_rel_micros, op_end_rel_micros, all_end_rel_micros: start and end of the work, relative to that.
         timeline_label: `name = Op(input, ...)`, or `[1.0KiB] x:0 from DEVICE to DEVICE`.
         scheduled_micros: as `all_start_micros`. thread_id: number of the thread in its task.
-        output_bytes: what it gave.
+        output_bytes: size of the outputs.
     """
 
     node_name: str
@@ -61,7 +61,7 @@ class StepStats:
 
 
 class Timeline:
-    """Step statistics as a picture for chrome://tracing or Perfetto.
+    """Step statistics as a chart for chrome://tracing or Perfetto.
 
     >>> with open("timeline.json", "w") as f:
     ...     f.write(Timeline(run_metadata.step_stats).generate_chrome_trace_format())
@@ -73,7 +73,7 @@ class Timeline:
     def generate_chrome_trace_format(
         self, show_dataflow: bool = True, show_memory: bool = False, op_time: str = "schedule"
     ) -> str:
-        """The JSON text. The arguments are TensorFlow's and change nothing: what was not measured is not shown."""
+        """The JSON text. TensorFlow's arguments have no effect: it shows what was measured, and nothing else."""
         events: list[dict[str, Any]] = []
         for pid, device in enumerate(self._stats.dev_stats):
             events.append(_named("process", pid, 0, device.device))

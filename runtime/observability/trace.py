@@ -1,13 +1,13 @@
-"""A `Trace`: what a traced step did on every task, on one clock.
+"""A `Trace`: what every task did in a traced step, on one clock.
 
-Each task that takes part in a step with `RunOptions(trace_level=RunOptions.FULL_TRACE)` takes notes (`step_notes.py`), which come back
-with the results. Here they become a `Trace`: times are moved to the client's clock, channel numbers become tensor names, and a send and
-its arrival become a transfer. A kernel's time is that of the call, on a GPU until its work is done. A transfer lasts from the send until
-the value is there for the receiving program; small values that travel together wait for each other.
+Each task of a step with `RunOptions(trace_level=RunOptions.FULL_TRACE)` records events (`step_notes.py`), which it returns
+with the results. Here they become a `Trace`. Times are converted to the client's clock, channel numbers become tensor names, and a
+send and its arrival become a transfer. A kernel's time is that of the call; on a GPU, until its work is done. A transfer lasts from the
+send until the receiving program has the value. Coalesced small values wait for each other.
 
-Clock offsets come from round trips: a task is asked for its clock, and its answer is a moment between question and reply. So the offset
-is known up to half of the round trip, and the shortest one says most (F. Cristian, Probabilistic clock synchronization, 1989). Processes
-of one machine share a clock: an offset that cannot be told from zero is zero, so their times are exact.
+Clock offsets come from round trips: the client asks a task for its clock, which it reads between question and answer. So the offset
+is known to half of the round trip, and the shortest round trip is the most precise (F. Cristian, Probabilistic clock synchronization,
+1989). Processes of one machine share a clock. An offset that could be zero within its uncertainty counts as zero, so their times are exact.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .step_notes import SAME, UNKNOWN, Gathered, Offset, clock
 from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
 
 ROUNDS = 8  # round trips to each task
-ROUND_S = 0.25  # a task that takes longer than this for one is not asked again
+ROUND_S = 0.25  # after a round trip longer than this, a task is not asked again
 
 
 def offsets(connections: Connections, addresses: Mapping[str, str]) -> dict[str, Offset]:
-    """The offset of each task (task -> address). Answers to other questions that arrive meanwhile are dropped."""
+    """The clock offset of each task (task -> address). Other messages that arrive meanwhile are dropped."""
     return {task: _offset(connections, address) for task, address in addresses.items()}
 
 
@@ -58,7 +58,7 @@ def _offset(connections: Connections, address: str) -> Offset:
 
 
 def settled(round_trip_ns: int, offset_ns: int) -> Offset:
-    """What a round trip says: nothing at all, where that is possible.
+    """The offset from one round trip: zero if that is possible.
 
     >>> settled(100, 30), settled(100, 70)
     (Offset(ns=0, uncertainty_ns=0), Offset(ns=70, uncertainty_ns=50))
@@ -68,7 +68,7 @@ def settled(round_trip_ns: int, offset_ns: int) -> Offset:
 
 
 def _answer(connections: Connections, address: str, number: int) -> tuple[int, int] | None:
-    """When the answer came, and what the task's clock showed; None when it takes too long, or tells no clock."""
+    """The time of the answer, and the task's clock. None: no answer within `ROUND_S`, or it has no clock."""
     end = time.monotonic() + ROUND_S
     while (left := end - time.monotonic()) > 0:
         for source, message in connections.poll(left):
@@ -78,17 +78,17 @@ def _answer(connections: Connections, address: str, number: int) -> tuple[int, i
     return None
 
 
-LISTED = 8  # rows of each table in the text of a trace
+LISTED = 8  # rows of each table in the printed trace
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One run of a kernel. Times are seconds after the start of the step.
+    """One run of a kernel. Times are in seconds since the start of the step.
 
     Attributes:
-        device: complete name. node: the node; of a fused kernel the last. op: its op, or `Fused`.
+        device: complete name. node: the node; the last node of a fused kernel. op: its op, or `Fused`.
         nodes: all nodes of a fused kernel; else empty.
-        thread: number of the thread in its task. bytes: what came out.
+        thread: number of the thread in its task. bytes: size of the outputs.
     """
 
     device: str
@@ -108,8 +108,8 @@ class Transfer:
     Attributes:
         name: the tensor (`x:0`), or `^node` for an empty message. source, destination: complete device names.
         iteration: of the loops around it, outermost first: `@2@0`; '' outside of loops.
-        bytes: of the value. start, finish: when it was put in, and when it had arrived.
-        direct: whether the receiver has read it in the memory of the other task; it was not sent.
+        bytes: size of the value. start, finish: when it was sent, and when it had arrived.
+        direct: whether the receiver read it in the memory of the other task; it was not sent.
     """
 
     name: str
@@ -124,10 +124,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A device's program could not go on.
+    """A stall of a device's program.
 
     Attributes:
-        device: complete name. what: what it waited for. start, finish: how long.
+        device: complete name. what: the awaited value or resource. start, finish: begin and end of the wait.
     """
 
     device: str
@@ -141,8 +141,8 @@ class TaskPart:
     """One task's part of the step.
 
     Attributes:
-        task: its name. start, finish: when it was told to begin, and when its last program had ended.
-        uncertainty: seconds by which its times may be off against those of others; 0: the same clock; None: not known.
+        task: its name. start, finish: when it was started, and when its last program had ended.
+        uncertainty: possible error of its times against other tasks, in seconds; 0: the same clock; None: not known.
     """
 
     task: str
@@ -153,13 +153,13 @@ class TaskPart:
 
 @dataclass(frozen=True, eq=False)  # no slots: the timeline is cached in the instance
 class Trace:
-    """What a step did when. `print(trace)` sums it up.
+    """The timing of a step. `print(trace)` summarizes it.
 
     Attributes:
-        seconds: how long the step took for its client.
-        started: when it began, in seconds since 1970.
+        seconds: the step's duration for its client.
+        started: its start, in seconds since 1970.
         tasks: the tasks that took part. kernels, transfers, waits: all by start.
-        plan: what the step was meant to do.
+        plan: the step's plan.
     """
 
     seconds: float
@@ -172,7 +172,7 @@ class Trace:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The same as `simulate(plan)` predicts it: spans of kernels, transfers of values, and what the end depended on."""
+        """The measured counterpart of `simulate(plan)`: spans of kernels, transfers of values, and the critical path."""
         names = tuple(str(d.name) for d in self.plan.cluster.devices)
         number = {name: i for i, name in enumerate(names)}
         spans = tuple(Span(k.node, number[k.device], k.start, k.finish, k.nodes) for k in self.kernels)
@@ -181,7 +181,7 @@ class Trace:
             for t in self.transfers
         )  # fmt: skip
         busy, until = [0.0] * len(names), [0.0] * len(names)
-        for s in spans:  # by start; a collective runs beside others
+        for s in spans:  # by start; a collective overlaps with others
             busy[s.device] += max(0.0, s.finish - max(s.start, until[s.device]))
             until[s.device] = max(until[s.device], s.finish)
         end = max((s.finish for s in spans), default=0.0)
@@ -191,7 +191,7 @@ class Trace:
     @property
     def step_stats(self) -> StepStats:
         """The trace in TensorFlow 1's shape."""
-        # A device whose nodes were all folded into constants took part, too.
+        # Includes a device whose nodes were all folded into constants.
         devices: dict[str, DeviceStepStats] = {str(name): DeviceStepStats(str(name)) for name in self.plan.partitions}
         for k in self.kernels:
             inputs = ""
@@ -205,7 +205,7 @@ class Trace:
             rows = devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats
             rows.append(self._stats("RecvTensor", t.start, t.finish, label, RECEIVED, t.bytes))
         for device in devices.values():
-            free: list[float] = []  # until when each row of received values is taken
+            free: list[float] = []  # until when each row of received values is occupied
             for n in device.node_stats:
                 if n.thread_id == RECEIVED:
                     row = next((i for i, end in enumerate(free) if end <= n.all_start_nanos), len(free))
@@ -220,11 +220,11 @@ class Trace:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it in Chrome's trace format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: it cannot be written."""
+        """Write the trace in Chrome's format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: the file cannot be written."""
         Path(path).write_text(ChromeTimeline(self.step_stats).generate_chrome_trace_format(), encoding="utf-8")
 
     def chart(self, title: str = "") -> Chart:
-        """The trace as a picture."""
+        """The trace as a chart."""
         line = self.timeline
         drawn = line.chart(title or f"Step of {time_text(self.seconds)}")
         ops = {(k.node, k.start): k for k in self.kernels}
@@ -239,7 +239,7 @@ class Trace:
         return Chart(drawn.title, tuple(bars), max(self.seconds, line.makespan), drawn.facts)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write one self-contained page that shows the trace, and opens without a network. OSError: it cannot be written."""
+        """Write one self-contained page that shows the trace and works offline. OSError: the file cannot be written."""
         self.chart(title).to_html(path)
 
     def to_svg(self) -> str:
@@ -294,7 +294,7 @@ class Trace:
 
 
 def traced(gathered: Gathered, plan: Plan) -> Trace:
-    """The trace of a step that has ended."""
+    """The trace of a step that has ended; built from its notes."""
     channels = {c.id: c for c in plan.channels}
     parts, kernels, waits = [], [], []
     sends: list[tuple[ChannelKey, str, str, int, float]] = []
@@ -320,8 +320,8 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
     for key, source, destination, size, at in sends:
         number, iteration = _parts_of(key)
         channel = channels.get(number)
-        if channel is not None and key in arrivals:  # what came after the step had ended was not looked at
-            direct = channel.direct and size > 0  # else it had to be sent, and its size is not noted
+        if channel is not None and key in arrivals:  # later arrivals have no note
+            direct = channel.direct and size > 0  # otherwise it was sent, and its size is not recorded
             finish = max(at, arrivals[key])
             transfers.append(
                 Transfer(channel.name, source, destination, iteration, size or channel.bytes, at, finish, direct)
@@ -342,7 +342,7 @@ def _clock_of(zero: int) -> Callable[[int], float]:
 
 
 def _parts_of(key: ChannelKey) -> tuple[int, str]:
-    """The number of a channel, and its iteration as text. A key that comes from elsewhere may be no number: -1."""
+    """The number of a channel, and its iteration as text. Keys come from other processes; -1 if the number is malformed."""
     if isinstance(key, int):
         return key, ""
     number, at, rest = key.partition("@")
@@ -363,7 +363,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Columns of text below their heads; nothing when there are no rows."""
+    """Columns of text below their headings; empty when there are no rows."""
     rows = [heads, *rows]
     if len(rows) == 1:
         return []
@@ -371,9 +371,9 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]
     return [("  " + "  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True))).rstrip() for r in rows]
 
 
-# --- what the end depended on ----------------------------------------------------------------------------------------
+# --- critical path ---------------------------------------------------------------------------------------------------
 def _inputs_of(plan: Plan) -> Callable[[str], tuple[str, ...]]:
-    """Name of a node -> names of the nodes that it takes something from."""
+    """A function: name of a node -> names of its inputs."""
     known: dict[str, tuple[str, ...]] = {}
 
     def inputs(name: str) -> tuple[str, ...]:
@@ -389,11 +389,11 @@ def _inputs_of(plan: Plan) -> Callable[[str], tuple[str, ...]]:
 def _critical(
     spans: tuple[Span, ...], travels: tuple[Travel, ...], inputs: Callable[[str], tuple[str, ...]]
 ) -> list[Span | Travel]:
-    """Back from the kernel that ends last: what each waited for, be it a value, or its device."""
+    """The critical path, backwards from the kernel that ends last: each waited for a value, or for its device."""
     if not spans:
         return []
     on_device: dict[int, list[Span | Travel]] = {}
-    made: dict[tuple[str, int], list[Span | Travel]] = {}  # (node, device) -> what brought its value there
+    made: dict[tuple[str, int], list[Span | Travel]] = {}  # (node, device) -> what made its value there
     for s in spans:
         on_device.setdefault(s.device, []).append(s)
         for name in s.nodes or (s.name,):
@@ -425,7 +425,7 @@ def _critical(
 def _makers(
     names: Iterable[str], device: int, made: dict[tuple[str, int], list[Span | Travel]], inputs: Callable[[str], tuple[str, ...]]
 ) -> list[list[Span | Travel]]:  # fmt: skip
-    """What brought these values to a device. A node without a kernel (one that renames, or was folded) stands for its inputs."""
+    """What brought these values to a device. A node without a kernel (renamed or folded) stands for its inputs."""
     found, todo, seen = [], list(names), set(names)
     while todo:
         name = todo.pop()
