@@ -1,4 +1,4 @@
-"""The state of groups: memberships of sessions, and the requests that wait in them.
+"""The state of groups: sessions' memberships, and their waiting requests.
 
 A group is the set of devices that run a collective together. A membership is one session's part in a group (`membership_service.py`). A
 request is one member's wait for its result, by messages (`message_executor.py`) or in shared memory (`shared_memory_executor.py`).
@@ -21,15 +21,15 @@ from .shared_buffer import SharedBuffer
 from .shared_memory_algorithms import SharedMemoryAllReduce
 
 MAX_EARLY_PARTS = 4_000
-"""Parts of one group that wait for a session of this task to join, or for it to get to their collective."""
+"""Limit of a group's parts that wait for a session of this task to join, or to reach their collective."""
 HANDSHAKE_RUN = -1
-"""The run in which the members of an instance agree on a shared buffer."""
+"""The run number of the handshake for an instance's shared buffer."""
 Key = tuple[str, int, int]
 """(instance, run, rank) of a member's share of one collective."""
 
 
 class MessageRequest(Request):
-    """One member's wait for the result of an algorithm that works by messages."""
+    """One member's wait for the result of a message algorithm."""
 
     __slots__ = ("algorithm", "finish", "key", "membership", "signature")
 
@@ -51,22 +51,22 @@ class MessageRequest(Request):
         return self.finish(value)
 
     def waits_for(self) -> str:
-        """As `Request.waits_for`, with the members that keep it waiting."""
+        """As `Request.waits_for`, with the members that it waits for."""
         return _waiting_text(self)
 
     def expects(self) -> set[int]:
-        """Ranks for which it waits."""
+        """The ranks that it waits for."""
         return self.algorithm.expects()
 
 
 class SharedMemoryRequest(Request):
-    """One member's wait for its run to get the shared buffer, and for the other members there.
+    """One member's wait for the shared buffer, and for the other members in it.
 
     Attributes:
-        make_algorithm: makes what runs by messages where there is no buffer.
-        algorithm: what runs in the buffer.
-        go_on: makes the kernel's result, or a request for what to wait for next.
-        has_begun: whether the run has got the buffer.
+        make_algorithm: makes the message algorithm for the case without a buffer.
+        algorithm: the shared-memory algorithm.
+        go_on: makes the kernel's result, or a request for the next wait.
+        has_begun: whether the run has the buffer.
     """
 
     __slots__ = (
@@ -91,22 +91,22 @@ class SharedMemoryRequest(Request):
         self.finish, self.algorithm, self.queue, self.go_on, self.has_begun = finish, algorithm, queue, go_on, has_begun
 
     def waits_for(self) -> str:
-        """As `Request.waits_for`, with the members that keep it waiting."""
+        """As `Request.waits_for`, with the members that it waits for."""
         return _waiting_text(self)
 
     def expects(self) -> set[int]:
-        """Ranks for which it waits."""
+        """The ranks that it waits for."""
         return self.algorithm.expects()
 
     def again(self) -> SharedMemoryRequest:
-        """The same, to be waited for once more."""
+        """A copy of the request for another wait."""
         return SharedMemoryRequest(
             self.what, self.membership, self.key, self.make_algorithm, self.signature, self.finish, self.algorithm, self.queue,
             self.go_on, self.has_begun,
         )  # fmt: skip
 
     def finished(self, value: Any) -> Any:
-        """The kernel's result, or what to wait for next."""
+        """The kernel's result, or a request for the next wait."""
         return self.go_on(self)
 
 
@@ -114,11 +114,11 @@ AnyRequest = MessageRequest | SharedMemoryRequest
 
 
 class BufferQueue:
-    """The runs of one instance, which use its shared buffer one after the other.
+    """The runs of one instance, which use its shared buffer in turn.
 
     Attributes:
-        buffer: None where there is none, or its members have not agreed yet.
-        is_agreed: whether the members have agreed whether there is a buffer.
+        buffer: None if there is none, or before the handshake.
+        is_agreed: whether the handshake has ended.
         current: the run that has the buffer. waiting: runs that wait for it.
     """
 
@@ -133,13 +133,13 @@ class Membership:
     """One session's part in one group.
 
     Attributes:
-        group: the group's name. task_of: the task of each rank. token: tells this membership from all others.
+        group: the group's name. task_of: the task of each rank. token: identifies this membership.
         peers: other task -> its token; None until it has joined. is_spread: whether each member has a task of its own.
-        error: why the membership has failed.
-        left: tasks that take part no longer -> why. closed: those of them that have finished all that they had begun.
+        error: the error with which the membership has failed.
+        left: tasks that have left -> why. closed: those of them that have finished all that they had started.
         counters: messages sent to each other task, and received from it.
-        by_message, in_memory: requests that wait, by key. queues: of shared buffers, by instance.
-        early: parts that came before their member, by key: (sender, tag, signature, array).
+        by_message, in_memory: waiting requests, by key. queues: of shared buffers, by instance.
+        early: parts that arrived before their member, by key: (sender, tag, signature, array).
     """
 
     def __init__(self, group: str, task_of: Sequence[str], here: str) -> None:
@@ -159,23 +159,23 @@ class Membership:
 
     @property
     def requests(self) -> list[AnyRequest]:
-        """All that waits."""
+        """All waiting requests."""
         return [*self.by_message.values(), *self.in_memory.values()]
 
     @property
     def missing(self) -> list[str]:
-        """Tasks that have not joined."""
+        """The tasks that have not joined."""
         return [t for t, token in self.peers.items() if token is None]
 
 
 class Group:
-    """What is known of a group: memberships of this task's sessions, and what other tasks have said.
+    """The state of a group: memberships of this task's sessions, and joins and messages of other tasks.
 
     Attributes:
-        unused: task -> the token of its latest join that no membership has taken. latest: task -> the token of its latest join.
-        known: task -> the tokens of its last joins.
-        early: (task, token) -> messages that came before a membership took that token; `kept`: how many there are.
-        lost: (task, token) of which a message could not be kept.
+        unused: task -> the token of its latest join without a membership here. latest: task -> the token of its latest join.
+        known: task -> the tokens of its latest joins.
+        early: (task, token) -> messages that arrived before a membership was bound to that token; `kept`: their number.
+        lost: (task, token) with a message that could not be kept.
     """
 
     def __init__(self) -> None:
@@ -192,8 +192,8 @@ class Group:
         return next((m for m in self.memberships if m.peers.get(task) == token), None)
 
     def keep(self, task: str, token: int, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
-        """Keep a message of a task that no membership is bound to yet."""
-        if fields["event"] == "end" and fields.get("code"):  # it failed before this task joined
+        """Keep a message of a task that is not bound to a membership yet."""
+        if fields["event"] == "end" and fields.get("code"):  # the sender failed before this task joined
             self.drop_early(task, token)
             if self.unused.get(task) == token:
                 del self.unused[task]
@@ -204,20 +204,20 @@ class Group:
             self.lost.add((task, token))
 
     def drop_early(self, task: str, token: int | None) -> list[tuple[Mapping[str, Any], Sequence[Array]]]:
-        """Take out the messages that were kept for a token."""
+        """Remove and return the messages that were kept for a token."""
         found = self.early.pop((task, token), []) if token is not None else []
         self.kept -= len(found)
         return found
 
 
 def stop_link(request: AnyRequest) -> None:
-    """Stop the device link that a request waits for, if it does."""
+    """Stop the device link that a request waits for, if any."""
     if isinstance(request.algorithm, LinkAgreement):
         request.algorithm.stop()
 
 
 def _waiting_text(request: AnyRequest) -> str:
-    """What a member waits for: the collective, and the members without which it cannot go on."""
+    """What a member waits for: the collective, and the members that it needs."""
     membership, (instance, _, rank) = request.membership, request.key
     assert request._resource is not None
     with request._resource.lock:
@@ -226,7 +226,7 @@ def _waiting_text(request: AnyRequest) -> str:
         if not ranks:
             ranks = request.expects()
             handshake = membership.by_message.get((instance, HANDSHAKE_RUN, rank))
-            if handshake is not None:  # it cannot begin before all have agreed on a buffer
+            if handshake is not None:  # all must agree on a buffer first
                 ranks = ranks | handshake.expects()
     if not ranks:
         return request.what

@@ -1,15 +1,15 @@
-"""Shared buffers: memory in which the members on one machine run a collective instead of sending parts to each other.
+"""Shared buffers: memory in which the members on one machine run a collective without sending parts.
 
-All members of an instance map the same buffer. Each member has a row of words, which it alone writes, and `SLOTS` staging areas for its
-values. There may be result areas behind them. Counters in the rows say what the members have done (`shared_memory_algorithms.py`).
+All members of an instance map the same buffer. Each member has a row of words, which only it writes, and `SLOTS` staging areas for its
+values. Result areas may follow. Counters in the rows show the members' progress (`shared_memory_algorithms.py`).
 They only grow, over all runs.
 
-A member that has nothing to do sleeps until another wakes it (`ASLEEP`, by a futex), or gives its thread back and asks to be woken by a
-message (`NOTIFY`). A word of its row tells the others which.
+An idle member sleeps until another wakes it (`ASLEEP`, by a futex), or returns its thread and asks for a wake-up
+message (`NOTIFY`). A word of its row shows which.
 
-Several processes write this memory without locks: a counter moves after what it counts was written. `_fence` keeps that order.
+Several processes write this memory without locks. A counter changes after the data that it counts, and `_fence` keeps that order.
 
-Before an instance's first run its members agree on a buffer (`BufferHandshake`): rank 0 makes it and tells the others where it is.
+Before an instance's first run its members agree on a buffer (`BufferHandshake`): rank 0 makes it and sends the others its address.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import numpy as np
 
 from .algorithms import Array, MessageAlgorithm, Part
 
-FLAT_BYTES = 128 << 10  # up to here every member reduces everything; for more, a second wait costs less
+FLAT_BYTES = 128 << 10  # below, each member reduces everything; above, a second wait costs less
 STAGING_BYTES = (
     512 << 10
-)  # of one member in one round: small enough for the caches, large enough to make counters cheap
+)  # of one member in one round: fits into the caches, and is large enough that counters cost little
 MIN_STAGING_BYTES = 64 << 10
-SLOTS = 4  # rounds under way: with more, a member that has a core goes on longer before it needs the others
-AREAS = 2  # for results: while one is read, the next is written
+SLOTS = 4  # rounds under way: with more, a running member waits later for the others
+AREAS = 2  # result areas: while one is read, the next is written
 
 LINE = 64  # bytes of a cache line
-_ROW = 1024  # bytes: words, then what each of two runs is about
+_ROW = 1024  # bytes: words, then the labels of two runs
 STAGED, REDUCED, TAKEN, SLEEP = (i * LINE // 8 for i in range(4))  # in words of 8 bytes
 _LABELS, _LABEL_BYTES = 512, 256
 _LABEL_HEAD = 24  # the run's number, a bit for each free area, and the length of the value
@@ -45,14 +45,14 @@ AWAKE, ASLEEP, NOTIFY = 0, 1, 2
 
 
 class SharedMemory(Protocol):
-    """Memory that the processes of a machine share, and how their threads wait for each other."""
+    """Memory that the processes of a machine share, and waiting on its words."""
 
     def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
-        """Numbers that tell others where the memory is, and the memory: `size` bytes, all zero. None: there is no room."""
+        """Numbers by which others open the memory, and the memory: `size` bytes, all zero. None: there is no room."""
         ...
 
     def open(self, place: Sequence[int], size: int) -> memoryview | None:
-        """The memory that another process made. None: this process cannot map it, or must not."""
+        """The memory that another process made. None: this process cannot or must not map it."""
         ...
 
     def may_sleep(self) -> bool:
@@ -60,11 +60,11 @@ class SharedMemory(Protocol):
         ...
 
     def sleep(self, word: memoryview, value: int, seconds: float) -> None:
-        """Block while the word has this value, at most for so many seconds. It may return earlier."""
+        """Block while the word has this value, for up to `seconds`. It may return earlier."""
         ...
 
     def wake(self, word: memoryview) -> None:
-        """Wake a thread that sleeps at the word."""
+        """Wake a thread that sleeps on the word."""
         ...
 
 
@@ -72,7 +72,7 @@ _order = threading.Lock()
 
 
 def _fence() -> None:
-    """A memory fence: other cores see what was written before earlier than what is written or read after."""
+    """A memory fence: other cores see earlier writes before all later reads and writes."""
     with _order:
         pass
     with _order:
@@ -81,10 +81,10 @@ def _fence() -> None:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """How a shared buffer's memory is used.
+    """The layout of a shared buffer's memory.
 
     Attributes:
-        size: how many members. staging_bytes: of one member in one round. areas, area_bytes: number and size of the result areas.
+        size: number of members. staging_bytes: per member and round. areas, area_bytes: number and size of the result areas.
     """
 
     size: int
@@ -108,7 +108,7 @@ class BufferLayout:
         return self.areas_offset + self.areas * self.area_bytes
 
     def is_possible(self) -> bool:
-        """Whether the numbers are plausible: they come from another process."""
+        """Whether the numbers are plausible: another process sent them."""
         return (
             0 < self.staging_bytes <= max(STAGING_BYTES, self.size * LINE)
             and 0 <= self.areas <= AREAS
@@ -117,14 +117,14 @@ class BufferLayout:
 
 
 class _Area(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The memory of a result area. All arrays over it hold a reference to it, so the area's reference count tells whether it is in use."""
+    """The memory of a result area. All arrays over it refer to it, so its reference count shows whether it is in use."""
 
 
 class SharedBuffer:
-    """A shared buffer as one member sees it.
+    """A shared buffer, as one member sees it.
 
     Args:
-        memory: shared with the other members. layout: how it is used. wake: wakes a rank by a message.
+        memory: shared with the other members. layout: its layout. wake: wakes a rank by a message.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class SharedBuffer:
         self.words = memory.cast("q")
         self.rows = [r * _ROW // 8 for r in range(size)]
         self.sleeps = [memory[r * _ROW + SLEEP * 8 :][:4] for r in range(size)]
-        self._labels = [b"", b""]  # those written last
-        self.rounds = self.runs = 0  # of this member, so far
+        self._labels = [b"", b""]  # the latest labels
+        self.rounds = self.runs = 0  # counts of this member
         self._wake = wake
         self._others = [r for r in range(size) if r != rank]
 
@@ -161,7 +161,7 @@ class SharedBuffer:
         return np.ndarray(count, dtype, self.memory, offset)
 
     def advance(self, counter: int, value: int) -> None:
-        """Move one of this member's counters, and wake the members that sleep."""
+        """Increase one of this member's counters, and wake the sleeping members."""
         words = self.words
         _fence()
         words[self.rows[self.rank] + counter] = value
@@ -182,12 +182,12 @@ class SharedBuffer:
         return [r for r, row in enumerate(self.rows) if words[row + counter] < value]
 
     def set_sleep_state(self, how: int) -> None:
-        """Tell the others how this member is to be woken."""
+        """Publish how this member is to be woken."""
         self.words[self.rows[self.rank] + SLEEP] = how
         _fence()
 
     def write_label(self, run: int, label: bytes, length: int = 0) -> None:
-        """Publish this member's run, its signature, the result areas that it does not use, and the length of its value."""
+        """Publish this member's run, its signature, the result areas that it has released, and the length of its value."""
         parity = self.runs % 2
         at = self.rank * _ROW + _LABELS + parity * _LABEL_BYTES
         self.words[at // 8] = run
@@ -202,18 +202,18 @@ class SharedBuffer:
             self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES] = label
 
     def read_label(self, rank: int) -> tuple[int, int, bytes]:
-        """A member's run, its free result areas as bits, and its signature. Valid once the member has staged something in this run."""
+        """A member's run, its free result areas as bits, and its signature. Valid once the member has staged data in this run."""
         at = rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES
         return self.words[at // 8], self.words[at // 8 + 1], bytes(self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES])
 
     def read_length(self, rank: int) -> int:
-        """The length of a member's value. Valid when its label is."""
+        """The length of a member's value. Valid when its label is valid."""
         return self.words[(rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES) // 8 + 2]
 
 
 @lru_cache(1_000)
 def label_of(signature: str) -> bytes:
-    """A signature in the bytes that a label has. A long one is cut, and ends with its hash."""
+    """A signature, fitted to a label. A long one is truncated, and ends with its hash."""
     data = signature.encode()
     most = _LABEL_BYTES - _LABEL_HEAD
     if len(data) > most:
@@ -222,9 +222,9 @@ def label_of(signature: str) -> bytes:
 
 
 class BufferHandshake(MessageAlgorithm):
-    """The members' agreement on a buffer: rank 0 makes it and says where, the others map it, and all hear whether all could.
+    """The members' agreement on a buffer: rank 0 makes it and sends its address, the others map it, and all learn whether all succeeded.
 
-    The result is the memory and its layout. None: the members have no common memory, and go by messages.
+    The result is the memory and its layout. None: the members share no memory, and use messages.
     """
 
     OFFER, OPENED, AGREED = range(3)
@@ -247,7 +247,7 @@ class BufferHandshake(MessageAlgorithm):
         return [(r, self.OFFER, offer) for r in range(1, self.size)]
 
     def _make(self) -> list[int]:
-        """Make a buffer with as many result areas as there is memory for. Gives the numbers that tell others of it."""
+        """Make a buffer with as many result areas as memory allows. Returns the numbers by which others open it."""
         whole = -(-self._value_bytes // _PAGE) * _PAGE
         staging_bytes = max(min(STAGING_BYTES, max(MIN_STAGING_BYTES, whole)), self.size * LINE)
         for areas in range(self._areas, -1, -1):

@@ -1,38 +1,38 @@
 """Collective algorithms in shared memory: what each member does, round by round.
 
-A value is processed in rounds, each as large as a member's staging area. Three counters in each member's row say how far it is, in rounds
+A value is processed in rounds, each as large as a member's staging area. Three counters in each member's row show its progress, in rounds
 since the buffer was made:
 
-    staged    its own values are in its staging area
-    reduced   it has reduced its share, and put the result where the others find it
-    taken     it has all that it needs of the round
+    staged    its values are in its staging area
+    reduced   it has reduced its share, and published the result
+    taken     it has read all that it needs of the round
 
 `SharedMemoryAllReduce` works in one of three modes:
 
-    flat      one wait: each member stages its value, and reduces all values for itself. For values of up to `FLAT_BYTES`.
-    common    two waits: each member stages the others' shares, reduces its own over all members into a result area that all members map,
-              and waits for the others' shares of it. Rounds are so small that what is staged stays in the caches. Of the memory
-              beyond, a member reads its value once and writes its share of the result, the least possible.
-    copied    the same where no result area is free, because a member still holds earlier results: each copies the others' shares.
+    flat      one wait: each member stages its value, and reduces all values itself. For values of up to `FLAT_BYTES`.
+    common    two waits: each member stages the others' shares, reduces its own share into a result area that all members map, and
+              waits for the others' shares. Staged data fits into the caches. Of other memory, a member only reads its value once and
+              writes its share of the result, which is the minimum.
+    copied    the same without a free result area, because a member still holds earlier results: each copies the others' shares.
 
-`SharedMemoryGather` and `SharedMemoryReduceScatter` have one wait in each round: members stage what others need, and each takes what it
-needs from all staging areas into its own memory. A byte is written to shared memory once, whatever the number of members.
+`SharedMemoryGather` and `SharedMemoryReduceScatter` have one wait per round: members stage what others need, and each copies its part
+from all staging areas into its own memory. A byte is written to shared memory once, for any number of members.
 
-    gather           each stages its value, and copies those of the others. Values may differ in length: the first round, which all have
-                     staged, tells how long each is, and so how many rounds there are.
+    gather           each stages its value, and copies those of the others. Values may differ in length: all members stage in the
+                     first round, with their lengths, which give the number of rounds.
     reduce-scatter   each stages the others' shares, and reduces its own.
 
-Large values are scattered by messages, and broadcasts always are: a message may lend a large value where it lies, each of these bytes has
-one reader, and the root of a broadcast does not have to wait for the others.
+Large values are scattered by messages, and broadcasts always are. A message can lend a large value in place, each of these bytes has
+one reader, and the root of a broadcast does not wait for the others.
 
-A round may begin when no member needs what its staging area held before. So a member knows from the others' counters what it can do
-(`advance`). The ranks fix the order of additions, so all members get the same bits, each time.
+A round may start when no member needs the former content of its staging area. So the other members' counters show a member its next
+possible step (`advance`). The ranks fix the order of additions, so all members get the same bits in each run.
 
-A result in a result area is in use as long as an array over it lives in some member. With each run, all members tell which areas they have
-released, and the first that all have released is taken.
+A result area is in use as long as any member has an array over it. With each run, every member publishes the areas that it has
+released, and the first one that all have released is used.
 
-A member that has nothing to do yields its core for a moment, then sleeps until another wakes it. After `PATIENCE_S` it gives its
-thread back, to be woken by a message.
+An idle member yields its core for a moment, then sleeps until another wakes it. After `PATIENCE_S` it returns its
+thread, and another member wakes it by a message.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GatherList:
     """A gather list: arrays of one type, read as one flat array without a copy.
 
     Attributes:
-        size, dtype, nbytes: of all of them together.
+        size, dtype, nbytes: of the joined array.
     """
 
     __slots__ = ("_arrays", "dtype", "nbytes", "size")
@@ -76,7 +76,7 @@ class GatherList:
         self.nbytes = self.size * self.dtype.itemsize
 
     def between(self, begin: int, end: int) -> Iterator[tuple[int, Array]]:
-        """The elements from `begin` to before `end`: parts of the arrays, each with its distance from `begin`."""
+        """The elements from `begin` to before `end`: parts of the arrays, each with its offset from `begin`."""
         at = 0
         for array in self._arrays:
             first, last = max(begin - at, 0), min(end - at, array.size)
@@ -87,23 +87,23 @@ class GatherList:
                 return
 
     def copy_to(self, place: Array, begin: int) -> None:
-        """Copy the elements from `begin` on to a flat array, until it is full."""
+        """Fill a flat array with the elements from `begin` on."""
         for at, part in self.between(begin, begin + place.size):
             np.copyto(place[at : at + part.size], part)
 
 
-PATIENCE_S = 0.02  # a thread blocks for so long while no member makes progress
-YIELDS = 60  # before sleeping: about as long as a wake-up takes
+PATIENCE_S = 0.02  # a thread blocks this long while no member makes progress
+YIELDS = 60  # before sleeping: about the time of a wake-up
 
 
 class SharedMemoryAllReduce:
-    """One member's share of one all-reduce in shared memory. `result`, a flat array, is there once `is_done`.
+    """One member's share of one all-reduce in shared memory. `result`, a flat array, is valid once `is_done`.
 
     Args:
-        values: arrays of one type, which are reduced together.
+        values: arrays of one type, reduced together.
     """
 
-    has_result_areas = True  # whether results may lie on the buffer
+    has_result_areas = True  # whether results may be in result areas
 
     def __init__(self, values: Sequence[Array], reduction: str) -> None:
         self.result: Any = None
@@ -113,11 +113,11 @@ class SharedMemoryAllReduce:
 
     @property
     def nbytes(self) -> int:
-        """Of this member's value."""
+        """Bytes of this member's value."""
         return self._value.nbytes
 
     def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
-        """It is this run's turn on the buffer."""
+        """Start this run: it has the buffer now."""
         value = self._value
         self._buffer, self._run, self._label = buffer, run, label
         staging_bytes = buffer.layout.staging_bytes
@@ -131,18 +131,18 @@ class SharedMemoryAllReduce:
         buffer.write_label(run, label)
 
     def resume(self, stop: Callable[[], bool]) -> bool:
-        """As `drive`, after it gave up."""
+        """As `drive`, after it returned False."""
         assert self._buffer is not None
         self._buffer.set_sleep_state(AWAKE)
         return self.drive(stop)
 
     def drive(self, stop: Callable[[], bool]) -> bool:
-        """Go on until it is done, `stop` says so, or nothing has happened for some time; whether it is done.
+        """Run until it is done, `stop` returns True, or no member makes progress for `PATIENCE_S`. Returns whether it is done.
 
-        If not, the other members will wake this one by a message.
+        If it is not done, the other members will wake this one by a message.
 
         Raises:
-            InvalidArgumentError: another member's run is about something else.
+            InvalidArgumentError: another member runs a different collective.
         """
         buffer = self._buffer
         assert buffer is not None
@@ -160,13 +160,13 @@ class SharedMemoryAllReduce:
             buffer.set_sleep_state(AWAKE)
 
     def look(self) -> bool:
-        """Whether there is something to do. If not, the other members will wake this one by a message."""
+        """Whether a step is possible. If not, the other members will wake this one by a message."""
         if self._buffer is not None and not self.is_ready():
             self._buffer.set_sleep_state(NOTIFY)
         return self.is_ready()
 
     def _wait(self, buffer: SharedBuffer) -> bool:
-        """Wait until there is something to do; False after some time in vain."""
+        """Wait until a step is possible; False after `PATIENCE_S`."""
         for _ in range(YIELDS):
             os.sched_yield()
             if self.is_ready():
@@ -183,16 +183,16 @@ class SharedMemoryAllReduce:
         return True
 
     def advance(self) -> None:
-        """Do all that can be done now."""
+        """Do all steps that are possible now."""
         while not self.is_done and self._step():
             pass
 
     def is_ready(self) -> bool:
-        """Whether there is something to do."""
+        """Whether a step is possible."""
         return not self.expects()
 
     def expects(self) -> set[int]:
-        """Ranks for which this one waits: none when it has something to do."""
+        """Ranks that this one waits for: none if a step is possible."""
         buffer = self._buffer
         if buffer is None or self.is_done:
             return set()
@@ -222,16 +222,16 @@ class SharedMemoryAllReduce:
         return True
 
     def _may_stage(self) -> bool:
-        """Whether a round is left to be staged, as far as this member is concerned."""
+        """Whether this member has a round left to stage."""
         return self._staged < self._end and self._staged - self._taken < SLOTS
 
     def _before_staging(self, buffer: SharedBuffer) -> list[int]:
-        """Ranks that may still need what is in the next round's place."""
+        """Ranks that may still need the staging area of the next round."""
         before = self._staged - SLOTS
         return buffer.behind(REDUCED if self._common and before >= self._begin else TAKEN, before + 1)
 
     def _compare(self, buffer: SharedBuffer) -> None:
-        """Check that all members run the same, and choose where the result goes."""
+        """Check that all members run the same collective, and choose where the result goes."""
         free = self._check_labels(buffer)
         if self._flat:
             return
@@ -242,7 +242,7 @@ class SharedMemoryAllReduce:
             self._out = result_of(self._value.size, self._value.dtype)
 
     def _check_labels(self, buffer: SharedBuffer) -> int:
-        """Check that all members run the same. Gives the result areas that all have released, as bits."""
+        """Check that all members run the same collective. Returns the result areas that all have released, as bits."""
         mine = self._run, self._label
         free = -1
         for r in range(buffer.size):
@@ -253,7 +253,7 @@ class SharedMemoryAllReduce:
         return free
 
     def _bounds(self, number: int) -> list[int]:
-        """Where the ranks' shares of a round begin and end, in the value."""
+        """The bounds of the ranks' shares of a round, in elements of the value."""
         buffer = self._buffer
         assert buffer is not None
         start = (number - self._begin) * self._per_round
@@ -307,7 +307,7 @@ class SharedMemoryAllReduce:
             if count & (count - 1):
                 np.true_divide(out, count, out=out)
             else:
-                np.multiply(out, out.dtype.type(1 / count), out=out)  # the same number, sooner
+                np.multiply(out, out.dtype.type(1 / count), out=out)  # the same result as a division, but faster
         elif self._mean:
             np.copyto(out, mean_of(out, len(parts)))
         return out
@@ -331,7 +331,7 @@ class SharedMemoryAllReduce:
         self._round_taken(buffer)
 
     def _round_taken(self, buffer: SharedBuffer) -> None:
-        """A round has been taken, perhaps the last."""
+        """Record that a round, perhaps the last, has been read."""
         if self._taken == self._end:
             self._finish(buffer)
         else:
@@ -340,7 +340,7 @@ class SharedMemoryAllReduce:
     def _finish(self, buffer: SharedBuffer) -> None:
         buffer.rounds = self._end
         buffer.runs += 1
-        buffer.words[buffer.rows[buffer.rank] + REDUCED] = self._reduced  # where no member waited for it
+        buffer.words[buffer.rows[buffer.rank] + REDUCED] = self._reduced  # in case no member waited for it
         self.is_done = True
         buffer.advance(TAKEN, self._taken)
 
@@ -358,16 +358,16 @@ def _text(label: bytes) -> str:
     return label.rstrip(b"\0").decode(errors="replace")
 
 
-SCATTER_BYTES = 4 << 20  # for more, messages that lend the value are faster: measured with 1 and 16 MiB
+SCATTER_BYTES = 4 << 20  # above, messages that lend the value are faster: measured with 1 and 16 MiB
 
 
 def has_plain_bytes(value: Array) -> bool:
-    """Whether shared memory can hold the elements: text and handles are Python objects."""
+    """Whether shared memory can hold the elements: strings and handles are Python objects."""
     return not value.dtype.hasobject
 
 
 class _SingleWaitRounds(SharedMemoryAllReduce):
-    """Rounds with one wait: `_per_round` elements are staged and then taken by `_take_part`."""
+    """Rounds with one wait: `_per_round` elements are staged, and then read by `_take_part`."""
 
     has_result_areas = False
 
@@ -386,11 +386,11 @@ class _SingleWaitRounds(SharedMemoryAllReduce):
         buffer.write_label(run, label, self._shape[0] if self._shape else 0)
 
     def _room(self, buffer: SharedBuffer) -> int:
-        """How many elements of a value are staged in a round."""
+        """How many elements of a value are staged per round."""
         return max(1, buffer.layout.staging_bytes // int(self._value.dtype.itemsize))
 
     def _rounds(self, buffer: SharedBuffer) -> int:
-        """How many rounds there are, as far as this member knows."""
+        """The number of rounds, as far as this member knows."""
         return max(1, -(-int(self._value.size) // int(self._per_round)))
 
     def _compare(self, buffer: SharedBuffer) -> None:
@@ -408,16 +408,16 @@ class _SingleWaitRounds(SharedMemoryAllReduce):
         self._round_taken(buffer)
 
     def _part(self, buffer: SharedBuffer, number: int) -> Callable[[int, int, int], Array]:
-        """What a rank has staged in a round: a function of rank, first element and number of elements."""
+        """A rank's staged data of a round: a function of rank, first element and number of elements."""
         slot, dtype = number % SLOTS, self._value.dtype
         return lambda rank, start, count: buffer.staging(slot, rank, dtype, start, count)
 
     def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
-        """Take what this member needs of a round. The first round is 0."""
+        """Read what this member needs of a round. The first round is 0."""
         raise NotImplementedError
 
     def _span(self, number: int, size: int) -> tuple[int, int]:
-        """Where a round begins in a value of so many elements, and how many it has of it."""
+        """The start of a round in a value of `size` elements, and the number of its elements."""
         begin = min(size, number * self._per_round)
         return begin, min(self._per_round, size - begin)
 
