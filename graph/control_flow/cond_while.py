@@ -1,8 +1,8 @@
 """Branches and loops inside the graph: `cond`, `case`, `while_loop`.
 
-The functions of a branch or a loop's body run once, when the graph is built. What they build becomes part of
-the same graph, between the steering ops of `graph/ops/control/switch_merge.py`; `graph/control_flow/contexts.py` lets outer tensors in. So
-nodes of branches and bodies are placed, cut and sent like all others, and one loop may span devices.
+The functions of a branch or a loop's body run once, when the graph is built. Their nodes become part of the same graph, between the
+control-flow ops of `graph/ops/control/switch_merge.py`; `graph/control_flow/contexts.py` brings outer tensors in. So nodes of branches
+and bodies are placed and partitioned like all others, and one loop may span devices.
 
 A `cond` with one outer tensor x, and a loop that counts to 3:
 
@@ -58,21 +58,20 @@ def cond(
 ) -> Any:
     """Run one of two branches, chosen when the graph runs.
 
-    Only what is made *inside* the functions is subject to the choice; what they merely refer to is computed
-    in any case.
+    Only nodes made *inside* the functions depend on the choice; outer tensors that they use are always computed.
 
     Args:
         pred: a bool tensor of rank 0.
         true_fn, false_fn: functions without arguments; both return the same structure of tensors (lists,
             tuples, dicts, nested), of the same types, or both an operation.
-        strict: give a list or tuple of one element as such, not its element.
+        strict: return a list or tuple of one element as such, not its element.
         name: scope of the nodes. fn1, fn2: old names of the functions.
 
     Returns:
-        What the chosen branch gives.
+        The result of the chosen branch.
 
     Raises:
-        TypeError: a function cannot be called, or `pred` is a Python bool. ValueError: a branch gives nothing, or the branches' types
+        TypeError: a function cannot be called, or `pred` is a Python bool. ValueError: a branch returns nothing, or the branches' types
             differ. Either: the structures of the branches' results differ.
 
     >>> y = cond(x < 0.0, lambda: -x, lambda: x)
@@ -98,7 +97,7 @@ def cond(
 
 
 def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Branch]) -> tuple[Branch, Branch]:
-    """The contexts of both branches of a condition, the one where it is true first.
+    """The contexts of both branches of a condition, the true branch first.
 
     `kind` makes a context from (graph, name, condition, pivot, 1 or 0).
     """
@@ -116,7 +115,7 @@ def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Bra
 def _branch_results(
     context: BranchContext, function: Callable[[], Any], which: str, strict: bool
 ) -> tuple[Any, list[Tensor]]:
-    """What a branch's function returns, and its leaves as tensors that are dead in the other branch."""
+    """The result of a branch's function, and its leaves as tensors that are dead in the other branch."""
     with context.open():
         result = function()
         if not strict and isinstance(result, (list, tuple)) and len(result) == 1:
@@ -132,7 +131,7 @@ def _branch_results(
                 leaves.append(context.bring(convert(leaf)))
     if not leaves:
         raise ValueError(f"{which} must return at least one result")
-    if context.outer is not None:  # results are what comes out
+    if context.outer is not None:  # results leave the branch
         context.outer.stand_ins.update((t, t) for t in leaves)
     return result, leaves
 
@@ -161,7 +160,7 @@ def case(
 
     Args:
         pred_fn_pairs: list of (bool tensor, function), or a dict of them.
-        default: what to run when no condition is true; without one, the last function runs after an assertion
+        default: function to run if no condition is true; without it, the last function runs after an assertion
             that its condition is true.
         exclusive: assert when the graph runs that at most one condition is true.
         strict: as in `cond`.
@@ -205,7 +204,7 @@ def switch_case(
         branch_index: whole number of rank 0.
         branch_fns: list of functions without arguments, or of pairs (number, function), or a dict of those. The numbers are those
             from 0 on, in any order. All functions return the same structure of tensors.
-        default: what to run for any other number; None: the last function.
+        default: function for any other number; None: the last function.
         name: scope of the nodes.
 
     Raises:
@@ -244,7 +243,7 @@ def switch_case(
 
 
 def _one_of(number: Tensor, functions: Sequence[Callable[[], Any]], first: int) -> Any:
-    """Run the function with a number; they are numbered from `first` on. Halves them until one is left."""
+    """Run the function with a number, by binary search; functions are numbered from `first` on."""
     if len(functions) == 1:
         return functions[0]()
     half = len(functions) // 2
@@ -297,27 +296,27 @@ def while_loop(
     """Repeat `body` while `cond` is true.
 
     Args:
-        cond: function of the loop variables that gives a bool tensor of rank 0.
-        body: function of the loop variables that gives their next values, in the same structure and of the
+        cond: function of the loop variables that returns a bool tensor of rank 0.
+        body: function of the loop variables that returns their next values, in the same structure and of the
             same types and shapes.
-        loop_vars: list or tuple (also nested) of first values.
-        shape_invariants: the same structure of shapes: what holds of the variables in all iterations, where
-            it is less than what is known of their first values. For a sparse tensor, a `TensorShape` of its `dense_shape`; without
-            one, the number of its elements may change. For `IndexedSlices`, a `TensorShape` of the values.
-        parallel_iterations: accepted for TensorFlow's sake. Iterations of one device run one after another;
-            different devices may be in different iterations, as far as data allow it.
+        loop_vars: list or tuple (also nested) of initial values.
+        shape_invariants: the same structure of shapes that hold in all iterations, for variables whose shapes differ from those of
+            their initial values. For a sparse tensor, a `TensorShape` of its `dense_shape`; without one, the number of its elements
+            may change. For `IndexedSlices`, a `TensorShape` of the values.
+        parallel_iterations: accepted for compatibility with TensorFlow. Iterations of one device run one after another;
+            different devices may be in different iterations, as far as data dependences allow.
         back_prop: whether gradients will be taken through the loop.
-        swap_memory: accepted for TensorFlow's sake.
+        swap_memory: accepted for compatibility with TensorFlow.
         name: scope of the nodes.
-        maximum_iterations: an int or int tensor: stop after so many iterations in any case.
-        return_same_structure: give a list of one variable as such, not its element.
+        maximum_iterations: an int or int tensor: the loop stops after at most this many iterations.
+        return_same_structure: return a list of one variable as such, not its element.
 
     Returns:
         The loop variables after the last iteration.
 
     Raises:
         TypeError: cond or body cannot be called; body's result has another type.
-        ValueError: no loop variables; a shape changes that no invariant lets change.
+        ValueError: no loop variables; a shape changes and no invariant allows it.
 
     >>> i, total = while_loop(lambda i, s: i < 10, lambda i, s: (i + 1, s + i), [0, 0])
     """
@@ -361,7 +360,7 @@ def _read(variable: Any) -> Any:
 def _counted(
     cond: Callable[..., Any], body: Callable[..., Any], limit: Tensor
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A condition and a body with a counter before the variables."""
+    """A condition and a body with an iteration counter as first variable."""
 
     def counted_cond(i: Tensor, variables: Any) -> Tensor:
         return logical_and(i < limit, cond(*variables))
@@ -377,7 +376,7 @@ def _counted(
 
 
 class LoopBuilder:
-    """One loop under construction. `beside`: for each variable, a node with which its steering nodes share a device."""
+    """One loop under construction. `beside`: for each variable, a node with which its control-flow nodes are colocated."""
 
     def __init__(
         self, context: LoopContext, variables: Any, shape_invariants: Any, beside: Sequence[Node] | None = None
@@ -421,7 +420,7 @@ class LoopBuilder:
             return pack(self.structure, self._exit())
 
     def _at(self, i: int) -> AbstractContextManager[None]:
-        """A block for the steering nodes of a variable."""
+        """A block for the control-flow nodes of a variable."""
         return nullcontext() if self.beside is None else self.graph.colocate_with(self.beside[i], ignore_existing=True)
 
     def _enter(self) -> None:
@@ -431,7 +430,7 @@ class LoopBuilder:
         for i, (value, dims) in enumerate(zip(values, self.invariants, strict=True)):
             with self._at(i):
                 enter = context.enter(value, constant=False, dims=dims)
-            # A constant of the loop around would let this loop run ahead of it.
+            # With a constant of the outer loop, this loop could run ahead of the outer one.
             around = context.outer.loop if context.outer is not None else None
             if around is not None and is_constant_enter(value.op):
                 enter.op.controls = (*enter.op.controls, around.pivot.op)
@@ -444,7 +443,7 @@ class LoopBuilder:
                 context.pivot_for_pred = merge.outputs[0]
 
     def _switch(self) -> list[Tensor]:
-        """The variables as the body sees them."""
+        """The variables inside the body."""
         context = self.context
         assert context.condition is not None
         switches = []
@@ -459,7 +458,7 @@ class LoopBuilder:
         return inside
 
     def _leaves(self, result: Any) -> list[Tensor]:
-        """What the body returned, flat, in the structure of the variables."""
+        """The body's result, flattened in the structure of the variables."""
         structure = self.structure
         if not isinstance(result, (list, tuple)) or (
             len(structure) == 1 and not isinstance(result, type(structure)) and len(result) != 1
@@ -505,11 +504,11 @@ class LoopBuilder:
 
 
 _OWN: Any = object()
-"""Stands for an invariant: the shape of the variable's first value."""
+"""Marks an invariant as the shape of the variable's initial value."""
 
 
 def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
-    """Shapes in the structure of the variables, which decides, since a shape may be written as a list; or `_OWN` for all."""
+    """Shapes, flattened by the structure of the variables, since a shape may itself be a list; or `_OWN` for all."""
     parts = children(structure)
     if parts is None:
         return [shapes]

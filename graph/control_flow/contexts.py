@@ -1,13 +1,12 @@
-"""Where in the control flow a node is made: inside which branches of `cond`, and inside which loops.
+"""Control-flow contexts: the branches of `cond` and the loops in which a node is made.
 
-A `FlowContext` is open while the function of a branch or of a loop's body runs. It watches every node that is
-made inside and brings in what comes from outside: a branch gets an outer tensor through a `Switch`, so that
-it is dead unless the branch is taken; a loop gets it through a constant `Enter`, once for all iterations. So
-what runs inside can be told from the edges alone: nothing but edges says later which nodes belong to which
-branch or loop. A node that takes nothing from anywhere (a constant) gets a control edge from the context's
+A `FlowContext` is open while the function of a branch or of a loop's body runs. It checks every node that is made
+inside and brings in outer tensors: a branch gets an outer tensor through a `Switch`, so that it is dead unless the
+branch is taken; a loop gets it through a constant `Enter`, once for all iterations. So the edges alone determine which
+nodes belong to which branch or loop. A node without inputs (a constant) gets a control edge from the context's
 *pivot*, a node that is alive exactly when the context runs.
 
-Names, and which edges there are, are TensorFlow 1's.
+Names and edges are those of TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ class FlowContext:
     Attributes:
         graph: the graph.
         outer: the context around it, or None.
-        name: for errors.
-        stand_ins: tensor from outside -> the tensor that stands for it inside.
+        name: name for error texts.
+        stand_ins: tensor from outside -> the tensor that replaces it inside.
     """
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph = graph
         self.outer: FlowContext | None = graph.scopes.flow
-        self.home: FlowContext | None = self  # where the outputs are of what is made while it is open
+        self.home: FlowContext | None = self  # the context of the outputs of nodes made while it is open
         self.name = name
         self.stand_ins: dict[Tensor, Tensor] = {}
 
     @property
     def pivot(self) -> Tensor:
-        """What is alive exactly when the context runs."""
+        """The tensor that is alive exactly when the context runs."""
         raise NotImplementedError
 
     @property
     def loop(self) -> LoopContext | None:
-        """The innermost loop that this is, or is in."""
+        """The innermost loop: this context, or the one around it."""
         context: FlowContext | None = self
         while context is not None and not isinstance(context, LoopContext):
             context = context.outer
@@ -58,14 +57,14 @@ class FlowContext:
         return context is self
 
     def open(self) -> AbstractContextManager[None]:
-        """A block: what is made in it is inside."""
+        """A block whose nodes are made inside this context."""
         return inside(self.graph, self)
 
     def bring(self, tensor: Tensor) -> Tensor:
-        """The tensor that stands for `tensor` inside: itself when it is made here.
+        """The tensor that replaces `tensor` inside: itself if it is made here.
 
         Raises:
-            ValueError: it is made inside another branch or loop, from which only results come out.
+            ValueError: it is made inside another branch or loop, of which only the results can be used outside.
         """
         found = self.stand_ins.get(tensor)
         if found is not None:
@@ -91,9 +90,9 @@ class FlowContext:
         return made
 
     def _read_inside(self, place: Tensor, inside: Tensor) -> None:
-        """Let in a reference variable's place instead of the values read from it outside.
+        """Bring in a reference to a variable instead of the values read from it outside.
 
-        What takes a place reads the value at its own turn. So a loop that changes the variable sees the changes.
+        A node that takes a reference reads the value when it runs. So a loop that changes the variable sees the changes.
         """
         for outer, stand_in in self.stand_ins.items():
             if _place_read(outer) is place and stand_in is not outer:
@@ -104,7 +103,7 @@ class FlowContext:
                     t.dtype = inside.dtype
 
     def _let_in(self, value: Tensor) -> Tensor:
-        """Make the node that lets a tensor of the context around in."""
+        """Make the node that brings in a tensor of the context around."""
         raise NotImplementedError
 
     def admit(
@@ -172,9 +171,9 @@ class LoopContext(FlowContext):
 
     Attributes:
         frame: name of the loop, unique in the graph.
-        parallel_iterations: as the user gave it.
+        parallel_iterations: the user's argument.
         back_prop: whether gradients may be taken through it.
-        enters, merges, exits: of its variables, in order.
+        enters, merges, exits: the nodes of its variables, in order.
         pivot_for_pred: alive whenever the condition is computed.
         pivot_for_body: alive whenever the body runs.
         condition: the LoopCond's output.
@@ -194,7 +193,7 @@ class LoopContext(FlowContext):
 
     @property
     def pivot(self) -> Tensor:
-        """What runs in each iteration: of the body, once it is being built; before, of the condition."""
+        """The pivot of the condition, or of the body once it is being built."""
         found = self.pivot_for_body if self.pivot_for_body is not None else self.pivot_for_pred
         assert found is not None
         return found
@@ -238,13 +237,13 @@ class LoopContext(FlowContext):
         """As `FlowContext.admit`."""
         brought = tuple([self.bring(t) for t in inputs])
         inside, outside = self._split(controls)
-        # What takes nothing that changes from one iteration to the next would run once, before the loop.
+        # A node without an input that changes between iterations would run only once, before the loop.
         if not inside and all(is_constant_enter(t.op) for t in brought):
             inside = (self.pivot.op,)
         return brought, (*inside, *self._wait_inside(outside))
 
     def _wait_inside(self, controls: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Nodes of this loop that have run when `controls`, which lie outside, have."""
+        """Nodes of this loop that run after `controls`, which are outside."""
         found = []
         for c in controls:
             if c.outputs:
@@ -254,7 +253,7 @@ class LoopContext(FlowContext):
 
 
 class _AsIs(FlowContext):
-    """Takes nodes as they are: for the steering nodes that lead into a context and out of it."""
+    """Does not change nodes: for the control-flow nodes that lead into a context and out of it."""
 
     def __init__(self, graph: Graph, home: FlowContext | None) -> None:
         super().__init__(graph, "steering")
@@ -269,7 +268,7 @@ class _AsIs(FlowContext):
 
 @contextmanager
 def inside(graph: Graph, flow: FlowContext | None) -> Iterator[None]:
-    """A block: what is made in it is in that branch or loop, or in none."""
+    """A block whose nodes are made in that branch or loop, or in none."""
     scopes = graph.scopes
     saved, scopes.flow = scopes.flow, flow
     try:
@@ -280,18 +279,18 @@ def inside(graph: Graph, flow: FlowContext | None) -> Iterator[None]:
 
 @contextmanager
 def as_is(graph: Graph, home: FlowContext | None) -> Iterator[None]:
-    """Nodes made in this block take inputs as they are and wait for nothing; outputs are inside `home`."""
+    """A block whose nodes keep their inputs and get no control edges; their outputs are inside `home`."""
     with graph.control_dependencies(None):
         graph.scopes.flow = _AsIs(graph, home)
         yield
 
 
 def _place_read(tensor: Tensor) -> Tensor | None:
-    """The reference variable's place that a tensor is the value of, read by a node of its own; None for other tensors."""
+    """The variable reference whose value a tensor is, if a separate node reads it; None for other tensors."""
     node = tensor.op
     return node.inputs[0] if node.type == "Identity" and node.inputs[0].dtype.is_ref else None
 
 
 def is_constant_enter(node: Node) -> bool:
-    """Whether a node lets a value into a loop that is the same in all iterations."""
+    """Whether a node brings a value into a loop that is the same in all iterations."""
     return node.type in ("Enter", "RefEnter") and node.attrs["is_constant"]

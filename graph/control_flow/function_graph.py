@@ -1,16 +1,16 @@
-"""`FunctionGraph`: the graph of a function that is traced once and called many times, as the functions of data sets are.
+"""`FunctionGraph`: the graph of a function that is traced once and called many times, such as the functions of data sets.
 
-It knows the collections of the graph around it, and shares its variable scopes; variables that it makes are made there.
+It has the collections of the graph around it and shares its variable scopes; variables of the function are made in the outer graph.
 
-The function may use what the graph around it has. What is used so is *captured*:
+The function may use nodes of the graph around it. They are *captured*:
 
-- Places where state lives (variables, tables, queues) are made again under their own names, so that each call finds the state
-  as it is then. The function must run in the task that has the state.
+- References and handles of state (variables, tables, queues) are made again under the same names, so that each call uses the current
+  state. The function must run in the task that has the state.
 - Constants are copied.
 - Any other tensor becomes a placeholder. The caller feeds its value with each call (`captured`).
 
-While the function is traced, nodes that would be added to a graph around it are added to its own graph: `v + 1` with a variable
-`v` from outside belongs to the function.
+While the function is traced, nodes that would be added to a graph around it are added to the function's graph: `v + 1` with a
+variable `v` from outside belongs to the function.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class FunctionGraph(Graph):
     """A graph that captures what it uses of the graph around it.
 
     Args:
-        outer: the graph around it, until it is `finished`.
-        by_value: copy the nodes that make a tensor from outside, instead of taking its value from the caller.
+        outer: the graph around it, until `finished` is called.
+        by_value: copy the nodes that compute an outer tensor, instead of taking its value from the caller.
 
     Attributes:
         captured: tensor of the outer graph -> its placeholder here.
@@ -51,16 +51,16 @@ class FunctionGraph(Graph):
         for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
             self._collections.lists[shared] = outer.get_collection_ref(shared)
         outer.functions += 1
-        if outer.seed is not None:  # each function draws other numbers, the same ones in each run of the program
+        if outer.seed is not None:  # each function draws different numbers, but the same in each run of the program
             self.seed = (outer.seed + 0x9E3779B1 * outer.functions) % (2**31 - 1)
 
     @property
     def outermost(self) -> Graph:
-        """The graph around it that is no function's."""
+        """The outermost graph around it, which is not a function's."""
         return self if self.outer is None else self.outer.outermost
 
     def finished(self) -> None:
-        """The function is traced: let go of the graph around it, which may end before what runs the function."""
+        """End tracing: drop the reference to the graph around it, which need not outlive it."""
         for shared in (VARIABLE_STORE, VARIABLE_SCOPE):
             del self._collections.lists[shared]
         for key, count in self._inherited.items():
@@ -77,7 +77,7 @@ class FunctionGraph(Graph):
         return False
 
     def own(self, tensor: Tensor) -> Tensor:
-        """The tensor of this graph that stands for one of a graph around it; itself if it is of this graph, or of another one."""
+        """The tensor of this graph that replaces one of a graph around it; a tensor of any other graph is returned unchanged."""
         node = tensor.op
         if node.graph is self or not self.encloses(node.graph):
             return tensor
@@ -124,17 +124,17 @@ class FunctionGraph(Graph):
         *,
         origin: Origin | None = None,
     ) -> Node:
-        """As `Graph.create`; inputs may be tensors of a graph around this one. The caller says where a function runs, no device block."""
+        """As `Graph.create`; inputs may be tensors of a graph around it. Device blocks do not apply: the caller runs it on its device."""
         node = super().create(op, [self.own(t) for t in inputs], attrs, name, origin=origin)
         node.device = ""
         return node
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """A block that changes nothing: a function runs in one place."""
+        """A block without effect: a function runs on one device."""
         return nullcontext()
 
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-        """As `Graph.control_dependencies`. What is outside has run before."""
+        """As `Graph.control_dependencies`. Outer nodes are ignored: they have run before."""
         if control_inputs is None:
             return super().control_dependencies(None)
         elements = [getattr(c, "_control_element", lambda c=c: c)() for c in control_inputs]

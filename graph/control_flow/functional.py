@@ -1,7 +1,7 @@
 """Functions applied along the first axis of tensors, by loops in the graph: `map_fn`, `scan`, `foldl`, `foldr`.
 
 Elements may be nested structures of tensors, all of the same first size. Each element is read from a
-`TensorArray` inside the loop, so only one is worked on at a time, and gradients go the same way back.
+`TensorArray` inside the loop, so only one is processed at a time; gradients take the same path backwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def map_fn(
     """Apply `fn` to each element along the first axis, and stack the results.
 
     Args:
-        fn: gets one element in the structure of `elems`.
+        fn: function of one element in the structure of `elems`.
         elems: a tensor, or a structure of tensors of the same first size.
         dtype: types of the results, in their structure; None: those of `elems`.
         parallel_iterations, back_prop, swap_memory: as in `while_loop`.
@@ -43,7 +43,7 @@ def map_fn(
         The stacked results: as many along the first axis as there are elements.
 
     Raises:
-        TypeError: `fn` cannot be called, or gives another structure or type than `dtype` says.
+        TypeError: `fn` cannot be called, or returns another structure or type than `dtype`.
         ValueError: an element is a scalar, or the first sizes differ.
 
     >>> map_fn(lambda x: x * x, constant([1, 2, 3]))   # evaluates to [1, 4, 9]
@@ -80,12 +80,12 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Fold `fn` along the first axis, and stack what it gave at each element.
+    """Fold `fn` along the first axis, and stack its result at each element.
 
     Args:
-        fn: function of what it gave last and the next element.
+        fn: function of its previous result and the next element.
         elems: a tensor, or a structure of tensors of the same first size.
-        initializer: what it gets as last at the first element; None: the first element is the first result.
+        initializer: the previous result for the first element; None: the first element is the first result.
         reverse: begin with the last element.
         Others as in `map_fn`.
 
@@ -141,7 +141,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """What `scan` gives at the last element: `fn(... fn(fn(initializer, first), second) ..., last)`.
+    """The result of `scan` at the last element: `fn(... fn(fn(initializer, first), second) ..., last)`.
 
     >>> foldl(lambda total, x: total + x, constant([1, 2, 3]))   # evaluates to 6
     """
@@ -195,7 +195,7 @@ def _fold(
         return result
 
 
-# --- what they share ------------------------------------------------------------------------------------------
+# --- shared parts ---------------------------------------------------------------------------------------------
 
 
 def _below(count: Any) -> Callable[..., Any]:
@@ -219,7 +219,7 @@ def _scope(name: str, elems: Any) -> Iterator[None]:
 
 
 def _elements(elems: Any) -> tuple[Any, Any, int | None]:
-    """The tensors, how many elements they have (an int if it is known, else a tensor), and that number if known."""
+    """The tensors, their number of elements (an int if it is known, else a tensor), and that number if known."""
     tensors = map_structure(lambda e: convert(e, name="elem"), elems)
     leaves = flatten(tensors)
     if not leaves:

@@ -1,8 +1,8 @@
 """Recovers the branches and loops of an imported graph from its edges.
 
-`cond` and `while_loop` leave a `FlowContext` for each branch and loop (`contexts.py`), which gradients need. A file has only nodes.
-But they have TensorFlow 1's form, so the edges tell in which branch or loop a node is: what takes an Enter or an Exit, a Switch by
-some condition, or waits for a context's pivot. Other forms are left alone: they run, and gradients through them are refused.
+`cond` and `while_loop` make a `FlowContext` for each branch and loop (`contexts.py`), which gradients need. A file has only nodes.
+But they have TensorFlow 1's form, so the edges determine the branch or loop of a node: it takes an Enter, an Exit or a Switch on
+some condition, or waits for a context's pivot. Other forms are not changed: they run, but gradients through them are refused.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .contexts import BranchContext, FlowContext, LoopContext, as_is, is_constan
 
 
 def recover_flow(graph: Graph, nodes: Sequence[Node]) -> None:
-    """Tell a graph in which branches and loops these nodes are, which were added to it at once."""
+    """Set the branches and loops of these nodes, which were added to the graph at once."""
     if not is_steered(nodes) or graph.scopes.flow is not None:
         return
     try:
         frames = Frames(nodes)
-    except InvalidArgumentError:  # told when they run
+    except InvalidArgumentError:  # reported when they run
         return
     _Recovery(graph, nodes, frames).run()
 
 
 class _Recovery:
-    """The work for some nodes. `of`: the context in which a node's outputs are, where there is one."""
+    """The recovery for some nodes. `of`: node -> the context of its outputs, if there is one."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], frames: Frames) -> None:
         self.graph = graph
@@ -45,7 +45,7 @@ class _Recovery:
             self._find_branch(node)
 
     def run(self) -> None:
-        """Go through the nodes, each behind what it takes."""
+        """Visit the nodes, each after its inputs."""
         for node in self.frames.runs_in:
             context = self._place(node, _innermost(self.of.get(n) for n in self.frames.before(node)))
             if context is not None:
@@ -55,7 +55,7 @@ class _Recovery:
             self._complete(loop)
 
     def _find_branch(self, node: Node) -> None:
-        """Make the contexts of a condition, when a node is the pivot of one: an Identity of a Switch of the condition itself."""
+        """Make the contexts of a condition if a node is its pivot: an Identity of a Switch of the condition itself."""
         switch = node.inputs[0].op if node.type == "Identity" else None
         if switch is None or switch.type != "Switch" or switch.inputs[0] is not switch.inputs[1]:
             return
@@ -110,7 +110,7 @@ class _Recovery:
         return loop
 
     def _let_in(self, context: FlowContext, value: Tensor, inside: Tensor) -> None:
-        """Remember what stands for a value from outside, by the value there and by that outside of all."""
+        """Record the tensor that replaces an outer value, by the value just outside and by the outermost one."""
         context.stand_ins.setdefault(value, inside)
         outer = self.of.get(value.op)
         for first, stand_in in list(outer.stand_ins.items()) if outer is not None else []:
@@ -141,7 +141,7 @@ class _Recovery:
 
 
 def _innermost(contexts: Iterable[FlowContext | None]) -> FlowContext | None:
-    """The one of nested contexts that is in all others."""
+    """The innermost of nested contexts."""
     found: FlowContext | None = None
     for context in contexts:
         around = context

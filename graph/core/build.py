@@ -1,7 +1,7 @@
-"""From what users write to nodes: turning values into tensors, and applying ops to them.
+"""Converts users' values to tensors, and applies ops to them.
 
-Every public op function is `apply(...)` on operands turned into tensors by `convert`. An operand that is no tensor becomes a
-Const under the op's own name scope (`add/y`), as in TensorFlow, so that graphs read alike.
+Every public op function is `apply(...)` on operands converted to tensors by `convert`. An operand that is not a tensor becomes a
+Const under the op's name scope (`add/y`), as in TensorFlow, so that graphs have the same names.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .opdef import define
 from .shape import Dimension, TensorShape, as_dims, is_static, text
 
 TensorLike: TypeAlias = Any
-"""Anything that stands for a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
+"""Anything convertible to a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
 
 
 def apply(
     op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None
 ) -> Tensor:
-    """Add a node with one output and give that output."""
+    """Add a node with one output and return that output."""
     return make(op, inputs, attrs, name).outputs[0]
 
 
@@ -43,16 +43,16 @@ _conversions: list[tuple[int, Any, ConversionFunction]] = []
 def register_tensor_conversion_function(
     base_type: type | tuple[type, ...], conversion_func: ConversionFunction, priority: int = 100
 ) -> None:
-    """Let objects of a type be tensors wherever a tensor may be given.
+    """Register a function that converts objects of a type to tensors wherever a tensor is accepted.
 
     Args:
         base_type: a class, or several; their subclasses count.
-        conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`; gives a tensor, or NotImplemented:
+        conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`; returns a tensor, or NotImplemented:
             then other functions are tried.
-        priority: functions with smaller numbers are tried first, and of one number the one that was registered first.
+        priority: functions with smaller numbers are tried first; for equal numbers, in order of registration.
 
     Raises:
-        TypeError: no class, or no function.
+        TypeError: `base_type` is not a class, or `conversion_func` not a function.
     """
     kinds = base_type if isinstance(base_type, tuple) else (base_type,)
     if not kinds or not all(isinstance(k, type) for k in kinds):
@@ -64,7 +64,7 @@ def register_tensor_conversion_function(
 
 
 def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType | None) -> Tensor | None:
-    """What a registered function makes of a value; None: there is none for it."""
+    """A value converted by a registered function; None: there is no function for it."""
     for _, kinds, function in _conversions:
         if not isinstance(value, kinds):
             continue
@@ -84,7 +84,7 @@ def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType
 
 
 def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefer: DType | None = None) -> Tensor:
-    """A tensor for anything that stands for one (TF1's `convert_to_tensor`).
+    """Convert a value to a tensor (TF1's `convert_to_tensor`).
 
     Args:
         value: a tensor, a variable (its value), an array, a number, text, or nested lists of those.
@@ -93,7 +93,7 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         prefer: element type for a Python value, tried first; a value that it cannot hold keeps its own type.
 
     Raises:
-        TypeError: it has another type than asked for, or none. ValueError: it has no regular shape.
+        TypeError: the value has another type than `dtype`, or no element type. ValueError: it has no regular shape.
     """
     if dtype is not None:
         dtype = as_dtype(dtype)
@@ -180,7 +180,7 @@ def _array_preferred(value: np.ndarray[Any, Any] | np.generic, prefer: DType) ->
     kind = value.dtype.kind
     if kind in "iu" and prefer.is_integer:
         same = np.all(np.asarray(value).astype(prefer.np) == value)
-        return prefer if same else None  # what would wrap around keeps its type, which the op then refuses
+        return prefer if same else None  # a value that would wrap around keeps its type, which the op then refuses
     if kind in "biu":
         return prefer
     if as_dtype(value.dtype).is_floating:
@@ -331,7 +331,7 @@ def constant(
         assert dims is not None
         array = fill_shape(array, tuple(d for d in dims if d is not None), verify_shape)
     elif array is value or array.base is not None:
-        array = array.copy()  # the caller may change his array later; the graph must not follow
+        array = array.copy()  # the caller may change the array later; the graph must not change
     array.flags.writeable = False
     return apply("Const", (), {"value": array}, name)
 
@@ -370,7 +370,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
 
 
 def graph_of(*values: Any) -> Graph:
-    """The graph that these values belong to; the default graph when none of them is a tensor."""
+    """The graph of these values; the default graph if none of them is a tensor."""
     for v in values:
         if isinstance(v, Tensor):
             return v.op.graph
@@ -384,8 +384,8 @@ def graph_of(*values: Any) -> Graph:
 def convert_pair(x: TensorLike, y: TensorLike, name: str) -> tuple[Tensor, Tensor, str]:
     """Both operands of a binary op as tensors of one element type, and the node's name.
 
-    A Python value takes the other operand's type and becomes a Const under the op's own scope (`add/y`). Where neither is a tensor, an
-    array in front keeps its type.
+    A Python value takes the other operand's type and becomes a Const under the op's scope (`add/y`). If neither is a tensor, an array
+    as first operand keeps its type.
     """
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return x, y, name

@@ -1,14 +1,12 @@
-"""What is known of a tensor's value before the graph runs.
+"""Constant evaluation: the elements of a tensor that are known before the graph runs.
 
-Shapes are often computed inside the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules want to know as much
-of such a vector as can be known, even when only some of its elements are. So the evaluation here works on
-*partly known* arrays: a value, and beside it which of its elements are known. Constants are known; `Shape`
-knows the static sizes; ops that only move elements move the knowledge along by running their reference twice,
-on the values and on the marks; an elementwise op knows a result where it knows all operands; any other pure
-op runs when its inputs are known altogether.
+Shapes are often computed inside the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules need as many elements of such
+a vector as possible, even if others are unknown. So the evaluation works on *partly known* arrays: a value and a mask
+of its known elements. Constants are known; `Shape` gives the static sizes; an op that only moves elements runs its
+reference twice, on the values and on the mask; a result of an elementwise op is known where all operands are known;
+any other pure op runs if its inputs are completely known.
 
-The work is bounded in nodes and in elements, so asking is cheap on any graph. Not knowing is always a right
-answer.
+The numbers of nodes and elements are bounded, so a query is cheap on any graph. "Unknown" is always a correct result.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from .shape import Dims, is_static, of_rank
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_MAX_NODES = 64  # looked at per question; shape arithmetic is rarely longer than ten nodes
-_MAX_ELEMENTS = 1024  # of a value that is worked out; constants may be larger
+_MAX_NODES = 64  # nodes evaluated per query; shape arithmetic is rarely longer than ten nodes
+_MAX_ELEMENTS = 1024  # elements of an evaluated value; constants may be larger
 
 _UNKNOWABLE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
 
@@ -57,7 +55,7 @@ _STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
 class _Partial(NamedTuple):
     value: Array
     known: Array
-    """Bool, of the same shape; what `value` holds elsewhere means nothing."""
+    """Bool, of the same shape: whether each element of `value` is known."""
 
     @property
     def complete(self) -> bool:
@@ -79,7 +77,7 @@ def static_value(tensor: Tensor) -> Array | None:
 
 
 def partly_known(tensor: Tensor) -> list[Any] | None:
-    """The value as nested lists with None for elements that are not known; None when nothing is, not even the shape."""
+    """The value as nested lists with None for unknown elements; None if not even the shape is known."""
     found = _Evaluation().of(tensor)
     if found is None:
         return None
@@ -88,7 +86,7 @@ def partly_known(tensor: Tensor) -> list[Any] | None:
 
 
 def static_dims(tensor: Tensor) -> Dims:
-    """The shape that a vector of sizes stands for, as far as it is known; -1 stands for an unknown size.
+    """The shape that a vector of sizes represents, as far as it is known; -1 means an unknown size.
 
     >>> static_dims(shape(placeholder("float32", [None, 3])))
     (None, 3)
@@ -103,14 +101,14 @@ def static_dims(tensor: Tensor) -> Dims:
 
 
 class _Evaluation:
-    """The work of one question; each tensor is looked at once."""
+    """The evaluation for one query; each tensor is visited once."""
 
     def __init__(self) -> None:
         self.budget = _MAX_NODES
         self.found: dict[Tensor, _Partial | None] = {}
 
     def of(self, tensor: Tensor) -> _Partial | None:
-        """What is known of the tensor: None when not even its shape is, or it is too large."""
+        """The partly known value of the tensor; None if its shape is unknown, or it is too large."""
         if tensor in self.found:
             return self.found[tensor]
         self.found[tensor] = None  # a loop in the graph answers "not known"
@@ -127,7 +125,7 @@ class _Evaluation:
         if Trait.METADATA in op.traits:
             return _metadata(node, tensor)
         if op.name in _STEERING:
-            # What a branch or a loop lets in unchanged is known inside as outside; what changes is not.
+            # A value that enters a branch or loop unchanged is known inside as outside; a value that changes is not.
             return self.of(node.inputs[0]) if op.name == "Switch" or node.attrs.get("is_constant") else None
         if op.reference is None or op.traits & _UNKNOWABLE or not node.inputs or op.name == "PlaceholderWithDefault":
             return None
@@ -142,7 +140,7 @@ class _Evaluation:
         try:
             return _apply(node, tensor.value_index, partials)
         except Exception:
-            return None  # a value for which the op fails: that is for the running graph to report
+            return None  # the op fails for this value; the error is reported when the graph runs
 
 
 def _may_be_small(tensor: Tensor) -> bool:
@@ -158,7 +156,7 @@ def _complete(value: Array) -> _Partial:
 
 
 def _nothing_known(tensor: Tensor) -> _Partial | None:
-    """A value of known shape and unknown elements; only of integers, which sizes are made of."""
+    """A value of known shape and unknown elements; only for integers, which sizes are."""
     return _unknown(tensor.dims, tensor.dtype)
 
 
@@ -211,7 +209,7 @@ def _apply(node: Node, index: int, inputs: list[_Partial]) -> _Partial | None:
 
 
 def moved_inputs(node: Node) -> tuple[int, ...]:
-    """The inputs whose elements an op only moves about; () for an op that does something else."""
+    """The inputs whose elements an op only moves; () for other ops."""
     moved = _MOVERS.get(node.type, ())
     if moved is not None:
         return moved

@@ -45,11 +45,11 @@ def default_session(session: Any) -> AbstractContextManager[Any]:
 
 # --- the same on the default graph, as users write it --------------------------------------------------------------
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """A block whose nodes ask for a device, in the default graph.
+    """A block whose nodes request a device, in the default graph.
 
     Args:
         device_name_or_function: a device spec (`"/job:ps/task:0"`, `"/gpu:1"`), a `DeviceSpec`, a function from a node to one, or None:
-            no request, whatever the blocks around it ask for.
+            no request, which hides the outer blocks.
 
     Blocks nest, and inner ones win field by field.
 
@@ -100,12 +100,12 @@ def name_scope(
     """A block whose nodes' names start with `<name>/`; gives that prefix.
 
     Args:
-        name: the scope; ending in '/' it is taken as it stands, which enters a scope again. '' or None leaves all scopes.
-        default_name: serves where `name` is None.
-        values: tensors whose graph is meant; none: the default graph.
+        name: the scope; a name that ends in '/' is used unchanged, which re-enters a scope. '' or None leaves all scopes.
+        default_name: used if `name` is None.
+        values: tensors that determine the graph; none: the default graph.
 
     Raises:
-        ValueError: what can be no name.
+        ValueError: an invalid name.
 
     >>> with dt.name_scope("layer"):
     ...     print(dt.constant(1.0, name="x").name)

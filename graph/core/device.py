@@ -1,17 +1,16 @@
-"""Device names: what a device block asks for, and what a node gets.
+"""Device names: the partial name that a device block requests, and the complete name that placement assigns.
 
 A name has five fields: `/job:ps/replica:0/task:1/device:GPU:0`. Two types keep request and outcome apart:
 
 - `DeviceSpec` is *partial*: each field may be unset. Device blocks, requests and patterns are specs.
 - `DeviceName` is *complete*: one device of one task. A signature that takes one says: this has been placed.
 
-There are two parsers, as in TensorFlow 1. The front end's, `DeviceSpec.from_string`, reads what people write:
-parts in any order, the short `/gpu:1`, no leading slash needed. The runtime's, `parse_strict`, reads what
-travels between processes and knows the character set of names. A name that only the first accepts
-(`/job:a-b`, `/task:-1`) fails when the graph is placed. The relations (`matches`, `merge`, ...) are what the
-placer and the partitioner reason with.
+There are two parsers, as in TensorFlow 1. The front end's, `DeviceSpec.from_string`, reads users' names: parts in any
+order, the short `/gpu:1`, no leading slash needed. The runtime's, `parse_strict`, reads names in messages between
+processes and checks their character set. A name that only the first accepts (`/job:a-b`, `/task:-1`) fails when the
+graph is placed. The placer and the partitioner use the relations (`matches`, `merge`, ...).
 
-Printing is canonical, so equal strings mean equal devices, and the graph under construction keeps strings:
+Printing is canonical, so equal strings mean equal devices, and the graph under construction stores strings:
 `canonical_name` and `merge_names` are cached, and a device block costs a dictionary look-up.
 """
 
@@ -75,7 +74,7 @@ def _text(fields: DeviceFields) -> str:
 
 
 class _Spec:
-    """What both spec classes share; see `DeviceSpec`."""
+    """Common base of both spec classes; see `DeviceSpec`."""
 
     __slots__ = ()
 
@@ -157,20 +156,20 @@ class _Spec:
 
 @dataclass(slots=True, init=False, eq=False, repr=False)  # frozen, too, with an error of its own
 class DeviceSpec(_Spec):
-    """A partial device name: what a device block asks for. Immutable; unset fields are None.
+    """A partial device name, as a device block requests it. Immutable; unset fields are None.
 
     Arguments are converted with `str` and `int` (`task=1.7` is task 1), and the types `cpu` and `gpu` are
     upper-cased. Specs are equal when they print the same.
 
     Attributes:
         job: name of a job, such as `ps`.
-        replica: always 0 in the clusters of today; part of the name for TensorFlow's sake.
+        replica: always 0 in current clusters; part of the name for compatibility with TensorFlow.
         task: index of a task in its job.
         device_type: `CPU`, `GPU`, ...
         device_index: index among the task's devices of this type.
 
     Raises:
-        ValueError: a field that should be a number is none.
+        ValueError: a numeric field is not a number.
 
     >>> DeviceSpec(job="ps", task=0).make_merged_spec(DeviceSpec(task=1)).to_string()
     '/job:ps/task:1'
@@ -299,7 +298,7 @@ _COMPLETE = re.compile(f"/job:{_NAME}/replica:{_NUMBER}/task:{_NUMBER}/device:{_
 
 
 class DeviceName(str):
-    """The complete name of one device: text that knows its parts.
+    """The complete name of one device: a string with its parts as attributes.
 
     Raises:
         InvalidArgumentError: a field is unset or malformed.
@@ -473,7 +472,7 @@ def merge(target: DeviceFields, other: DeviceFields, *, soft: bool = False) -> D
 
 
 def override(target: DeviceFields, other: DeviceFields) -> DeviceSpec:
-    """`target` with the fields of `other` put over it: where both set one, `other` wins. Never fails."""
+    """`target` overridden by the fields of `other`: where both set one, `other` wins. Never fails."""
     return DeviceSpec(*_merged(target, other))
 
 

@@ -1,7 +1,7 @@
 """Element types of tensors, under TensorFlow 1's names.
 
-A `DType` is a name, a NumPy dtype and a few facts. Every type has a *reference* twin (`float32_ref`), the type of what a
-TF1 variable node gives out: not a value but the place where the value lives. Types are singletons: compare with `is` or `==`.
+A `DType` is a name, a NumPy dtype and a few facts. Every type has a *reference* type (`float32_ref`), the type of a TF1 variable node's
+output: a reference to the variable's storage, not a value. Types are singletons: compare with `is` or `==`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DType:
         raise TypeError(f"{self.name} has no smallest or largest value")
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether a value of `other` may be given where this type is asked for."""
+        """Whether a value of `other` may be given where this type is required."""
         other = as_dtype(other)
         return self is other or self is other.ref
 
@@ -150,7 +150,7 @@ FLOATS = (float16, bfloat16, float32, float64)
 INTEGERS = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 NUMBERS = FLOATS + INTEGERS
 FLOAT8 = (float8_e4m3fn, float8_e5m2)
-"""For storing numbers: nothing is computed in these but products on GPUs."""
+"""Storage types: the only computations in them are products on GPUs."""
 
 BY_NAME = {t.name: t for base in ALL for t in (base, base.ref)}
 _BY_NAME = BY_NAME | {"double": float64, "half": float16, "float": float32, "str": string}
@@ -159,7 +159,7 @@ _BY_PYTHON: dict[Any, DType] = {float: float32, int: int32, bool: bool_, str: st
 
 
 def as_dtype(value: Any) -> DType:
-    """The `DType` meant by a DType, a name, a NumPy dtype or scalar type, a Python type, or TensorFlow's number.
+    """The `DType` for a DType, a name, a NumPy dtype or scalar type, a Python type, or TensorFlow's number.
 
     `float` means float32 and `int` int32, as in TensorFlow.
 

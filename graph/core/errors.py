@@ -1,15 +1,15 @@
 """Errors: one class per status code, as TensorFlow 1 has them (`tf.errors`).
 
-A class says what kind of trouble it was; `fault` says whose: the user's, a peer's (another process or the network), or
-Dovetail's own. An error that concerns a node knows it, so that its text can end with the user's own source line.
-Errors travel between processes as (code, message, node, task) and are rebuilt with `from_code`.
+The class gives the kind of error; `fault` gives its origin: the user, a peer (another process or the network), or Dovetail.
+An error that concerns a node refers to it, so that its text can end with the user's source line.
+Errors are sent between processes as (code, message, node, task) and are rebuilt with `from_code`.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-SUMMARY_CHARS = 65_536  # of an error's message that travels
+SUMMARY_CHARS = 65_536  # maximal length of an error's message that is sent to other tasks
 
 Fault = Literal["user", "peer", "dovetail"]
 
@@ -22,8 +22,8 @@ class OpError(Exception):
         op: alias of `node_def`, TensorFlow 1's second spelling.
         message: the text without class name.
         error_code: TensorFlow's integer status code.
-        fault: who can mend it: "user", "peer" or "dovetail".
-        task: where it happened, if that is another task than the one that tells of it.
+        fault: the origin of the error: "user", "peer" or "dovetail".
+        task: the task where it happened, if that is not the task that reports it.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -42,7 +42,7 @@ class OpError(Exception):
 
     @property
     def summary(self) -> str:
-        """The message as it travels to other tasks: of a very long one, the beginning and the end, which names the node."""
+        """The message as it is sent to other tasks: a very long one is cut to its beginning and its end, which names the node."""
         left = len(self.message) - SUMMARY_CHARS
         if left <= 0:
             return self.message
@@ -71,7 +71,7 @@ class UnknownError(OpError):
 
 
 class InvalidArgumentError(OpError):
-    """Something given was wrong: a feed, a device, a value."""
+    """An argument is invalid: a feed, a device, a value."""
 
     code, error_code, fault = "INVALID_ARGUMENT", 3, "user"
 
@@ -83,13 +83,13 @@ class DeadlineExceededError(OpError):
 
 
 class NotFoundError(OpError):
-    """Something named does not exist: a file, a session target, a container."""
+    """A named object does not exist: a file, a session target, a container."""
 
     code, error_code, fault = "NOT_FOUND", 5, "user"
 
 
 class AlreadyExistsError(OpError):
-    """Something to be made exists already."""
+    """An object to be created exists already."""
 
     code, error_code, fault = "ALREADY_EXISTS", 6, "user"
 
@@ -113,7 +113,7 @@ class FailedPreconditionError(OpError):
 
 
 class AbortedError(OpError):
-    """The work was lost and may be tried again: a task restarted, a session is gone."""
+    """The work was lost and may be retried: a task restarted, a session was closed."""
 
     code, error_code, fault = "ABORTED", 10, "peer"
 
@@ -131,7 +131,7 @@ class UnimplementedError(OpError):
 
 
 class InternalError(OpError):
-    """An invariant of Dovetail's own was broken: please report it."""
+    """An invariant of Dovetail was broken: please report it."""
 
     code, error_code, fault = "INTERNAL", 13, "dovetail"
 

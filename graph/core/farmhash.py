@@ -1,4 +1,4 @@
-"""Fingerprints of texts: numbers of 64 bits that are the same everywhere and for ever.
+"""Fingerprints of strings: 64-bit numbers that are the same on every machine and in every release.
 
 This is `Fingerprint64` of Google's FarmHash (Geoff Pike, 2014, https://github.com/google/farmhash), which TensorFlow's hash buckets are
 made of, so a model's rows mean the same in both.
@@ -32,7 +32,7 @@ def fingerprint(text: bytes) -> int:
 
 
 def joined(first: int, second: int) -> int:
-    """One fingerprint of two; their order counts."""
+    """Combine two fingerprints into one; their order matters."""
     found = first ^ _CAT ^ (_mixed(second * _CAT & _MASK) * _CAT & _MASK)
     found = _mixed(found * _CAT & _MASK) * _CAT & _MASK
     return _mixed(found)

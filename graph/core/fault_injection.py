@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests: what `DOVETAIL_FAULTS` says.
+"""Fault injection for tests: the faults in the setting `DOVETAIL_FAULTS`.
 
 The setting is a list of `name:value`, separated by commas:
 
@@ -10,9 +10,9 @@ The setting is a list of `name:value`, separated by commas:
     lose:20             every twentieth message that comes or leaves is lost
     delay:30            every message that comes or leaves takes 30 ms longer
     rate:8              and goes at 8 MiB/s
-    slow:2              kernels take twice the processor's time: a device that is half as fast (programs made from now on)
-    from:/some/file     more faults stand in this file, which may change while the process runs; of a folder, the file is the
-                        one whose name is the process's number
+    slow:2              kernels take twice as long, as on a device that is half as fast (programs compiled from now on)
+    from:/some/file     read more faults from this file, which may change while the process runs; in a folder, the name of the
+                        file is the process id
 
 Nothing here is random: the same setting and the same messages give the same faults.
 """
@@ -28,14 +28,14 @@ from .settings import setting
 
 NAMES = ("save", "kill", "freeze", "cut", "lose", "delay", "rate", "slow", "from")
 
-_cached: dict[str, tuple[tuple[int, int], Mapping[str, str]]] = {}  # file -> its time and inode, and what it says
+_cached: dict[str, tuple[tuple[int, int], Mapping[str, str]]] = {}  # file -> its time and inode, and its faults
 
 
 def faults() -> Mapping[str, str]:
-    """The faults that are wanted now, by name.
+    """The faults that are active now, by name.
 
     Raises:
-        ValueError: the setting has another form.
+        ValueError: the setting is malformed.
     """
     text = setting("DOVETAIL_FAULTS")
     if not text:
@@ -57,7 +57,7 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _read(where: str) -> Mapping[str, str]:
-    """The faults of the file now. It is looked at each time: a fault that has been lifted must not meet the next message."""
+    """The current faults of the file. It is checked at each call: a removed fault must not affect the next message."""
     file = Path(where, str(os.getpid())) if Path(where).is_dir() else Path(where)
     was, says = _cached.get(where, ((0, 0), {}))
     with contextlib.suppress(FileNotFoundError):

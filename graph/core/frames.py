@@ -1,8 +1,8 @@
 """Which nodes of a graph run in which loop, in what order, and which of them may be dead.
 
-Nothing but edges tells: what comes out of an `Enter` is inside its loop, what comes out of an `Exit` is
-outside again, and a node is where its inputs are. A loop has one `LoopCond`. From that follows the form that
-everybody who runs graphs needs:
+Edges alone determine this: the output of an `Enter` is inside its loop, the output of an `Exit` is outside
+again, and a node is in the loop of its inputs. A loop has one `LoopCond`. From that follows the form that
+executors of graphs need:
 
     schedule  = nodes and loops, in an order in which what comes first runs first
     a loop    = its Merges;
@@ -27,20 +27,20 @@ from .errors import InvalidArgumentError
 from .graph import Node, Tensor
 
 STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
-"""Ops that, where one of them is among the nodes, make a plain list of nodes not enough."""
+"""Ops of loops: with one of them among the nodes, a plain list of nodes is not enough."""
 
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """One loop (a frame, TensorFlow says), or the part of it that is needed.
+    """One loop (a frame in TensorFlow), or the part of it that is needed.
 
     Attributes:
         name: the `frame_name` of its Enters.
         outer: the loop around it, or None.
         merges: the Merges of its variables.
-        head: what runs in each iteration, up to its LoopCond.
-        body: what runs in each iteration but the last.
-        enters: the Enters into it, which stand outside.
+        head: the nodes that run in each iteration, up to its LoopCond.
+        body: the nodes that run in each iteration but the last.
+        enters: the Enters into it, which are outside.
         conditions: its LoopConds: one, if it is well formed.
     """
 
@@ -59,7 +59,7 @@ class Loop:
 
     @property
     def depth(self) -> int:
-        """1 for a loop that is in no other."""
+        """The nesting depth; 1 for an outermost loop."""
         return 1 if self.outer is None else self.outer.depth + 1
 
     def nodes(self) -> Iterator[Node]:
@@ -94,7 +94,7 @@ class Frames:
 
     Args:
         nodes: nodes in order of creation, with everything they need among them (but what `given` gives).
-        given: tensors whose nodes are not needed for them.
+        given: tensors whose values are given, so that their nodes are not needed.
 
     Raises:
         InvalidArgumentError: the loops are malformed: no LoopCond or several, inputs from two loops of which
@@ -118,7 +118,7 @@ class Frames:
         return list(self._loops.values())
 
     def before(self, node: Node) -> list[Node]:
-        """The nodes among ours that must run before this one, in its iteration."""
+        """The nodes of this object that must run before this one, in its iteration."""
         back = node.back_edge
         found = [t.op for t in node.inputs if t not in self.given and t.op is not back and t.op in self._inside]
         found += [c for c in node.controls if c in self._inside]
@@ -177,7 +177,7 @@ class Frames:
         needs: dict[Item, dict[Item, None]] = {}
         for node, loop in self.runs_in.items():
             for before in self.before(node):
-                # Where the edge starts decides at which level it orders things.
+                # The start of the edge determines the level at which it orders items.
                 level = self.runs_in[before]
                 a: Item = before
                 if node.opdef.name == "Exit" and level is not loop:  # from inside the loop that it leaves
@@ -196,7 +196,7 @@ class Frames:
 
 
 def is_in(inner: Loop | None, outer: Loop | None) -> bool:
-    """Whether a loop is another one or inside it; everything is inside None."""
+    """Whether `inner` is `outer` or inside it; every loop is inside None."""
     while inner is not outer:
         if inner is None:
             return False
@@ -217,7 +217,7 @@ def _at_level_of(node: Node, loop: Loop | None, level: Loop | None) -> Item:
 
 
 def in_order(nodes: Sequence[Node], before: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """Nodes so that each comes after those `before` it: as they stand, if they already do."""
+    """Nodes in an order in which each comes after those `before` it; unchanged if they already are in such an order."""
     seen: set[Node] = set()
     for node in nodes:
         if not seen.issuperset(before(node)):
@@ -299,7 +299,7 @@ class Guards:
             for merge in item.merges:
                 self._put(merge, around)
             self._walk(item.head, known)
-            # When the body runs, all that let the loop run at all is met.
+            # When the body runs, all conditions of the loop itself are met.
             self._walk(item.body, known | around)
             for node in item.body:
                 if isinstance(node, Node) and node.inputs and node.inputs[-1].op is item.condition:
@@ -343,7 +343,7 @@ def _either(guards: Sequence[Guard], merge: Node) -> Guard:
         (a,), (b,) = rests
         if a[0] is b[0] and a[1] != b[1]:
             return common
-    return common | {(merge, 0)}  # nobody can say
+    return common | {(merge, 0)}  # unknown
 
 
 __all__ = ["ALIVE", "STEERING", "Frames", "Guard", "Guards", "Item", "Loop", "flat", "is_in", "is_steered"]

@@ -50,7 +50,7 @@ class Tensor(TensorOperators["Tensor"]):
     """One output of a node: the name of a value that exists when the graph runs.
 
     Attributes:
-        op: the node that makes it.
+        op: the node that produces it.
         value_index: which of the node's outputs it is.
         dtype: element type; a reference type for a TF1 variable's own output.
         dims: static shape as plain data: sizes or None, or None altogether when the rank is unknown.
@@ -78,7 +78,7 @@ class Tensor(TensorOperators["Tensor"]):
 
     @property
     def device(self) -> str:
-        """What its node asks for: a canonical, possibly partial device name, or ''."""
+        """The device that its node requests: a canonical, possibly partial device name, or ''."""
         return self.op.device
 
     @property
@@ -91,7 +91,7 @@ class Tensor(TensorOperators["Tensor"]):
         return TensorShape(self.dims)
 
     def set_shape(self, shape: Any) -> None:
-        """Add what you know about the static shape; ValueError when it contradicts what is known."""
+        """Refine the static shape; ValueError if `shape` contradicts it."""
         self.dims = merge(self.dims, TensorShape(shape).dims_tuple)
 
     def consumers(self) -> list[Node]:
@@ -147,9 +147,9 @@ class Node:
         name: unique in the graph.
         inputs: the tensors it takes.
         controls: nodes that must have run before it. `control_inputs` gives them as a list, as TensorFlow does.
-        outputs: the tensors it makes.
+        outputs: the tensors it produces.
         attrs: constants of this node (`{"transpose_a": False}`).
-        device: what it asks for: a canonical, possibly partial device name, or ''.
+        device: the requested device: a canonical, possibly partial device name, or ''.
         colocation: names of colocation groups besides its own.
         blocks: the device blocks that were open when it was made, innermost first through `outer`.
         container: container for its state, '' for the default.
@@ -179,7 +179,7 @@ class Node:
 
     @property
     def control_inputs(self) -> list[Node]:
-        """The nodes that must have run before it, in a list of the caller's own."""
+        """The nodes that must have run before it, in a new list."""
         return list(self.controls)
 
     @control_inputs.setter
@@ -205,7 +205,7 @@ class Node:
         return locate(self._origin)
 
     def get_attr(self, name: str) -> Any:
-        """An attribute's value; ValueError names those that exist. `_class` is the list of its groups, if it is in others'."""
+        """An attribute's value; ValueError lists the existing attributes. `_class`: its groups, if it is colocated with other nodes."""
         if name == "_class" and self.colocation:
             return self.colocation_groups()
         if name not in self.attrs:
@@ -222,7 +222,7 @@ class Node:
         return NodeDef(self.name, self.type, tuple(taken), self.device, dict(self.attrs))
 
     def colocation_groups(self) -> list[bytes]:
-        """TensorFlow's `loc:@` names of its groups; its own when it is in no other."""
+        """TensorFlow's `loc:@` names of its colocation groups; its own group if it is in no other."""
         return [b"loc:@" + g.encode() for g in self.colocation or (self.name,)]
 
     def values(self) -> tuple[Tensor, ...]:
@@ -270,7 +270,7 @@ class Graph:
         self._flow: dict[Node, Any] = {}  # node inside a branch or a loop -> its `FlowContext`
         self._open_loops = 0  # loops whose last iteration edge is still missing
         self.own_gradients: dict[Node, Any] = {}
-        """Nodes with a gradient rule of their own in place of their op's: a function, or None where no gradient passes."""
+        """Nodes with a gradient rule that overrides their op's: a function, or None where no gradient passes."""
         self.functions = 0
         """How many functions were traced inside this graph (`FunctionGraph`)."""
         self.seed: int | None = None
@@ -317,7 +317,7 @@ class Graph:
     def op_scope(self, name: str) -> AbstractContextManager[str]:
         """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
 
-        So that the constants of `x + 1` land in x's graph, whichever graph is the default one.
+        So the constants of `x + 1` are added to x's graph, whichever graph is the default one.
         """
         graph = self._traced() or self
         return OpContext(graph._stack, name, graph)
@@ -348,14 +348,14 @@ class Graph:
         """Add a node. Most callers use the public functions (`dt.add`), which call this.
 
         Args:
-            op: what it does.
+            op: the op.
             inputs: tensors of this graph.
             attrs: constants of the node.
-            name: wished name, made unique in the current name scope; ending in '/' it is taken as it stands. None: the op's name.
-            origin: the place in the user's program; None: found on the call stack.
+            name: requested name, made unique in the current name scope; a name that ends in '/' is used unchanged. None: the op's name.
+            origin: the location in the user's program; None: found on the call stack.
 
         Raises:
-            TypeError, ValueError: the op refuses the inputs' types, shapes or the attrs, or the name cannot be one; nothing has changed
+            TypeError, ValueError: the op refuses the inputs' types, shapes or the attrs, or the name is invalid; the graph is unchanged
                 then.
             RuntimeError: the graph is finalized.
         """
@@ -396,13 +396,13 @@ class Graph:
                 if definition.ref_inputs
                 else []
             )
-            # Who takes a variable's place is made as if inside `colocate_with(variable)`, which hides the device blocks.
+            # An op that takes a reference to a variable is made as if inside `colocate_with(variable)`, which hides the device blocks.
             block = node.blocks = None if places else scopes.device
             if scopes.control is None:
                 node.controls = ()
             else:
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
-            # The name is taken last but one: a device function sees it, and may still fail.
+            # The name is reserved second to last: a device function sees it, and may still fail.
             if name is None or not name:
                 node.name = stack.unique_name(definition.name)
             elif name[-1] == "/":
@@ -448,18 +448,18 @@ class Graph:
 
         Args:
             op_type: name of the op. inputs: tensors of this graph. name: as of `create`.
-            attrs: `AttrValue` messages, by name, of what is not the op's default.
-            dtypes, input_types, op_def, compute_shapes, compute_device: accepted for TensorFlow's sake; the op says them itself.
+            attrs: `AttrValue` messages, by name, for attributes that differ from the op's defaults.
+            dtypes, input_types, op_def, compute_shapes, compute_device: accepted for compatibility with TensorFlow and ignored.
 
         Raises:
-            ValueError: there is no such op, or it is made of several nodes. The others: as of `create`.
+            ValueError: there is no such op, or it consists of several nodes. Others: as for `create`.
         """
         op, told = hooks.node_from_tensorflow(op_type, inputs, attrs or {})
         with self.as_default():
             return self.create(op, inputs, told, name or op_type)
 
     def _let_in(self, node: Node, scopes: Scopes, places: list[Node]) -> None:
-        """Give a node that is made inside a branch or a loop its inputs there."""
+        """Replace the inputs of a node that is made inside a branch or loop by the tensors inside."""
         flow = scopes.flow
         assert flow is not None
         # What is made on the way is named under the node (a Const, in TensorFlow, has no scope of its own), and goes with it
@@ -479,7 +479,7 @@ class Graph:
             self._table.unfeedable.update(node.outputs)
 
     def _keep_out(self, node: Node) -> None:
-        """Refuse a node outside all loops that takes what one iteration makes."""
+        """Refuse a node outside all loops that takes a tensor of one iteration."""
         for before in node.before:
             home = self._flow.get(before)
             if home is not None and home.loop is not None:
@@ -493,7 +493,7 @@ class Graph:
         return self._flow.get(node)
 
     def set_flow(self, homes: Mapping[Node, Any]) -> None:
-        """Tell in which branch or loop the outputs of nodes are that came without."""
+        """Set the branch or loop of nodes that were added without one."""
         self._flow.update(homes)
 
     @property
@@ -517,7 +517,7 @@ class Graph:
         return self._open_loops > 0
 
     def close_loop(self, merge: Node, next_iteration: Node) -> None:
-        """Lead a loop variable back: give its Merge the NextIteration as second input, in place of a second Enter."""
+        """Add a loop's back edge: the NextIteration replaces the second input of the variable's Merge, so far an Enter."""
         merge.inputs = (merge.inputs[0], next_iteration.outputs[0])
 
     def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
@@ -544,7 +544,7 @@ class Graph:
             self._has_late_edges |= has_late_edges
 
     def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:
-        """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device gives it; groups never nest."""
+        """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device determines it; groups never nest."""
         for p in reversed(peers):
             if p.device:
                 node.device = p.device
@@ -573,7 +573,7 @@ class Graph:
         node.controls = (*node.controls, before)
 
     def set_device(self, node: Node, device: Any) -> None:
-        """Replace what a node asks for (TF1's `op._set_device`)."""
+        """Replace a node's requested device (TF1's `op._set_device`)."""
         node.device = as_canonical(device) if device is not None else ""
 
     # --- nodes -----------------------------------------------------------------------------------------------------
@@ -594,7 +594,7 @@ class Graph:
         return self._table.is_finalized
 
     def finalize(self) -> None:
-        """Make the graph refuse to grow, so that a loop that adds nodes by mistake is noticed."""
+        """Make the graph refuse new nodes, so that a training loop that adds nodes by mistake fails."""
         self._table.is_finalized = True
 
     def unfinalize(self) -> None:
@@ -618,7 +618,7 @@ class Graph:
         return tensor
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Node:
-        """The tensor or node meant by an object of this graph, or by a name.
+        """The tensor or node for an object of this graph, or for a name.
 
         Raises:
             KeyError: the name is not in this graph.
@@ -675,7 +675,7 @@ class Graph:
         return self._collections.get(name, scope)
 
     def get_collection_ref(self, name: str) -> list[Any]:
-        """The collection itself, made if need be; changes to the list are changes to the collection."""
+        """The collection itself, created if needed; changes to the list change the collection."""
         return self._collections.lists.setdefault(name, [])
 
     def get_all_collection_keys(self) -> list[str]:
@@ -710,18 +710,18 @@ class Graph:
 
     @property
     def outermost(self) -> Graph:
-        """The graph in which sessions run what is made here: itself, or of a function the one around it."""
+        """The graph that sessions run: this graph, or for a function's graph the outermost graph around it."""
         return self
 
     def _traced(self) -> Graph | None:
-        """The graph of the function inside this graph that this thread traces now; None: it traces none."""
+        """The graph of the function inside this graph that this thread is tracing; None: it is tracing none."""
         graphs: list[Graph] = open_blocks.graphs
         if not self.functions or not graphs or graphs[-1] is self:
             return None
         return graphs[-1] if graphs[-1].encloses(self) else None
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """A block whose nodes ask for a device: text, DeviceSpec, function of the node, or None to clear.
+        """A block whose nodes request a device: text, DeviceSpec, function of the node, or None to clear.
 
         Blocks nest; fields of inner blocks win. `requested_device` (scopes.py) has the rules.
 
@@ -758,7 +758,7 @@ class Graph:
         return _node_of(self.as_graph_element(op if handle is None else handle()))
 
     def init_scope(self) -> AbstractContextManager[None]:
-        """A block for what outlives a step, such as a variable: no control edges from the blocks around it.
+        """A block for nodes that outlive a step, such as variables: no control edges from the blocks around it.
 
         Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
         """
@@ -767,7 +767,7 @@ class Graph:
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
         """A block whose nodes run after the given nodes, tensors or variables.
 
-        None hides the blocks around it, and the branches and loops: what is made inside is outside all of them.
+        None hides the blocks around it and the branches and loops: nodes made inside are outside all of them.
         """
         traced = self._traced()
         if traced is not None:
@@ -804,7 +804,7 @@ def _node_of(element: Tensor | Node) -> Node:
 
 
 def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | None, origin: Origin) -> Exception:
-    """The op's complaint, with the node, its operands and the user's line."""
+    """The op's error, with the node, its operands and the user's source line."""
     line = locate(origin)
     operands = "".join(f"\n  input {i}: {t.name} {t.dtype.name} {text(t.dims)}" for i, t in enumerate(inputs))
     code = f"\n    {line.text}" if line.text else ""
@@ -812,5 +812,5 @@ def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | No
 
 
 def _called(name: str | None, op: OpDef) -> str:
-    """What a node that is refused would have been called; a function that builds one names it by its scope, with a slash."""
+    """The name that a refused node would have had; a function that builds one node names it by its scope, with a slash."""
     return (name or op.name).removesuffix("/")

@@ -1,6 +1,6 @@
-"""What core does with the help of modules above it.
+"""Functions of higher modules that `core` calls.
 
-Core must not import them. Each of them puts its function into `hooks` when it is imported, which `import dovetail` sees to.
+Core must not import these modules. Each stores its function in `hooks` when `import dovetail` imports it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Hooks:
-    """One function per attribute. RuntimeError where the module that provides it was not imported."""
+    """One function per attribute. RuntimeError: the module that provides it was not imported."""
 
     pack_list: Callable[..., Any]
     """`ops.array.concat_stack`: `(list with tensors, dtype or None, name)` -> one tensor of them all."""

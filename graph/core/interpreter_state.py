@@ -1,9 +1,7 @@
-"""Python's cycle collector, held back while many objects are made that stay.
+"""Pauses Python's cycle collector while many long-lived objects are made, and caches the process id.
 
-Which process this is, without asking the kernel each time.
-
-What a process shares with others is not its forked child's to change. So it is looked who this is wherever that could be, also
-several times in a step; and a call of the kernel costs as much as hundreds of instructions.
+A forked child must not change state that its parent shares with other processes. So the process id is checked wherever that could
+happen, also several times per step, and a system call costs as much as hundreds of instructions.
 """
 
 from __future__ import annotations
@@ -15,16 +13,15 @@ from contextlib import contextmanager
 
 __all__ = ["process_id"]
 
-_MANY = 50_000  # objects, by far more than a step of a small graph is made of
-_FEW = 1_000  # objects: what Python 3.12 freezes by itself when it starts is some hundred
+_MANY = 50_000  # objects, by far more than a step of a small graph makes
+_FEW = 1_000  # objects: Python 3.12 itself freezes some hundred when it starts
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Hold Python's cycle collector back: a large graph makes so many objects that stay that it would look through all of them
-    again and again, which doubles the time.
+    """Pause Python's cycle collector: a large graph makes so many long-lived objects that repeated scans would double the time.
 
-    Afterwards they count as old at once. Else the collector would begin by looking through them twice, to find that they stay.
+    Afterwards they belong to the oldest generation at once. Otherwise the collector would first scan them twice.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -32,9 +29,9 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW:  # what the program has frozen stays frozen
+            if gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW:  # objects that the program has frozen stay frozen
                 gc.freeze()
-                gc.unfreeze()  # to the oldest generation, whatever the generation before
+                gc.unfreeze()  # moves all to the oldest generation
             gc.enable()
 
 

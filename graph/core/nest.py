@@ -44,7 +44,7 @@ def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the se
     """Check that two structures have one form. A list and a tuple, or two kinds of tuple, differ.
 
     Raises:
-        TypeError: of other kinds. ValueError: of other lengths, with other keys, or a leaf in the place of a structure. As TensorFlow's.
+        TypeError: their kinds differ. ValueError: lengths or keys differ, or one has a leaf where the other has a structure.
     """
     mine, theirs = children(a), children(b)
     if mine is None and theirs is None:
@@ -78,7 +78,7 @@ def _kind(structure: Any) -> Any:
 
 
 def children(structure: Any) -> list[Any] | None:
-    """What a structure consists of; None for a leaf."""
+    """The direct elements of a structure; None for a leaf."""
     if isinstance(structure, (list, tuple)):
         return list(structure)
     if isinstance(structure, Mapping):

@@ -1,4 +1,4 @@
-"""The nodes of a graph by order and by name, what a name means among them, and the graph's collections.
+"""The nodes of a graph by order and by name, the look-up of names, and the graph's collections.
 
 `add` is a node's name, `add:0` that of its first output. `graph.py` defines `Node` and `Tensor` and imports this module, so they are
 `Any` here.
@@ -35,7 +35,7 @@ class NodeTable:
         self.is_finalized = False
 
     def check_not_finalized(self, doing: str) -> None:
-        """RuntimeError when the graph is finalized; `doing` says what was tried."""
+        """RuntimeError if the graph is finalized; `doing` describes the attempted change."""
         if self.is_finalized:
             raise RuntimeError(f"Graph is finalized and cannot be modified ({doing})")
 
@@ -46,7 +46,7 @@ class NodeTable:
 
 
 class Collections:
-    """Named lists of whatever a program keeps with its graph: variables, losses, summaries."""
+    """Named lists of objects that a program keeps with its graph: variables, losses, summaries."""
 
     __slots__ = ("lists",)
 
@@ -72,7 +72,7 @@ def element_by_name(
     """The node or tensor of that name.
 
     Raises:
-        KeyError: there is none; the text tells names that are close.
+        KeyError: there is none; the text lists close names.
         ValueError: it is of the kind that is not allowed, or malformed.
     """
     if ":" in name:
@@ -103,7 +103,7 @@ def element_by_name(
 
 
 def _close_names(nodes: Mapping[str, Node], name: str) -> str:
-    # difflib is quadratic: on a large graph only look among names that end alike.
+    # difflib is quadratic: on a large graph compare only names with the same ending.
     names = list(nodes)
     if len(names) > 5000:
         names = [n for n in names if n.rpartition("/")[2][:3] == name.rpartition("/")[2][:3]][:5000]

@@ -1,11 +1,11 @@
-"""What an op is: one `OpDef` per kind of operation, and the registry that holds them.
+"""Op definitions: one `OpDef` per kind of operation, and the registry of all ops.
 
-An op is defined once. Everything that anybody needs to know of it is in its `OpDef`: the rule for shapes and types, the
-NumPy reference that says what it means, the scalar body from which fused kernels are made when it is elementwise, its
-gradient, what it costs, its traits, and the device types that can run it. The shape checks, the reference evaluator, the
-gradient tests, the placer's candidates and cost model and the code generators all read this one definition.
+An op is defined once. Its `OpDef` holds all facts about it: the rule for shapes and types, the NumPy reference that
+defines its meaning, for an elementwise op the scalar body from which fused kernels are generated, its gradient, its
+cost, its traits, and the device types that can run it. The shape checks, the reference evaluator, the gradient tests,
+the placer's candidates and cost model and the code generators all read this one definition.
 
-Adding an op is one `define(...)` beside a public function, and one row in the test table (CONTRIBUTING.md shows it).
+Adding an op takes one `define(...)` next to a public function, and one row in the test table (see CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ GradientRule: TypeAlias = Callable[..., Sequence[Any]]
 
 
 class Trait(enum.Flag):
-    """Facts about an op that passes ask for."""
+    """Facts about an op that passes use."""
 
     NONE = 0
     STATEFUL = enum.auto()
     """Reads or changes state, or has an effect: never folded, merged or dropped. Its reference takes a `Context` first."""
     COMMUTATIVE = enum.auto()
-    """Two operands that may change places."""
+    """Commutative: its two operands may be swapped."""
     STATE_HANDLE = enum.auto()
-    """Gives out a place where state lives (a variable, a queue), not a value."""
+    """Returns a reference or handle to state (a variable, a queue), not a value."""
     METADATA = enum.auto()
-    """Looks only at the shape of its input (Shape, Size, Rank): the placer puts it where the input is."""
+    """Uses only the shape of its input (Shape, Size, Rank): the placer colocates it with the input."""
     BLOCKING = enum.auto()
     """May have to wait for another step (a queue, an accumulator)."""
     COLLECTIVE = enum.auto()
-    """Meets its like in other steps, and touches no other state: it may begin as soon as it has what it takes."""
+    """Communicates with its peers in other steps, and uses no other state: it may begin as soon as its inputs are ready."""
     HOST_ONLY = enum.auto()
     """Bound to the process that built the graph (a Python function)."""
 
 
 class Cost(NamedTuple):
-    """Work of one execution: arithmetic operations, and bytes that must move through memory at least once."""
+    """Work of one execution: arithmetic operations, and the minimal number of bytes moved through memory."""
 
     flops: float
     bytes: float
@@ -71,17 +71,17 @@ class OpDef:
     Attributes:
         name: the op's type, TensorFlow's spelling (`MatMul`).
         infer: (inputs, attrs) -> [(dtype, dims)], one per output. Raises TypeError for a wrong dtype and ValueError for a wrong
-            shape or attribute, with a short text: the graph adds the node, its operands and the user's line.
-        reference: what the op means, in NumPy: `reference(*inputs, **attrs)` -> array, or tuple of arrays when the op
-            has not exactly one output. A stateful op gets the running step's `Context` before the inputs.
+            shape or attribute, with a short text: the graph adds the node, its operands and the user's source line.
+        reference: the op's semantics in NumPy: `reference(*inputs, **attrs)` -> array, or a tuple of arrays if the op
+            does not have exactly one output. A stateful op gets the running step's `Context` before the inputs.
         scalar: the body for one element, `scalar(m, x, y, ..., **attrs)` over the math namespace `m`; elementwise ops only.
         gradient: the rule, or None where no gradient flows (comparisons, integer ops, state). A rule that needs ops of modules above
-            stands there, and is added by `set_gradient`.
+            is defined there, and added by `set_gradient`.
         cost: node -> Cost; by default one flop per output element, each input and output moved once.
         traits: facts for the passes.
         device_types: types of devices that have a kernel, best first.
-        ref_inputs: positions of inputs that take the place of a variable rather than its value; `range(ANY)`: all, however many.
-        internal_attrs: attrs that only the graph reads (`dtype` of a Placeholder, say); not handed to `reference`.
+        ref_inputs: positions of inputs that take a reference to a variable instead of its value; `range(ANY)`: all inputs.
+        internal_attrs: attrs that only the graph reads (such as `dtype` of a Placeholder); not passed to `reference`.
     """
 
     name: str
@@ -157,7 +157,7 @@ _KINDS: dict[type, str] = {
 
 
 def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
-    """An attribute that must have this type: a graph may come in a message. TypeError: it has another."""
+    """An attribute, checked to have this type, since graphs also come from messages. TypeError: it has another type."""
     value = attrs.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"attr {name} must be {_KINDS[kind]}, not {value!r}")
@@ -177,12 +177,12 @@ def define(name: str, **parts: Any) -> OpDef:
 
 
 def define_on_host(name: str, **parts: Any) -> OpDef:
-    """`define` for an op that has state or an effect and runs on CPUs: queues, tables, files, Python functions."""
+    """`define` for an op that has state or a side effect and runs on CPUs: queues, tables, files, Python functions."""
     return define(name, traits=Trait.STATEFUL, device_types=("CPU",), **parts)
 
 
 def set_gradient(name: str, rule: GradientRule) -> None:
-    """Give an op its gradient rule, from a module that the op's own must not import. ValueError: it has one."""
+    """Set an op's gradient rule from a module that the op's module must not import. ValueError: the op has a rule already."""
     found = opdef(name)
     if found.gradient is not None:
         raise ValueError(f"The gradient of {name} is defined twice")
@@ -208,7 +208,7 @@ def registered() -> dict[str, OpDef]:
 
 
 named_gradients: dict[str, GradientRule | None] = {}
-"""Gradient rules that a program has registered under names of its own (`RegisterGradient`); None: no gradient passes."""
+"""Gradient rules that a program has registered by name (`RegisterGradient`); None: no gradient passes."""
 
 
 @dataclass(slots=True)
@@ -216,8 +216,10 @@ class NodeDef:
     """A node in plain data, as TensorFlow 1's device functions read it.
 
     Attributes:
-        name: its name. op: what it does, such as `MatMul`. device: what it asks for.
-        input: the tensors it takes (`a`, `b:1`), then the nodes it waits for (`^c`).
+        name: its name.
+        op: its op, such as `MatMul`.
+        device: the requested device.
+        input: its input tensors (`a`, `b:1`), then its control inputs (`^c`).
         attr: its constants. They are Python values, not messages as in TensorFlow.
     """
 

@@ -1,7 +1,7 @@
 """Python's operators on tensors: `a + b`, `t[1:]`.
 
-Each operator builds a node. The function that builds it stands with its op, in `graph/ops`, and puts itself into `operators` when
-its module is imported.
+Each operator builds a node. The function that builds it is defined with its op, in `graph/ops`, and registers itself in `operators`
+when its module is imported.
 """
 # mypy: disable-error-code="no-any-return"
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 operators: dict[str, Callable[..., Any]] = {}
 """Operator -> the function that builds its node: `{"add": add, "getitem": getitem, ...}`."""
 assignments: list[Callable[..., Callable[..., Any]]] = []
-"""One function: it gives the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
+"""One function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
 
 
 class Reference:
@@ -38,10 +38,10 @@ class Reference:
 
 
 class TensorOperators(Generic[_T]):
-    """Python's operators, for tensors and what stands for one (variables). `_T` is what they give: `Tensor`."""
+    """Python's operators, for tensors and variables. `_T` is their result type: `Tensor`."""
 
     __slots__ = ()
-    __array_priority__ = 100  # so that `ndarray + tensor` asks the tensor
+    __array_priority__ = 100  # so that `ndarray + tensor` calls the tensor's operator
 
     def __add__(self, other: Any) -> _T:
         return operators["add"](self, other)
@@ -134,5 +134,5 @@ class TensorOperators(Generic[_T]):
         return operators["getitem"](self, key)
 
     def experimental_ref(self) -> Reference:
-        """What stands for this object itself in sets and dicts."""
+        """A hashable reference to this object, for sets and dicts."""
         return Reference(self)

@@ -1,10 +1,10 @@
 """Random numbers from a counter: Philox4x32-10 and the distributions made from it.
 
-An ordinary generator walks from state to state, so the value of an element depends on everything drawn before
-it. A counter-based one is a function: `philox(counter, key)` scrambles a 128-bit counter under a 64-bit key
+A sequential generator advances its state, so the value of an element depends on everything drawn before it.
+A counter-based one is a function: `philox(counter, key)` scrambles a 128-bit counter under a 64-bit key
 into four 32-bit words that pass for random (Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as
 1, 2, 3", SC 2011). Element number i of draw number n under a key is therefore the same on every device, in
-every order, however a tensor is cut: that is what lets a seed give the same numbers under any placement.
+every order, however a tensor is partitioned. So a seed gives the same numbers under any placement.
 
 A `Stream` is one draw: a key and the upper half of the counter. The lower half counts blocks of four words,
 so a draw may hold 2**66 words, and a key has 2**64 draws. What each distribution takes from the stream is
@@ -14,7 +14,7 @@ part of its meaning, because compiled kernels must make the same numbers:
     uniform, normal of 64 bits, integers  element i: words 2i (upper half) and 2i + 1 (lower half)
 
 Uniform numbers are exact in their element type. The others are computed in float64 and rounded once, so that
-the last bit of somebody's `log` or `cos` does not show in float32.
+differences in the last bit of `log` or `cos` between libraries do not show in float32.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Stream:
     """The random words of one draw.
 
     Attributes:
-        key: two 32-bit words: who draws.
-        draw: the upper 64 bits of the counter: which of the key's draws this is.
+        key: two 32-bit words, derived from seeds.
+        draw: the upper 64 bits of the counter: the number of the draw under this key.
     """
 
     key: tuple[int, int]
@@ -127,7 +127,7 @@ class Stream:
     def normal(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Standard normal numbers, two from two uniform ones (Box and Muller, 1958).
 
-        |x| stays below 6.7 (8.6 for float64): what 32 (53) random bits can tell from zero.
+        |x| stays below 6.7 (8.6 for float64), the limit that 32 (53) random bits give.
         """
         count = math.prod(shape)
         pairs = -(-count // 2)

@@ -1,11 +1,10 @@
-"""Graphs as people read them: one line per node, the graph as networkx knows it, and what two graphs differ
-in.
+"""Graphs as text with one line per node, graphs for networkx, and the differences of two graphs.
 
     v/read = Identity(v) : float32 (2, 3) @/job:ps/task:0 loc:v
     add = AddV2(v/read, x:1, ^init) : float32 (2, 3)
 
 `name = Op(inputs) {attrs} : types and shapes @device loc:groups`. An input `n` is node n's first output,
-`n:1` its second; `^n` must have run before. A large array is told by its type, shape and a checksum.
+`n:1` its second; `^n` must have run before. A large array is printed as its type, shape and a checksum.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def to_networkx(graph: Graph) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GraphDiff:
-    """What differs between two graphs, node by node, by name.
+    """The differences between two graphs, node by node, by name.
 
     Attributes:
         removed: lines of nodes that only the first has.
@@ -118,7 +117,7 @@ class GraphDiff:
 
 
 def diff(a: Graph, b: Graph) -> GraphDiff:
-    """What differs between two graphs. Nodes are matched by name; the order of creation does not count."""
+    """The differences between two graphs. Nodes are matched by name; the order of creation does not matter."""
     theirs = {n.name for n in b.nodes}
     removed = [format_node(n) for n in a.nodes if n.name not in theirs]
     added = [format_node(n) for n in b.nodes if n.name not in a]

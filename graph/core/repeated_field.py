@@ -1,4 +1,4 @@
-"""Lists as TensorFlow's messages have them: programs add elements in place."""
+"""Lists like the repeated fields of TensorFlow's messages, to which programs add elements with `add`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 class Repeated(list[_T]):
-    """A list that makes its own elements.
+    """A list that creates its elements.
 
     >>> jobs = Repeated(make=dict)
     >>> jobs.add(name="worker")["tasks"] = 2

@@ -1,6 +1,6 @@
 """The blocks that are open while a graph is built: devices, colocation, control dependencies, names, containers.
 
-What is open is a set of linked lists that never change (`Scopes`). Entering a block makes a new head that points to the old one,
+The open blocks are a set of immutable linked lists (`Scopes`). Entering a block makes a new head that points to the old one,
 and leaving it restores the old head. So a node records all device blocks around it by keeping one pointer.
 
 A graph has one `ScopeStack`, and the public methods of `Graph` open its blocks. Blocks that open at every node are classes: a
@@ -36,7 +36,7 @@ class DeviceBlock:
         spec: canonical name that it merges in, or None for a function or a clearing block.
         function: the device function, or None.
         merged: all blocks from here outwards merged into one name, or None when a function is among them.
-        left: whether it was left in the wrong order, while a `colocate_with` hid it.
+        left: whether it was exited in the wrong order, while a `colocate_with` hid it.
     """
 
     __slots__ = ("_origin", "function", "left", "merged", "outer", "spec")
@@ -79,14 +79,14 @@ class DeviceBlock:
         return f"<device block {self.describe()} at {self.source}>"
 
     def describe(self) -> str:
-        """What the block asks for, in words."""
+        """A description of the block's request."""
         if self.function is not None:
             return f"function {getattr(self.function, '__name__', type(self.function).__name__)}"
         return "None (clears the blocks around it)" if self.spec is None else f"'{self.spec}'"
 
 
 class RecordedBlock(DeviceBlock):
-    """A device block in which a node was made that was read from a file or a message: told in `explain`, never applied."""
+    """A device block recorded for a node that was read from a file or message: shown in `explain`, never applied."""
 
     __slots__ = ("_description",)
 
@@ -104,7 +104,7 @@ class RecordedBlock(DeviceBlock):
         return self.spec is None and self._description.startswith("None")
 
     def describe(self) -> str:
-        """What the block asked for, in words."""
+        """A description of the block's request."""
         return self._description
 
 
@@ -123,9 +123,9 @@ def as_canonical(request: Any) -> str:
 
 
 def requested_device(node: Node, block: DeviceBlock | None) -> str:
-    """The device that the open blocks ask for, walking from the innermost outwards.
+    """The device that the open blocks request, walking from the innermost outwards.
 
-    Texts merge, what stands further in winning; a function's answer replaces what was merged so far; None stops the walk.
+    Specs merge, and inner ones win; a function's result replaces the device merged so far; None stops the walk.
     While functions run, `node.device` holds what has been merged so far.
     """
     node.device = ""
@@ -141,7 +141,7 @@ def requested_device(node: Node, block: DeviceBlock | None) -> str:
                     f"The device {block.describe()} opened at {block.source} returned {answer!r} for node "
                     f"'{node.name}' ({node.type}); it must return a string, a DeviceSpec or None"
                 )
-            # Kept as it was spelled, as TensorFlow does: the placer judges it, unless a block further out merges it first.
+            # Kept as it was spelled, as in TensorFlow: the placer checks it, unless an outer block merges it first.
             node.device = answer if isinstance(answer, str) else as_canonical(answer)
         elif block.spec:
             node.device = merge_names(block.spec, node.device)
@@ -152,7 +152,7 @@ def requested_device(node: Node, block: DeviceBlock | None) -> str:
 
 @dataclass(slots=True, eq=False)
 class ControlBlock:
-    """One open `control_dependencies` block. `seen` are nodes made inside it, through which its inputs are already waited for."""
+    """One open `control_dependencies` block. `seen`: nodes made inside it, which already wait for its inputs."""
 
     outer: ControlBlock | None
     inputs: tuple[Node, ...]
@@ -178,7 +178,7 @@ class Scopes:
     gradient_call: str = ""  # name scope of the call of `gradients` that is running
 
     def mark_seen(self, node: Node) -> None:
-        """What takes this node's outputs waits for the inputs of the open `control_dependencies` blocks through it."""
+        """Note that consumers of this node's outputs thereby wait for the inputs of the open `control_dependencies` blocks."""
         block = self.control
         while block is not None:
             block.seen.add(node)
@@ -197,7 +197,7 @@ def awaited_by(block: ControlBlock | None) -> Iterator[Node]:
 
 
 def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tuple[Node, ...]:
-    """Control inputs that the open blocks ask for, leaving out those that a data input already implies (as TensorFlow does)."""
+    """Control inputs that the open blocks require, without those that a data input already implies (as in TensorFlow)."""
     out: list[tuple[Node, ...]] = []
     while block is not None:
         # An input made inside the block has itself waited for the block's inputs.
@@ -208,7 +208,7 @@ def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tu
 
 
 def checked_name(name: str, scope: str, what: str) -> str:
-    """A name that a user gives a node or a name scope, inside `scope`. ValueError: it cannot be one; TensorFlow's rule."""
+    """A user's name of a node or name scope, inside `scope`. ValueError: it is invalid by TensorFlow's rule."""
     if (_NAME_INSIDE if scope else _NAME)(name) is None:
         raise ValueError(
             f"'{name}' is not a valid {what} name: it must begin with a letter, a digit or '.', and may go on with those and with "
@@ -225,7 +225,7 @@ class ScopeStack:
     Attributes:
         shared: the open blocks of all threads.
         per_thread: the open blocks of this thread; None while threads share them.
-        names_in_use: name in lower case -> how many nodes and scopes have asked for it.
+        names_in_use: name in lower case -> number of nodes and scopes that have requested it.
     """
 
     __slots__ = ("names_in_use", "per_thread", "shared")
@@ -329,7 +329,7 @@ class DeviceContext:
         if block is not None and scopes.device is block:
             scopes.device = DeviceBlock.still_open(self._outer)
             return
-        # Those inside it that are still open are left with it; one that was left so before changes nothing.
+        # Exiting a block also exits the open blocks inside it; a second exit of such a block changes nothing.
         open_ = scopes.device
         while open_ is not None and open_ is not block:
             open_ = open_.outer
@@ -406,7 +406,7 @@ def colocated(stack: ScopeStack, find: Callable[[], Node | None], ignore_existin
         yield
     finally:
         in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
-        if scopes.colocated > depth:  # else it went with one around it that was left too early
+        if scopes.colocated > depth:  # else an outer block that was exited too early has already ended it
             scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
             scopes.colocated = depth
         if not in_order:
@@ -435,7 +435,7 @@ def waiting_for(stack: ScopeStack, find: Callable[[], Iterable[Node]] | None) ->
     if find is None:
         scopes.control = scopes.flow = None
     else:
-        awaited = set(awaited_by(saved))  # an inner block does not ask again for what an outer one asks for
+        awaited = set(awaited_by(saved))  # an inner block need not repeat the inputs of an outer one
         scopes.control = ControlBlock(saved, tuple(dict.fromkeys(n for n in find() if n not in awaited)))
     try:
         yield

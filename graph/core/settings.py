@@ -180,7 +180,7 @@ _OLD_NAME = {new: old for old, new in RENAMED.items()}
 
 @cache
 def _warn_of_misspelt() -> None:
-    """Once: a variable that is nearly a setting's name changes nothing, which its owner should hear."""
+    """Warn once about environment variables whose names nearly match a setting, since they have no effect."""
     import difflib
 
     for name in os.environ:
@@ -194,7 +194,7 @@ def _warn_of_misspelt() -> None:
 
 @cache
 def _warn_of_old_name(old: str, new: str) -> None:
-    """Once for each setting: it was renamed."""
+    """Warn once for each setting that was renamed."""
     warnings.warn(f"The setting {old} is now called {new}; the old name is still read", FutureWarning, stacklevel=3)
 
 
@@ -202,7 +202,7 @@ def setting(name: str) -> Any:
     """The value of a setting: from the environment, or its default.
 
     Raises:
-        ValueError: the environment holds something of another type.
+        ValueError: the value in the environment has another type.
     """
     _warn_of_misspelt()
     row = SETTINGS[name]

@@ -1,4 +1,4 @@
-"""Static shapes: what is known of a tensor's shape before anything runs.
+"""Static shapes: the known part of a tensor's shape before the graph runs.
 
 Inside the engine a shape is plain data, `Dims`: a tuple of sizes where None is a size not known yet, or None when not even
 the rank is known. `TensorShape` and `Dimension` wrap it under TensorFlow 1's names for users.
@@ -33,9 +33,9 @@ def element_count(dims: Dims) -> int | None:
 
 
 def of_rank(rank: int | None) -> Dims:
-    """A shape of unknown sizes. The unknown shape where the rank is not known, or is more than a tensor may have.
+    """A shape of unknown sizes; the unknown shape if the rank is unknown, or is more than a tensor may have.
 
-    The length of a vector of sizes may be such a number: for a length that is not known, passes over the graph try large ones.
+    The length of a vector of sizes may exceed that limit: passes over the graph try large numbers for an unknown length.
     """
     return None if rank is None or rank > MAX_RANK else (None,) * rank
 
@@ -48,7 +48,7 @@ def compatible(a: Dims, b: Dims) -> bool:
 
 
 def merge(a: Dims, b: Dims) -> Dims:
-    """What is known when both are true.
+    """The combination of two partly known shapes.
 
     Raises:
         ValueError: they contradict each other.
@@ -152,7 +152,7 @@ def set_dims(proto: Any, dims: Dims) -> None:
 
 
 def dims_of_proto(proto: Any) -> Dims:
-    """The shape that a `TensorShapeProto` tells."""
+    """The shape in a `TensorShapeProto`."""
     if proto.unknown_rank:
         return None
     return tuple(None if d.size < 0 else int(d.size) for d in proto.dim)
@@ -190,7 +190,7 @@ class Dimension:
     def __str__(self) -> str:
         return "?" if self.value is None else str(self.value)
 
-    # --- together with another one, or a number ---------------------------------------------------------------------
+    # --- operations with another size or a number -------------------------------------------------------------------
 
     def is_compatible_with(self, other: Any) -> bool:
         """Whether both may be the same size."""
@@ -202,7 +202,7 @@ class Dimension:
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
     def merge_with(self, other: Any) -> Dimension:
-        """What is known when both are the same size; ValueError when they cannot be."""
+        """The size if both are the same size; ValueError if they cannot be."""
         self.assert_is_compatible_with(other)
         return self if self.value is not None else Dimension(other)
 
@@ -251,7 +251,7 @@ class Dimension:
 
     def __truediv__(self, other: Any) -> Any:
         if hasattr(other, "__rtruediv__") and not isinstance(other, (Dimension, int, float)):
-            return NotImplemented  # a tensor knows what to do
+            return NotImplemented  # the tensor's operator handles it
         raise _no_fraction("Dimension", type(other).__name__)
 
     def __rtruediv__(self, other: Any) -> Any:
@@ -331,7 +331,7 @@ class TensorShape:
         merge(self.dims_tuple, as_dims(other))
 
     def merge_with(self, other: Any) -> TensorShape:
-        """What is known when both are true; ValueError when they contradict."""
+        """The combination of two partly known shapes; ValueError if they contradict each other."""
         return TensorShape(merge(self.dims_tuple, as_dims(other)))
 
     def concatenate(self, other: Any) -> TensorShape:
@@ -345,7 +345,7 @@ class TensorShape:
         return TensorShape(other).concatenate(self)
 
     def most_specific_compatible_shape(self, other: Any) -> TensorShape:
-        """What both have in common: sizes that differ are unknown, and all is where the ranks differ."""
+        """The common part of both: sizes that differ are unknown; if the ranks differ, the shape is unknown."""
         b = as_dims(other)
         if self.dims_tuple is None or b is None or len(self.dims_tuple) != len(b):
             return TensorShape(None)

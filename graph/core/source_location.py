@@ -1,7 +1,7 @@
-"""Where in the user's program something was written.
+"""Source locations in the user's program.
 
-Every node remembers the line that made it. Recording must cost next to nothing (a node costs about ten microseconds in
-all), so only the code object and the instruction offset are kept; the line number is worked out when somebody asks.
+Every node records the line that made it. Recording must be cheap (making a node takes about 10 microseconds), so only the code object
+and the instruction offset are stored; the line number is computed on request.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from types import CodeType
 from typing import TypeAlias
 
-# What is recorded: the code and instruction offset, or file and line once it has travelled between processes.
+# The recorded location: the code and instruction offset, or file and line after it was sent to another process.
 Origin: TypeAlias = tuple[CodeType | str, int]
 
 
 class RecordedFile(str):
-    """The name of a file of another process, with those of its lines that came along (`texts`, by number)."""
+    """The name of a file of another process, with those of its lines that were sent with it (`texts`, by number)."""
 
     __slots__ = ("texts",)
 
@@ -32,7 +32,7 @@ class RecordedFile(str):
 class SourceLine:
     """One line of a user's program: `file`, `line` (from 1; 0 when unknown).
 
-    `is_local` tells whether this process ran it. A file that only a message names is never read: the sender could name any.
+    `is_local`: whether this process ran it. A file that only a message names is never read: the sender could name any file.
     """
 
     file: str
@@ -41,7 +41,7 @@ class SourceLine:
 
     @property
     def text(self) -> str:
-        """The source text of the line, stripped; empty when the file is not at hand."""
+        """The source text of the line, stripped; empty if the file is not available."""
         if isinstance(self.file, RecordedFile):
             return self.file.texts.get(self.line, "")
         return linecache.getline(self.file, self.line).strip() if self.is_local else ""
@@ -68,7 +68,7 @@ _is_own: dict[str, bool] = {contextlib.__file__: True}
 
 
 def caller() -> Origin:
-    """The innermost place on the call stack that is not inside Dovetail."""
+    """The innermost location on the call stack that is not inside Dovetail."""
     frame = sys._getframe(2)
     while True:
         code = frame.f_code
@@ -84,7 +84,7 @@ def caller() -> Origin:
 
 
 def locate(origin: Origin) -> SourceLine:
-    """The file and line of what `caller` recorded."""
+    """The file and line of a location from `caller`."""
     code, at = origin
     if isinstance(code, str):
         return SourceLine(code, at, is_local=False)

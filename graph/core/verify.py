@@ -1,7 +1,7 @@
-"""What must hold of every graph between passes; `verify` checks it and names what is wrong.
+"""`verify` checks the invariants of a graph between passes, and lists those that are broken.
 
-It runs in tests and where DOVETAIL_CHECK is set. A failure is a fault of Dovetail's, not of the user's: the
-graph refuses bad nodes when they are made.
+It runs in tests and if DOVETAIL_CHECK is set. A failure is a bug in Dovetail, not in the user's program: the
+graph refuses invalid nodes when they are made.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def verify(graph: Graph) -> None:
 def find_faults(graph: Graph) -> Iterator[str]:
     """One line for each broken invariant.
 
-    Names are unique and found; nodes are numbered in order; inputs are made earlier, in the same graph; each
-    node's outputs are what its op says of its inputs; edges, control edges included, close no cycle.
+    Names are unique and can be looked up; nodes are numbered in order; inputs are made earlier, in the same graph;
+    each node's outputs match its op's shape rule; edges, including control edges, form no cycle.
     """
     names: dict[str, Node] = {}
     for index, node in enumerate(graph.nodes):
@@ -73,7 +73,7 @@ def _output_faults(node: Node, who: str) -> Iterator[str]:
 
 def find_cycle(nodes: Sequence[Node]) -> list[Node]:
     """A cycle of data and control edges among these nodes, first node repeated at the end; [] when there is
-    none. The edges that lead from one iteration of a loop to the next are no part of any.
+    none. The edges that lead from one iteration of a loop to the next are ignored.
 
     Each node of the list is an input of the one after it. Time and memory are linear in nodes and edges.
     """

@@ -1,18 +1,17 @@
 """Gradients through branches and loops.
 
-**Branches.** What happens in a branch is differentiated in that branch: the gradient's nodes are made inside the
-forward branch's own context, so they are dead when it was not taken. The gradient of a Merge goes through a
-Switch into both branches, that of a Switch comes out through a Merge, whose other side is zero.
+**Branches.** The gradients of a branch's nodes are made inside the forward branch's context, so they are dead if the
+branch was not taken. The gradient of a Merge goes through a Switch into both branches; that of a Switch comes out
+through a Merge, whose other input is zero.
 
-**Loops.** The gradient of a loop is a loop that runs as often, backwards. A counter that is added to the forward
-loop says how often. The backward loop's variables are the gradients of the forward loop's variables; one
-iteration turns the gradients after a forward iteration into those before it. What is captured from outside, the
-same in all iterations, gets a sum over all iterations. A value that an iteration made, and that its gradient
-needs, is left on a stack by the forward loop, and taken from there by the backward loop: the last first. A branch
-inside a loop is replayed inside the backward loop: its condition is such a value, too.
+**Loops.** The gradient of a loop is a loop with the same number of iterations, in reverse order. A counter in the
+forward loop gives this number. The backward loop's variables are the gradients of the forward loop's variables; one
+iteration turns the gradients after a forward iteration into those before it. The gradient of a loop constant is the
+sum over all iterations. The forward loop pushes each value that a gradient needs on a stack, and the backward loop
+pops it. A branch inside a loop is replayed inside the backward loop: its condition is such a value, too.
 
-So each context has a *mirror*: where the gradients of what was made in it are made. For a loop it is its backward
-loop, for a branch in a loop the replayed branch, for everything else it is the context itself.
+So each context has a *mirror*, the context in which the gradients of its nodes are made: for a loop the backward loop,
+for a branch in a loop the replayed branch, otherwise the context itself.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..tensors.indexed_slices import IndexedSlices
 
 
 class ReversePass(Protocol):
-    """What the gradient of a loop asks of the pass that it is part of (`reverse.py`)."""
+    """The interface of the reverse pass (`reverse.py`) that a loop's gradient uses."""
 
     colocate: bool
 
@@ -48,20 +47,20 @@ class ReversePass(Protocol):
         """The sum of the gradients that a tensor has received so far, or None."""
 
     def receive(self, node: Node, tensor: Tensor, grad: Any, on_path: frozenset[Node]) -> None:
-        """Note the gradient that a node gives for an input."""
+        """Record the gradient that a node contributes to an input."""
 
     def beside(self, node: Node) -> AbstractContextManager[None]:
         """A block whose nodes share the device of a node."""
 
 
 class _Replay(FlowContext):
-    """A context of the backward pass, in which the values of a forward context are wanted again."""
+    """A context of the backward pass that needs the values of a forward context."""
 
     forward: FlowContext
     needs_stacks: bool
 
     def bring(self, tensor: Tensor) -> Tensor:
-        """As `FlowContext.bring`; what the forward context made is recalled."""
+        """As `FlowContext.bring`; values of the forward context are popped from stacks."""
         found = self.stand_ins.get(tensor)
         if found is None:
             if self.graph.flow_of(tensor.op) is not self.forward:
@@ -76,7 +75,7 @@ class _Replay(FlowContext):
             and node.type in ("Switch", "RefSwitch")
             and node.inputs[1] is forward.pred
         )
-        if captured:  # it came from outside, and can come from there again
+        if captured:  # it came from outside, and can be captured again
             return self.bring(node.inputs[0])
         value = static_value(tensor)
         if value is not None:
@@ -88,7 +87,7 @@ class _Replay(FlowContext):
         graph, forward = self.graph, self.forward
         backward = self.loop
         assert isinstance(backward, BackwardLoop)
-        # A value of the head is made once more than the body runs: it is pushed when the body runs.
+        # A value of the head is computed once more than the body runs: it is pushed only when the body runs.
         waits = [forward.pivot.op] if isinstance(forward, LoopContext) else []
         with graph.colocate_with(tensor.op, ignore_existing=True), graph.control_dependencies(None):
             handle = stack_v2(tensor.dtype)
@@ -99,7 +98,7 @@ class _Replay(FlowContext):
                 return stack_pop(handle, tensor.dtype, tensor.dims)
 
     def _from_afar(self, tensor: Tensor) -> Tensor:
-        """Let a tensor in from a branch beside this context: it is alive whenever this replay of the branch is."""
+        """Bring in a tensor from a sibling branch: it is alive whenever this replay of the branch is."""
         around: list[FlowContext] = []
         context: FlowContext | None = self
         while context is not None:
@@ -111,7 +110,7 @@ class _Replay(FlowContext):
 
 
 class BackwardLoop(_Replay, LoopContext):
-    """The loop that computes a loop's gradient. `pushes`: what the forward loop leaves on stacks for it."""
+    """The loop that computes a loop's gradient. `pushes`: the nodes of the forward loop that push values for it."""
 
     def __init__(self, graph: Graph, frame: str, forward: LoopContext) -> None:
         super().__init__(graph, frame, forward.parallel_iterations, back_prop=False)
@@ -131,7 +130,7 @@ class ReplayedBranch(_Replay, BranchContext):
 
 
 class FlowGradients:
-    """What a reverse pass has to do with branches and loops."""
+    """The control-flow part of a reverse pass."""
 
     def __init__(self, graph: Graph, reverse: ReversePass) -> None:
         self.graph = graph
@@ -145,10 +144,10 @@ class FlowGradients:
         self._mirrors: dict[FlowContext, FlowContext] = {}
         self._halves: dict[Node, Any] = {}  # a Switch -> the gradient of its sibling, which came first
 
-    # --- where ------------------------------------------------------------------------------------------------
+    # --- contexts ---------------------------------------------------------------------------------------------
 
     def mirror(self, context: FlowContext | None) -> FlowContext | None:
-        """Where the gradients of what was made in a context are made."""
+        """The context in which the gradients of a context's nodes are made."""
         if context in self._chain:
             return self.base
         assert context is not None
@@ -165,7 +164,7 @@ class FlowGradients:
         return self._mirrors[context]
 
     def _replay(self, branch: BranchContext, around: FlowContext | None) -> None:
-        """Choose as `branch` and its sibling did, in another context."""
+        """Repeat the choice between `branch` and its sibling in another context."""
         sibling = branch.sibling
         assert sibling is not None
         loop = branch.loop
@@ -192,7 +191,7 @@ class FlowGradients:
         return context.loop if context is not None else None
 
     def stops(self, node: Node) -> bool:
-        """Whether nothing flows back through a node: from a loop without back_prop, or to an earlier iteration."""
+        """Whether no gradient passes a node: it leaves a loop without back_prop, or leads to an earlier iteration."""
         if node.type == "Exit":
             loop = self.loop_of(node)
             return loop is not None and not loop.back_prop
@@ -221,7 +220,7 @@ class FlowGradients:
             else:
                 loops.setdefault(loop, []).append(node)
         for inner in loops.values():
-            inner.sort(key=lambda n: n.index)  # they come in no order that two clients would share
+            inner.sort(key=lambda n: n.index)  # for an order that is the same in all clients
         plain += [(inner[-1].index, (loop, inner)) for loop, inner in loops.items()]
         return iter([item for _, item in sorted(plain, key=lambda pair: pair[0], reverse=True)])
 
@@ -249,7 +248,7 @@ class FlowGradients:
         grad = _dense(grads[branch.branch])
         theirs = sibling.stand_ins.get(value)
         if theirs is not None and theirs.op.index < node.index and theirs.op in on_path:
-            self._halves[theirs.op] = grad  # one Merge for both, when the sibling's turn comes
+            self._halves[theirs.op] = grad  # one Merge for both, made when the sibling is visited
             return [None, None]
         half = self._halves.pop(node, None)
         if grad is None and half is None:
@@ -265,18 +264,18 @@ class FlowGradients:
             return [make("Merge", sides, None, "cond_grad").outputs[0], None]
 
     def is_way_in(self, node: Node) -> bool:
-        """Whether a Switch lets an outer tensor into the branch that it belongs to."""
+        """Whether a Switch brings an outer tensor into its branch."""
         branch = self.graph.flow_of(node)
         return isinstance(branch, BranchContext) and node.inputs[1] is branch.pred
 
     def has_half(self, node: Node) -> bool:
-        """Whether the sibling of a Switch has left its gradient for this one's turn."""
+        """Whether the sibling of a Switch has been visited and has stored its gradient."""
         return node in self._halves
 
     # --- loops ------------------------------------------------------------------------------------------------
 
     def through_loop(self, loop: LoopContext, nodes: list[Node], on_path: frozenset[Node]) -> None:
-        """Build a loop's backward loop: from what its Exits have received to what its Enters hand on."""
+        """Build a loop's backward loop: from the gradients of its Exits to those of its Enters' inputs."""
         reverse, graph = self.reverse, self.graph
         variables = [i for i, m in enumerate(loop.merges) if m.op in on_path]
         received = [reverse.total(loop.exits[i]) for i in variables]
@@ -294,7 +293,7 @@ class FlowGradients:
         captured = [n for n in nodes if is_constant_enter(n) and self.loop_of(n) is loop]
         scope = loop.frame.rpartition("/")[0].rpartition("/")[2] or "while"
         assert loop.condition is not None
-        # Each variable of the backward loop belongs to a node of the forward loop: where gradients are colocated, with it.
+        # If gradients are colocated, each variable of the backward loop is colocated with its node of the forward loop.
         beside = [loop.condition.op, *(loop.merges[i].op for i in variables), *captured]
         with graph.building_loop(), inside(graph, self.mirror(loop.outer)), graph.name_scope(f"{scope}_grad"):
             first = [
@@ -351,13 +350,13 @@ class FlowGradients:
             reverse.receive(enter, enter.inputs[0], g, on_path)
 
     def _or_zeros(self, grad: Any, tensor: Tensor, node: Node) -> Any:
-        """A gradient, or zeros for a tensor; made beside a node."""
+        """A gradient, or zeros for a tensor, colocated with a node."""
         with self.reverse.beside(node):
             return zeros_for(tensor) if grad is None else _dense(grad)
 
 
 class _Counter:
-    """A variable added to a loop that exists already: how many iterations there were. `exit` tells afterwards."""
+    """An iteration counter added to an existing loop. `exit` is the number of iterations."""
 
     def __init__(self, graph: Graph, loop: LoopContext) -> None:
         self.graph, self.loop = graph, loop
@@ -376,7 +375,7 @@ class _Counter:
                 self.exit = apply("Exit", (switch.outputs[0],), None, "f_count")
 
     def finish(self, pushes: Sequence[Node]) -> None:
-        """Close the loop: an iteration is counted when its pushes have been made, those that are dead included."""
+        """Close the loop: an iteration is counted when its pushes, including dead ones, are done."""
         by_device: dict[str, list[Node]] = {}
         for push in pushes:
             by_device.setdefault(push.device, []).append(push)

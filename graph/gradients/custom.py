@@ -1,7 +1,7 @@
-"""Gradients that a program defines itself: for a function of its own, and for the nodes of a block.
+"""Gradients that a program defines: for its functions, and for the nodes of a block.
 
-A graph keeps such a rule beside the node that it is for (`Graph.own_gradients`); `gradients` asks there first, and then the op. Rules
-are Python functions of the program that differentiates, so a graph that was saved or sent has lost them: what they built is in it.
+A graph stores such a rule for its node (`Graph.own_gradients`); it overrides the op's rule. Rules are Python functions of the program,
+so a graph that was saved or sent contains the nodes that they built, but not the rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RegisterGradient:
         op_type: the name. ValueError when it is used for the second time.
 
     The function is called as `rule(op, *grads)` with the node, whose `inputs` and `outputs` it may use, and one gradient per
-    output (None where there is none); it gives one gradient per input, or None.
+    output (None where there is none); it returns one gradient per input, or None.
 
     >>> @dt.RegisterGradient("Through")
     ... def through(op, grad):
@@ -49,13 +49,13 @@ class RegisterGradient:
         self._name = op_type
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """Register a rule, and give it back."""
+        """Register a rule, and return it."""
         _register(self._name, f)
         return f
 
 
 def no_gradient(op_type: str) -> None:
-    """Register a name that means: no gradient passes. TensorFlow: `tf.NoGradient`, `tf.NotDifferentiable`."""
+    """Register a name as not differentiable. TensorFlow: `tf.NoGradient`, `tf.NotDifferentiable`."""
     _register(op_type, None)
 
 
@@ -69,7 +69,7 @@ def _register(name: str, rule: Callable[..., Any] | None) -> None:
 
 
 def _rule(function: Callable[..., Any] | None) -> Callable[..., Sequence[Any]] | None:
-    """A rule as ops have them: it gives a list."""
+    """A rule in the form of ops' rules, which returns a list."""
     if function is None:
         return None
 
@@ -80,15 +80,15 @@ def _rule(function: Callable[..., Any] | None) -> Callable[..., Sequence[Any]] |
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator for a function that says its own gradient.
+    """A decorator for a function that defines its gradient.
 
     Args:
-        f: function of tensors that gives `(result, grad)`: a tensor or a structure of tensors, and a function of one gradient per
-            tensor of the result that gives one gradient per argument. If `f` reads trainable variables, `grad` must take an argument
-            `variables`, a list of them, and give `(gradients of the arguments, gradients of the variables)`.
+        f: function of tensors that returns `(result, grad)`: a tensor or a structure of tensors, and a function of one gradient per
+            tensor of the result that returns one gradient per argument. If `f` reads trainable variables, `grad` must take an argument
+            `variables`, a list of them, and return `(gradients of the arguments, gradients of the variables)`.
 
     Returns:
-        a function of tensors that gives the result.
+        a function of tensors that returns the result.
 
     Raises:
         TypeError: `f` reads variables, and `grad` does not take them. ValueError: a wrong number of gradients.
@@ -139,7 +139,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator for a function of which gradients pass as if it gave what it is given.
+    """A decorator for a function that gradients pass unchanged, as if it were the identity.
 
     TensorFlow: `tf.grad_pass_through`.
     """
@@ -155,7 +155,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator for a function that its gradient runs once more, so that what it makes need not be kept until then.
+    """A decorator for rematerialization: the gradient runs the function again, so that its intermediate values need not be kept.
 
     TensorFlow: `tf.recompute_grad`.
     """
@@ -179,7 +179,7 @@ def _listed(found: Any) -> list[Any]:
 
 
 def _variables_read(nodes: Sequence[Node], graph: Graph) -> list[Any]:
-    """The trainable variables whose place or value these nodes take."""
+    """The trainable variables whose reference, handle or value these nodes take."""
     sources = {t.op for n in nodes for t in n.inputs}
     return [
         v

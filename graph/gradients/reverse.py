@@ -1,10 +1,9 @@
 """Symbolic reverse-mode differentiation: `gradients(ys, xs)` adds nodes that compute dys/dxs.
 
-Nodes are visited from the last to the first. Inputs always come earlier in the order of creation than the
-nodes that take them, so when a node is visited all gradients of its outputs have arrived: they are added up
-and the op's gradient rule turns them into gradients of its inputs. Only nodes between xs and ys are visited.
-The order of creation does the work of a topological sort, and nothing recurses, so deep graphs of any size
-are fine. A loop is visited as one, when its last node's turn comes (control_flow.py).
+Nodes are visited from the last to the first. Inputs are created before the nodes that take them, so when a node is
+visited all gradients of its outputs exist: they are summed, and the op's gradient rule turns them into gradients of its
+inputs. Only nodes between xs and ys are visited. The order of creation replaces a topological sort, and there is no
+recursion, so graphs may be of any depth. A loop is visited as a whole, at its last node (control_flow.py).
 
 Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradients/dense/MatMul_grad/`.
 """
@@ -34,13 +33,13 @@ from ..tensors.indexed_slices import IndexedSlices
 from ..variables.partitioned import PartitionedVariable
 from .control_flow import FlowGradients, zeros_for
 
-# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they hand
-# rows on as rows.
+# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they keep
+# IndexedSlices.
 _HANDS_ON_ROWS = frozenset({"Identity", "ReadVariableOp"})
 
 
 class UnconnectedGradients(enum.Enum):
-    """What `gradients` gives for an x that no y depends on: None, or zeros."""
+    """The result of `gradients` for an x that no y depends on: None, or zeros."""
 
     NONE = "none"
     ZERO = "zero"
@@ -60,22 +59,22 @@ def gradients(
     """The derivatives of the sum of ys with respect to each of xs, as new nodes of the graph.
 
     Args:
-        ys: tensor or list of tensors to differentiate. Nothing flows back from those of whole numbers.
+        ys: tensor or list of tensors to differentiate. Integer tensors have no gradients.
         xs: tensor, variable, or list of those. A partitioned variable means the list of its parts.
         grad_ys: weights of the ys, each of its y's shape, or None for ones.
         name: scope of the new nodes.
         colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates;
             otherwise the device blocks around this call apply.
-        gate_gradients, aggregation_method: accepted for TensorFlow 1's sake; they change no number.
+        gate_gradients, aggregation_method: accepted for compatibility with TensorFlow 1; they do not change the values.
         stop_gradients: tensors to treat as constants.
-        unconnected_gradients: what an x gets that no y depends on, an `UnconnectedGradients`.
+        unconnected_gradients: the result for an x that no y depends on, an `UnconnectedGradients`.
 
     Returns:
         One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y
             depends on it.
 
     Raises:
-        TypeError: a y is no number, or a grad_y is not of its y's type. ValueError: a wrong number of grad_ys, or a
+        TypeError: a y is not numeric, or a grad_y is not of its y's type. ValueError: a wrong number of grad_ys, or a
             wrong shape.
 
     >>> x = constant(3.0)
@@ -145,14 +144,14 @@ def _graph_of(values: Sequence[Any]) -> Graph:
 
 
 def _source(x: Any) -> Tensor:
-    """What to differentiate by: a variable means its place, so that every way of reading it counts."""
+    """The tensor to differentiate by: for a variable its reference or handle, so that all reads of it count."""
     place = getattr(x, "_ref", None)
     return place() if place is not None else convert(x, name="x")
 
 
 def _is_differentiable(dtype: DType) -> bool:
     base = dtype.base
-    return base.is_floating or base.is_complex or base is resource  # a handle stands for a variable's value
+    return base.is_floating or base.is_complex or base is resource  # a handle represents a variable's value
 
 
 class ReversePass:
@@ -178,7 +177,7 @@ class ReversePass:
         """Give each y its weight."""
         for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
             if not _is_differentiable(y.dtype) and y not in self.wanted:
-                continue  # nothing flows back from whole numbers
+                continue  # integers have no gradients
             with self.beside(y.op):
                 grad = _ones_for(y, f"grad_ys_{i}") if weight is None else _checked_weight(y, weight, i)
                 self.received.setdefault(y, []).append(grad)
@@ -239,7 +238,7 @@ class ReversePass:
         return rule
 
     def total(self, tensor: Tensor) -> Any:
-        """The sum of what a tensor has received so far: None, a tensor, or IndexedSlices."""
+        """The sum of the gradients that a tensor has received so far: None, a tensor, or IndexedSlices."""
         parts = self.received.get(tensor)
         if not parts:
             return None
@@ -249,7 +248,7 @@ class ReversePass:
         return parts[0]
 
     def receive(self, node: Node, tensor: Tensor, grad: Any, on_path: frozenset[Node]) -> None:
-        """Note what a node hands back to an input, if that leads to an x."""
+        """Record the gradient that a node contributes to an input, if that leads to an x."""
         if grad is not None and self._leads_to_an_x(tensor, on_path):
             self.received.setdefault(tensor, []).append(_fitted(tensor, grad, node))
 
@@ -271,7 +270,7 @@ class ReversePass:
         return frozenset(on_path)
 
     def _refuse_initial_values(self, above: set[Node]) -> None:
-        """ValueError if a y is of one iteration, and an x of the value that one of the loop's variables has before the first."""
+        """ValueError: a y belongs to one iteration of a loop, and an x determines the initial value of one of its variables."""
         merges = {t.op for n in above for t in n.inputs if self.flow.is_variable_here(t.op)}
         before = self._above([m.inputs[0].op for m in merges]) if merges else set()
         if self._reached_from_xs(before):
@@ -307,21 +306,21 @@ class ReversePass:
         return above
 
     def cut_off_at_loops(self) -> set[Tensor]:
-        """The xs from which all paths to ys end in a loop or behind it (`stop_gradient`), but not those to others of its variables.
+        """The xs whose paths to ys all end in or after a loop (`stop_gradient`), while paths to other variables of the loop do not.
 
-        Their gradients are zeros, as in TensorFlow, where a loop is differentiated by all of its variables or none.
+        Their gradients are zeros, as in TensorFlow, which differentiates a loop with respect to all of its variables or none.
         """
         by_loops = self._reached_from_xs(self._above(unused_exits=True))
         in_any_way = self._reached_from_xs(self._above(without_rules=True))
         return {x for x in self.wanted if all(any(x in n.inputs for n in found) for found in (by_loops, in_any_way))}
 
     def _inputs(self, node: Node) -> list[Tensor]:
-        """The inputs through which something may flow back."""
+        """The inputs that may have gradients."""
         found = [t for t in node.inputs if t not in self.stops and _is_differentiable(t.dtype)]
         return found + saved_values(node) if node.type == "StackPopV2" else found
 
     def _reached_from_xs(self, above: set[Node]) -> frozenset[Node]:
-        """Forwards from xs where loops lead back: a walk along edges."""
+        """The nodes reached forwards from xs in graphs with back edges: a walk along edges."""
         users: dict[Tensor, list[Node]] = {}
         for node in sorted(above, key=_index):
             for t in self._inputs(node):
@@ -367,7 +366,7 @@ def _checked_weight(y: Tensor, weight: Any, index: int) -> Any:
 
 
 def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
-    """`grad`, with what the tensor's shape tells about its own; a rule that gave a wrong one is told so."""
+    """`grad`, with its static shape refined by the tensor's; raises if the rule returned a gradient of the wrong shape."""
     if isinstance(grad, IndexedSlices):
         return grad
     grad = convert(grad)
@@ -388,8 +387,8 @@ def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
 def _sum(parts: list[Any]) -> Any:
     if all(isinstance(p, IndexedSlices) for p in parts):
         return sum_slices(parts)
-    # As TensorFlow does: first on each device what is there, beside the first of it, so that one sum per
-    # device travels.
+    # As in TensorFlow: first sum the gradients of each device, colocated with the first of them, so that only
+    # one sum per device is sent.
     by_device: dict[str, list[Tensor]] = {}
     for p in parts:
         tensor: Tensor = p._as_tensor() if isinstance(p, IndexedSlices) else p
@@ -402,7 +401,7 @@ def _sum(parts: list[Any]) -> Any:
 
 
 def sum_slices(parts: Sequence[IndexedSlices]) -> IndexedSlices:
-    """The sum of several: all their rows, one after another."""
+    """The sum of several IndexedSlices: the concatenation of their rows."""
     if len(parts) == 1:
         return parts[0]
     dense_shape = next((p.dense_shape for p in parts if p.dense_shape is not None), None)
