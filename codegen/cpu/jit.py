@@ -36,7 +36,7 @@ def folder() -> Path:
 
 
 def path_of(text: str) -> Path:
-    """Where a kernel's source lies."""
+    """The path of a kernel's source file."""
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     return folder() / key[:2] / f"k{key}.py"
 
@@ -106,7 +106,7 @@ class _Compiler:
                 continue
             try:
                 item()
-            except Exception:  # what comes next must be done all the same
+            except Exception:  # the next items must run all the same
                 logger.exception("what was to be made in the background could not be; all goes on without it")
 
     def stop(self) -> None:

@@ -7,8 +7,8 @@ machine whose other cores are busy it does everything itself. It never waits for
 A late helper finds no work and no arrays: finished work must not hold memory that has been reused.
 
 Helpers are kept off the core of the caller. A scheduler that saves energy, or that expects a thread to sleep once it has woken another,
-puts the woken thread on the same core and moves it only after it has waited there; by then a kernel is over. On such a
-machine (a virtual one of two cores) work of 0.4 ms took 0.4 ms on two threads, and takes 0.23 ms so.
+puts the woken thread on the same core and moves it only after it has waited there; by then the kernel is over. On such a
+machine (a virtual one with two cores), 0.4 ms of work took 0.4 ms on two threads. With helpers on other cores it takes 0.23 ms.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class _Work:
                 self._empty.release()
 
     def close(self, is_finished: bool = False) -> None:
-        """Let no helper start any more, wait for those that have, and drop the arrays. Raises a helper's error.
+        """Let no more helpers start, wait for those that have started, and drop the arrays. Raises a helper's error.
 
-        `is_finished`: all has been done, though not every helper may have come back.
+        `is_finished`: all work is done, though some helpers may not have returned.
         """
         with self._lock:
             self._closed = True

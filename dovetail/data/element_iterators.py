@@ -447,7 +447,7 @@ def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
 def _collected(
     elements: Walk[Element], key_of: Callable[[Element, int], int], size_of: Callable[[int], int]
 ) -> Walk[tuple[int, list[Element]]]:
-    """Elements of one key, with it: as soon as there are enough of them; what is left at the end, by key."""
+    """(key, window of elements): full windows as soon as they are full; at the end the partial ones, by key."""
     waiting: dict[int, list[Element]] = {}
     for i, element in enumerate(elements):
         key = key_of(element, i)

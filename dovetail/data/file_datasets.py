@@ -102,7 +102,7 @@ class FixedLengthRecordDataset(_FromFiles):
 
     Args:
         filenames: as of `TFRecordDataset`. record_bytes: the size of a record.
-        header_bytes, footer_bytes: what is left out at the beginning and the end of each file. Numbers may be tensors.
+        header_bytes, footer_bytes: bytes to skip at the beginning and the end of each file. Numbers may be tensors.
         buffer_size: accepted. compression_type, num_parallel_reads: as of `TFRecordDataset`.
 
     Raises:

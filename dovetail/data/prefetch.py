@@ -32,7 +32,7 @@ class InOrder:
     """A function of each element and its number, in their order; up to `calls` of them run at a time.
 
     Args:
-        sloppy: not in their order: what is done first comes first.
+        sloppy: in order of completion instead of input order.
     """
 
     def __init__(self, call: Call, elements: Walk[tuple[Element, int]], calls: int, sloppy: bool = False) -> None:

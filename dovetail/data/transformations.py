@@ -93,7 +93,7 @@ def take_while(predicate: Callable[..., Any]) -> Transformation:
 
 
 def scan(initial_state: Any, scan_func: Callable[[Any, Any], Any]) -> Transformation:
-    """What a function of a state and each element gives: (state, element) -> (next state, what comes out)."""
+    """The outputs of a function of a state and each element: (state, element) -> (next state, output)."""
 
     def scanned(dataset: Dataset) -> Dataset:
         fold = folded(dataset, initial_state, scan_func, "scan_func", outputs=True)
@@ -164,7 +164,7 @@ def group_by_window(
     window_size: int | None = None,
     window_size_func: Callable[[Any], int] | None = None,
 ) -> Transformation:
-    """Elements of one key are collected; what a function makes of each full window, as a data set, is what comes out.
+    """Collects elements by key. A function turns each full window into a data set, whose elements are the output.
 
     Args:
         key_func: of graph ops; gives an int64 for an element.

@@ -53,7 +53,7 @@ class MultiStepContext:
         self.last_step_outputs[name] = output if reduce_op is None else get_strategy().reduce(reduce_op, output)
 
     def set_non_tensor_output(self, name: str, output: Any) -> None:
-        """Give out what is no tensor; of replicas, that of each, as a tuple."""
+        """Output a value that is no tensor; with replicas, a tuple of their values."""
         replica = get_replica_context()
         if replica is None:
             self.non_tensor_outputs[name] = output

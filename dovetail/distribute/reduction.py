@@ -30,7 +30,7 @@ class ReduceOp(enum.Enum):
 
     @classmethod
     def of(cls, op: Any) -> ReduceOp:
-        """The member that is meant: itself, its name, or `VariableAggregation`'s word for it."""
+        """The member for a member, its name, or the equivalent `VariableAggregation`."""
         text = op if isinstance(op, str) else getattr(op, "name", op)
         try:
             return cls(str(text).upper())

@@ -102,7 +102,7 @@ class Strategy:
 
     @property
     def session_target(self) -> str:
-        """What a session is given to run what is built under it: '' for a session of this process."""
+        """The target for sessions that run graphs built under it; '': a session of this process."""
         return ""
 
     def update_config_proto(self, config: Any) -> Any:

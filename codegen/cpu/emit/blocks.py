@@ -17,11 +17,11 @@ from ...target import CACHE_LINE_BYTES
 from .expr import ValueWriter, combine
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
-STRIP = 512  # elements of a row, parts of a block, that are worked on while as many of the next row come from memory
+STRIP = 512  # elements of a row that are processed while as many elements of the next row are prefetched
 FETCHED = (
     128,
     8192,
-)  # lengths of rows for which that is done: others come by themselves, or would not stay in the first cache
+)  # row lengths with prefetching: the hardware prefetches shorter rows, and longer ones would not stay in the L1 cache
 
 
 class BlockWriter(ValueWriter):

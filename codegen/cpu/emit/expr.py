@@ -1,4 +1,4 @@
-"""The values of a CPU kernel as Python expressions: where an element lies, its name, and how it is computed.
+"""The values of a CPU kernel as Python expressions: an element's index, its name, and its computation.
 
 `nest` decides how loops follow one another, `blocks` what is computed before the innermost one. Here is what one element is, wherever
 the loops are.

@@ -10,7 +10,7 @@ split between threads. Three nests of loops serve all kernels:
                 and reductions accumulate in vectors. So do short rows, some at a time: a vector has the same element of several
 
 `blocks` writes what is computed before the innermost loop (random numbers, running sums along rows). A running sum down columns is
-a vector of totals. Sums into the rows of a table have a nest of their own: each thread takes what goes into some rows.
+a vector of totals. Sums into the rows of a table have a nest of their own: each thread adds the elements of its rows.
 
 Code is compiled as written: no fast-math flags, integers wrap around, NaN and infinities behave as in NumPy. Two things differ
 from NumPy, within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are added in blocks whose totals
@@ -37,16 +37,16 @@ from .expr import NARROW, SHORT, combine, literal, start_of, type_of
 from .instantiate import versions
 
 ROWS = -1
-"""The split of a kernel that adds to a table: each thread has some rows of the table, and adds all that goes into them, in order."""
+"""The split of a kernel that adds to a table: each thread has some rows of the table, and adds their elements in order."""
 
 SOME_ROWS = 512
-"""So many short rows are worked on at a time: vectors of these stay in the first cache."""
+"""Short rows that are processed at a time: vectors of this length stay in the L1 cache."""
 
 PARTS = -2
 """The split of a kernel that reduces everything: pieces of PART elements. The thread that finishes last adds up the partial results."""
 
 PART = 1 << 16
-"""Elements of such a piece, blocks of a sum; always the same, so that a result does not depend on which thread does which."""
+"""Elements of such a piece; a constant, so that a result does not depend on the number of threads."""
 
 HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
@@ -222,7 +222,7 @@ class _Writer(BlockWriter):
         return split
 
     def added(self) -> None:
-        """Sums into the rows of a table: the call for rows lo to hi scans all inputs, and adds what goes into those."""
+        """Sums into the rows of a table: the call for rows lo to hi scans all inputs, and adds the elements of these rows."""
         (store,) = self.loops.stores
         assert store.row is not None and not any(self.loops.reduced)
         width = " * ".join(f"n{a}" for a in store.axes) or "1"

@@ -87,7 +87,7 @@ def _blocks(queries: int, keys: int, depth: int, deep: int) -> _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What both kernels take, where it lies."""
+    """The operands of both kernels, with their strides."""
 
     stack: tuple[int, ...]
     queries: int
@@ -120,7 +120,7 @@ _NO_MASK = np.zeros(1, np.float32)
 
 
 def _operands(executor: Executor, q: Array, k: Array, v: Array, mask: Array | None) -> _Operands | None:
-    """What these are, if the kernels take such."""
+    """The operands, if the kernels support them."""
     if not 3 <= q.ndim <= 5 or not q.ndim == k.ndim == v.ndim or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return None
     (queries, depth), (keys, deep), stack = q.shape[-2:], v.shape[-2:], q.shape[:-2]
@@ -203,7 +203,7 @@ def _gradient(
 
 
 def _room(executor: Executor, threads: int, scores: int, cut: _Blocks) -> Array:
-    """Memory for the threads' scores and what they lay out."""
+    """Memory for the threads' scores and packed factors."""
     each = -(-(scores + cut.panels + cut.rows + cut.rest) // 16) * 16  # whole lines
     return executor.empty((threads * each,), np.dtype(np.float32))
 
@@ -218,7 +218,7 @@ def _in_order_of(executor: Executor, model: Array, shape: tuple[int, ...]) -> Ar
 
 
 def _in_one(executor: Executor, *models: Array) -> tuple[Array, ...] | None:
-    """Memory for arrays that lie as these do, if these are one array's, which lie equally far apart and fill it."""
+    """Memory for arrays with the layout of these, if these are equally spaced slices that together fill one array."""
     first, second = models[:2]
     size = first.itemsize
     apart = second.ctypes.data - first.ctypes.data

@@ -5,7 +5,7 @@ keys stay in the thread's own memory, in the second cache, until they are used u
 again, from the logarithms of the sums that the forward pass kept. Unlike in FlashAttention keys are not tiled, since a block of
 some queries has room for all of them; so no online softmax is needed.
 
-Queries, keys, values and gradients are read where they lie, and results are written where they belong, whatever the order of their
+Queries, keys, values and gradients are read in place, and results are written in place, whatever the order of their
 axes: the heads of a layer's output are not copied.
 
 See `emit.instantiate` for how this text becomes a kernel.

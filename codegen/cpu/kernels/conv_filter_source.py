@@ -115,7 +115,7 @@ def convolve_filter(
 ):
     """w[tap, c, :] = sum over pixels of x[...] * y[pixel, :], in units of work as for `multiply`.
 
-    w: the filter's gradient. parts: what each chunk of boxes gives to it, if there are several. room: memory to lay out in, for
+    w: the filter's gradient. parts: each chunk's contribution to it, if there are several chunks. room: packing buffers of
     all threads. done: of each piece of the filter, how many chunks are finished. sizes: (height, width, channels) of x. jumps: from
     one image, row, column of x to the next. result: (images, rows, columns, channels) of y. window: taps, strides, dilations and
     padding before, for rows and then for columns. shape: (images, rows, columns) of a box at most, and (rows, columns) that it sees
@@ -127,7 +127,7 @@ def convolve_filter(
     lanes = NR32 if x.itemsize == 4 else NR64
     mine = room.size // (counters.size // LINE - 1) // lanes * lanes
     slab = room[thread * mine : thread * mine + (pixels * cuts[1] + lanes - 1) // lanes * lanes]
-    direct = result[3] == lanes or 2 * result[3] == lanes  # one panel, as it lies
+    direct = result[3] == lanes or 2 * result[3] == lanes  # one panel, read in place
     panel = as_written(y) if direct else room[thread * mine + slab.size : (thread + 1) * mine]
     most = high * wide * cuts[1]
     rows, places = np.empty(most, np.intp), np.empty(most, np.intp)

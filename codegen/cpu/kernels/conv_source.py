@@ -64,7 +64,7 @@ def copy_seen(x, slab, image, seen, first, window):
 def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, box, thread, units):
     """y[n, r, c, :] = sum over taps of x[...] * w: units that no thread has taken, as in `gemm_source.multiply`.
 
-    room: memory to lay out in, for all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
+    room: packing buffers of all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
     is computed. window: taps, strides, dilations and padding before, for rows and then for columns. w_jumps: where the first tap
     is, and how far it is to the next row, column, channel of x, channel of y. y_jumps: where the first pixel goes, and how far it is to
     the next image, row, column. box: (images, rows, columns, panels) of a unit.
@@ -88,7 +88,7 @@ def convolve(x, w, y, room, counters, image, result, window, w_jumps, y_jumps, b
     moves = np.empty(every, np.intp)
     for k in range(every):
         moves[k] = k // (wide * inner) * apart * row + k // inner % wide * beside * inner + k % inner
-    # Where all taps lie equally far apart they are laid out as those of one.
+    # Equally spaced taps are packed as those of a single one.
     taps = (high, wide, inner)
     if w_jumps[2] == inner * w_jumps[3] and w_jumps[1] == wide * w_jumps[2]:
         taps = (1, 1, every)

@@ -78,7 +78,7 @@ def _are_large(parts: Sequence[Any]) -> bool:
 
 
 def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | None:
-    """Parts, which are views of an array, along a new axis without a copy, where they lie equally far apart."""
+    """Stack parts, which are views of an array, along a new axis without a copy, if they are equally spaced."""
     first = parts[0]
     begin = first.ctypes.data
     apart = parts[-1].ctypes.data - begin

@@ -1,6 +1,6 @@
-"""The micro-kernels of depthwise convolutions and of their filter gradients, in LLVM: a vector of channels that lie side by side.
+"""The micro-kernels of depthwise convolutions and of their filter gradients, in LLVM: a vector of contiguous channels.
 
-Sums stay in registers while the window, or a row of pixels, goes by: COLUMNS pixels of a result at a time, which share the loads of
+Sums stay in registers over the whole window, or over a row of pixels: COLUMNS pixels of a result at a time, which share the loads of
 the filter; or TAPS taps of a filter's gradient, which share the loads of the result's gradient.
 """
 
@@ -23,7 +23,7 @@ LANES = {"float32": 16 if WIDE else 8, "float64": 8 if WIDE else 4}
 
 
 class _Vectors:
-    """Reads and writes vectors of numbers that lie somewhere in flat arrays."""
+    """Loads and stores vectors at any index of flat arrays."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, size: int) -> None:
         lanes = LANES[kind.dtype.name]

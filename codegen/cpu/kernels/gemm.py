@@ -35,14 +35,14 @@ SMALLEST, LARGEST = (
     1 << 30,
 )  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
-_ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough to come by themselves
+_ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough for the hardware prefetcher
 _NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
 _UNITS = 32  # target number of work units: a thread that is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
 _KEPT = L2_BYTES // 2  # bytes of a factor that stay packed for the next units of work
 WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
-_SHAPES_KEPT = 64  # per product: more means that hardly any comes twice
+_SHAPES_KEPT = 64  # per product: with more shapes, hardly any occurs twice
 
 FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 6))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -159,9 +159,9 @@ class Product:
         return Plan(terms, units, min(self.threads, units) if time >= WORTH_HELP_NS else 1, room)
 
     def _is_quicker_turned(self) -> bool:
-        """Whether the second factor, which would have to be transposed to be laid out, is better taken as the first, as it lies.
+        """Whether to exchange the factors: the second one, which packing would transpose, is then read in place as the first.
 
-        Transposed are then the first one, and the product. So is a column's product with a matrix that lies in columns: a row's is quicker.
+        The first factor and the product are then transposed. The same holds for a column-major matrix times a column: a row is quicker.
         """
         if self.columns == 1 and self.a_jumps[3] == 1 != self.a_jumps[4]:
             return True
@@ -302,8 +302,8 @@ def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
 def _unit(
     rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool, is_row: bool
 ) -> tuple[tuple[int, int, int, int, int, int], int, int]:
-    """Rows and panels of a unit of work, how many pieces of each factor stay laid out, how many steps are done at a time, whether it is
-    turned; units; numbers that a thread lays out."""
+    """(rows and panels of a unit of work, how many pieces of each factor stay packed, steps at a time, whether the factors are
+    exchanged); units; elements that a thread packs."""
     from .gemm_source import INNER, LONG
     from .microkernel import MR, NR  # which only load with Numba
 

@@ -48,7 +48,7 @@ def cast(source: DType, to: DType) -> LoopNest:
 
 
 def is_narrow_product(node: Node) -> bool:
-    """Whether a node is such a product."""
+    """Whether a node is a product that this kernel supports."""
     return node.type in OPS and node.outputs[0].dtype.base in NARROW
 
 
@@ -60,7 +60,7 @@ def sources(node: Node) -> tuple[str, str, str]:
 
 
 class NarrowProduct(TieredKernel):
-    """The kernel of such a product.
+    """The kernel of a narrow product.
 
     Args:
         node: the node that it runs. reference: the op's reference.

@@ -36,7 +36,7 @@ from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
 INNER = 256  # steps at a time: a panel of that many stays in the L1 cache
 LONG = 1024  # of a product that is turned: it reads its large factor row by row, and has few panels, which stay in the second cache
-GROUPS = 4  # of rows that are interleaved at a time: more would lie in the same places of the first cache
+GROUPS = 4  # of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache
 LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
 NR32, NR64 = NR["float32"], NR["float64"]
 
@@ -162,7 +162,7 @@ def first_tiles(
     more,
     sums,
 ):
-    """`tiles` of panels that are not laid out yet: columns of `b` from `source` on, which are contiguous.
+    """`tiles` of panels that are not packed yet: columns of `b` from `source` on, which are contiguous.
 
     The first tile of each whole panel packs it. The others prefetch the panel that follows, or, after the last one, the panel at
     `next`. Otherwise each short piece of a row of a large matrix would be a cache miss.

@@ -37,7 +37,7 @@ PIECE = L2_BYTES // 4  # bytes of a gradient that are computed at a time
 def product_update_source(loops: LoopNest, places: int, gradient: int) -> str:
     """The text for a rule whose first `places` inputs are overwritten and whose input `gradient` is the product.
 
-    Its kernel takes the values, the other inputs, the two factors, room for the threads' pieces and for what is laid out for them,
+    Its kernel takes the values, the other inputs, the two factors, room for the threads' pieces and packed panels,
     counters (`threads.share_units`), (rows, inner, columns), the factors' jumps, the unit of a piece's product, and (rows of a piece, 0).
     """
     product = text_of("kernels/gemm_source", FUNCTIONS, loops.loads[gradient].dtype.name)

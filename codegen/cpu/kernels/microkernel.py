@@ -252,7 +252,7 @@ tile, half_tile = _tile(False), _tile(True)
 def first_tile(
     typing_context, x, at, row_jump, jump, high, steps, b, source, source_jump, panel, begin, out, to, out_jump, more
 ):
-    """A tile that reads the second factor where it lies, b[source + k * source_jump + j], and packs it into the panel on the way.
+    """A tile that reads the second factor in place, b[source + k * source_jump + j], and also packs it into the panel.
 
     The stores to the panel use issue slots that the tile leaves free.
     """

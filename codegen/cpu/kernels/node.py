@@ -1,8 +1,8 @@
 """`NodeKernel`: the compiled kernel of a single node, written by hand.
 
 Such a kernel is a source text with a compiled function, and a Python function `call(function, *inputs, executor=...)` around it. The
-call finds memory, brings arrays in order, adds padding and shares the work among threads. What it asks for goes to an executor
-(`native.recorder`), so one description serves for running it and for recording it into a native plan.
+call allocates memory, makes arrays contiguous, adds padding and shares the work among threads. It does so through an executor
+(`native.recorder`), so the same code runs the kernel and records it into a native plan.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class UpdateKernel(TieredKernel):
         planner.launch(function, [*vectors, size], ranges, self._threads)
 
     def check_fit(self, values: Sequence[Value], shape: tuple[int, ...]) -> None:
-        """NotPlannableError unless the variables' values are such as the kernel takes, for a gradient of this shape."""
+        """NotPlannableError unless the kernel supports the variables' values, for a gradient of this shape."""
         for v, loaded in zip(values, self.loops.loads, strict=False):
             if v.array.shape != shape or v.array.dtype != loaded.dtype.np:
                 raise NotPlannableError("a value of another shape than its gradient")

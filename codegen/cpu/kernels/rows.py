@@ -68,7 +68,7 @@ def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, e
 
 
 def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> Ranges:
-    """How the rows of a table are shared by threads that add to them: one range for each, since each goes along all that is added."""
+    """How the rows of a table are shared by threads that add to them: one range for each, since each scans all added elements."""
     if width < _WIDE or len(ranges_of(count, nanoseconds, threads)) == 1:
         return ((0, count),)
     parts = min(threads, count)

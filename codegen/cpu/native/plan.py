@@ -125,13 +125,13 @@ class Plan:
         return made if self._plain else [o.take(inputs, made) for o in self._outputs]
 
     def arena(self) -> Array:
-        """Memory for what a run does not show to anybody."""
+        """Memory for the intermediate values of a run."""
         return _memory(*self._arena)
 
     def launch(self, arrays: tuple[Any, ...], goes_on: bool = False) -> int:
-        """Run it on what comes in, what is made, and the arena; gives what `native_calls.begin` gives.
+        """Run it on the inputs, the output arrays and the arena. Returns the status of `native_calls.begin`.
 
-        `goes_on`: another plan with work for several threads follows at once.
+        `goes_on`: another plan with work for several threads follows immediately.
         """
         try:
             table, at = self._tables.pop()
@@ -195,7 +195,7 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], large: bool, sent: boo
 class _Ranges:
     """A record as a function of ranges, for threads that share them.
 
-    Each call has a record of its own: one that comes late must not find the table with what is run next.
+    Each call has its own copy of the record: a late thread must not read the table of the next run.
     """
 
     def __init__(self, part: Part, table: Array) -> None:
@@ -208,7 +208,7 @@ class _Ranges:
 
 
 class _Units(_Ranges):
-    """The same for threads that count their units. The counters are an array of its own: one that comes late still looks at them."""
+    """The same for threads that count their units. The counters are a separate array: a late thread still reads them."""
 
     def __init__(self, part: Part, table: Array) -> None:
         super().__init__(part, table)

@@ -106,11 +106,11 @@ class Planner:
     # --- tensors ---------------------------------------------------------------------------------------------------
 
     def given(self, number: int, array: Array) -> Value:
-        """What comes from outside."""
+        """An input of the plan."""
         return Value(array, self._memory(array, "given", number))
 
     def made(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
-        """What a launch makes."""
+        """An output of a launch."""
         if 0 in shape:
             raise NotPlannableError("a tensor without elements")
         array = stand_in(shape, dtype)
@@ -123,7 +123,7 @@ class Planner:
         return self._memories[-1]
 
     def known(self, value: Value) -> Any:
-        """A value itself: of what comes from outside, that of this time, which is part of what the plan is for.
+        """The content of a tensor. Reading an input specializes the plan for its current value.
 
         Raises:
             NotPlannableError: it is made by a launch.
@@ -311,7 +311,7 @@ class Planner:
     def _laid_out(
         self, outputs: Sequence[Value], sent: Collection[int]
     ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
-        """What leaves; what stays, where it lies in the arena, and the size of that."""
+        """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena)."""
         for i, value in enumerate(outputs):
             if value.memory is not None and value.memory.kind == "made":
                 value.memory.leaves = True

@@ -155,7 +155,7 @@ class Recorder:
         return out
 
     def added(self, x: Array, axis: int) -> Array:
-        """What the sum along an axis goes into."""
+        """The output array of the sum along an axis."""
         axis %= x.ndim
         out = self.empty((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
         sizes = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
@@ -193,7 +193,7 @@ def record_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value
         known: the input whose value it reads, if there is one.
 
     Raises:
-        NotPlannableError: it does not do such, or in a way that plans cannot.
+        NotPlannableError: the kernel does not support these arrays, or a plan cannot record its calls.
     """
     executor = Recorder(planner)
     arrays = [np.asarray(planner.known(v)) if i == known else executor.take(v) for i, v in enumerate(inputs)]

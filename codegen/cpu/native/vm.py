@@ -150,7 +150,7 @@ def is_possible() -> bool:
 
 
 class _Machine:
-    """The compiled functions of this process; more trampolines come as they are needed."""
+    """The compiled functions of this process. Trampolines are compiled on demand."""
 
     def __init__(self) -> None:
         import llvmlite.binding as llvm

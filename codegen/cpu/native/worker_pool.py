@@ -100,7 +100,7 @@ class WorkerPool:
         return None if status < 0 else status
 
     def serve(self) -> None:
-        """Run as a helper: take shares of launches until the plan is over, or none has come for a while."""
+        """Run as a helper: take shares of launches until the plan is over, or no launch has arrived for a while."""
         self._code.serve(self._at, self._looks)
 
 

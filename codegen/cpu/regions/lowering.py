@@ -75,7 +75,7 @@ def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Va
     """Record a call into a plan; gives its outputs.
 
     Raises:
-        NotPlannableError: that cannot be, with such inputs.
+        NotPlannableError: not possible with these inputs.
     """
     if getattr(call.kernel, "is_native", False):
         made: Sequence[Value] = call.kernel.record_into(planner, inputs)  # type: ignore[attr-defined]

@@ -71,7 +71,7 @@ def runs_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
 
 
 def _needs(run: NativeRegion, tensors: Mapping[int, Tensor]) -> int | None:
-    """Bytes of a region's arena; None where sizes are not known, or it goes one by one."""
+    """Bytes of a region's arena; None where sizes are not known, or the region runs call by call."""
     given = []
     for slot in (run.region.given[i] for i in run.order):
         found = _sizes(tensors.get(slot))

@@ -1,10 +1,10 @@
 """Native regions: runs of calls that become one call of compiled code once there is a plan for their shapes.
 
-A region first runs its calls one by one, while their kernels are compiled. When the same shapes come for the third time, it makes a
+A region first runs its calls one by one, while their kernels are compiled. When the same shapes occur for the third time, it makes a
 plan for them in the background (`native.planner`), and from then on runs the plan. There are two kinds:
 
     KernelRegion   kernels and what is between them: views, shapes, copies
-    UpdateRegion   updates of several variables, such as a parameter server makes of the gradients that came together. It locks all
+    UpdateRegion   updates of several variables, such as those of a parameter server for coalesced gradients. It locks all
                    variables at once, in the global lock order. The update of a large variable is a region of its own, so that readers
                    of small ones do not wait for it
 """
@@ -67,7 +67,7 @@ class NativeRegion:
         self.replays = 0
         self._at_once = at_once
         self._last: Plan | None = None  # used
-        self._puts_in_order = False  # for that: what came in did not lie as plans take it
+        self._puts_in_order = False  # for `_last`: an input was not contiguous
         self._plans: dict[Key, list[Plan]] = {}
         self._met: dict[Key, int] = {}
         self._refused: set[Key] = set()
@@ -289,11 +289,11 @@ class UpdateRegion(NativeRegion):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The variables, then what else comes in."""
+        """The variables, then the other inputs."""
         return (*self._states, *self._others)
 
     def record_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
-        """Put all updates into a plan, of the variables' values and what else comes in. Nothing leaves."""
+        """Record all updates in a plan, of the variables' values and the other inputs. It has no outputs."""
         values = {i: Value(value) for i, value in self.region.constants.items()}
         values |= {
             self.region.given[n]: planner.given(i, x) for i, (n, x) in enumerate(zip(self.order, arrays, strict=True))

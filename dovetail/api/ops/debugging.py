@@ -1,6 +1,6 @@
 """`dt.debugging`: checks of values, made when the graph is built where they can be, else when a step runs.
 
-Each gives a node. It checks only if it runs: let what depends on it wait.
+Each returns a node. It checks only if it runs: make dependent nodes wait for it by control edges.
 
 >>> with dt.control_dependencies([dt.assert_positive(x)]):
 ...     y = dt.log(x)

@@ -62,8 +62,8 @@ class TextFileInitializer:
 
     Args:
         filename: the file, a text or a tensor. key_dtype, value_dtype: int64 or string, or float32 for values.
-        key_index, value_index: what of each line: a column, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`, from 0.
-        vocab_size: only so many lines; None: all. delimiter: between columns.
+        key_index, value_index: the part of each line: a column, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`, from 0.
+        vocab_size: number of lines to read; None: all. delimiter: between columns.
 
     Tables of the same parts of one file share their contents in a task, where the file is named by a text.
 

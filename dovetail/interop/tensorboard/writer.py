@@ -133,13 +133,13 @@ class FileWriter:
         self.add_event(event)
 
     def flush(self) -> None:
-        """Let what was added be on the disk."""
+        """Flush added events to disk."""
         with self._lock:
             if self._file is not None:
                 self._flush()
 
     def close(self) -> None:
-        """Write what was added, and close the file. What is added later goes to a new file."""
+        """Write added events, and close the file. Later events go to a new file."""
         with self._lock:
             if self._file is not None:
                 self._file.close()

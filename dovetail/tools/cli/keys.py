@@ -37,7 +37,7 @@ def new(
         list[str] | None, typer.Option(help="With --cluster: a client; may be given several times.")
     ] = None,
 ) -> None:
-    """Make a key; or, with --cluster, one for each task and each client, which all accept each other."""
+    """Make a key; or, with --cluster, one for each task and each client, who all let each other in."""
     with errors_explained():
         from ...runtime.transport.keys import write_cluster, write_keys
 
@@ -88,7 +88,7 @@ def revoke(
 
 @keys.command(name="list")
 def list_(folder: _Folder = None) -> None:
-    """List the owners of the keys in a folder."""
+    """Show whose keys are in a folder."""
     with errors_explained():
         from ...runtime.transport.keys import ALLOWED, SERVERS, Keys, parts_of, public_keys
 

@@ -28,7 +28,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker cannot go on."""
+    """A worker failed."""
 
     worker: int
     message: str

@@ -125,7 +125,7 @@ def _follow(
     evaluator: Evaluator,
     display: Display,
 ) -> None:
-    """Show what is reported until all workers have finished; DemoError when one cannot."""
+    """Show reports until all workers have finished. DemoError: a worker failed."""
     display.show(training)
     failures: list[Failed] = []
     while not training.done:

@@ -41,7 +41,7 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
     """
     if kind not in KINDS:
         raise DemoError(f"There is no strategy {kind!r}; choose one of {', '.join(KINDS)}")
-    load_digits()  # says what is missing, before anything starts
+    load_digits()  # reports missing packages before any process starts
     if kind not in CLUSTERED:
         work(kind, steps, say)
         return

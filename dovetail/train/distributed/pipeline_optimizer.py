@@ -44,11 +44,11 @@ class PipelineOptimizer(Optimizer):
 
     Args:
         opt: the optimizer that applies the gradients.
-        inputs: the tensors that hold a batch along their first axis: placeholders, or what an iterator gives.
-        micro_batches: into how many parts each batch is cut; its size must be a multiple of that.
+        inputs: the tensors that hold a batch along their first axis: placeholders, or outputs of an iterator.
+        micro_batches: number of micro-batches; the batch size must be a multiple of it.
         schedule: `1f1b`, or `gpipe`, which is as fast and keeps more activations.
-        plan: a plan of the model (`dt.place(..., fetches=loss)`): its nodes, and variables, ask for these devices from now on; None:
-            for those that they ask for anyway.
+        plan: a plan of the model (`dt.place(..., fetches=loss)`). Its devices become the requested devices of the nodes and
+            variables; None: the devices that they request already.
         reduction: what the loss is of its batch: its `mean`, or its `sum`.
         name: scope of what it builds.
 

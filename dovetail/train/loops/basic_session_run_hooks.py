@@ -16,7 +16,7 @@ from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook,
 logger = logging.getLogger(__name__)
 
 
-_STUCK = 20  # a global step that has not changed in so many runs is not counted up
+_STUCK = 20  # after so many runs without a change, warn that the global step is not incremented
 
 
 def needed_step(hook: SessionRunHook) -> Any:
@@ -65,7 +65,7 @@ class SecondOrStepTimer:
         return since, steps
 
     def last_triggered_step(self) -> int | None:
-        """When it was done last."""
+        """The step at which it last triggered."""
         return self._last_step
 
 
@@ -73,7 +73,7 @@ class StopAtStepHook(SessionRunHook):
     """Stops at a global step.
 
     Args:
-        num_steps: so many steps after the one at which the session starts. last_step: or this step.
+        num_steps: number of steps after the one at which the session starts. last_step: or the step to stop at.
 
     Raises:
         ValueError: not exactly one of the two is given. RuntimeError: the graph has no global step.

@@ -63,7 +63,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._saves_graph = save_graph_def
 
     def add_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
-        """Tell these, too."""
+        """Add these listeners."""
         self._listeners += listeners
 
     def begin(self) -> None:

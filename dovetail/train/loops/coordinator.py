@@ -106,7 +106,7 @@ class Coordinator:
             raise error
 
     def leaves_open(self) -> bool:
-        """Whether it has stopped for an error after which a new session goes on, with the same queues."""
+        """Whether it stopped for an error after which a new session continues, with the same queues."""
         return isinstance(self.requested_exception, self._survived)
 
     # --- waiting ---------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class LiveSession:
 
 
 def _both(a: RunOptions, b: RunOptions) -> RunOptions:
-    """Options that give both what they ask for."""
+    """Run options that satisfy both."""
     return RunOptions(
         trace_level=max(a.trace_level, b.trace_level),
         timeout_in_ms=max(a.timeout_in_ms, b.timeout_in_ms),

@@ -48,7 +48,7 @@ class StepContext:
 
 
 class _Monitored:
-    """What both kinds share."""
+    """The base of both kinds of monitored sessions."""
 
     runs_queue_runners = True
     """Its sessions start the queue runners themselves."""

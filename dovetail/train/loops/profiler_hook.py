@@ -39,7 +39,7 @@ class ProfilerHook(SessionRunHook):
 
     def begin(self) -> None:
         self._next: int | None = None  # what the global step will be after the next step
-        self._lag = 0  # how far what a step fetches is behind: 1 if that is from before the update
+        self._lag = 0  # how many steps the fetched global step lags: 1 if it is read before the update
         self._due = False
         self._step = needed_step(self)
 

@@ -66,12 +66,12 @@ class QueueRunner:
 
     @property
     def enqueue_ops(self) -> list[Any]:
-        """What its threads run."""
+        """The enqueue ops that its threads run."""
         return self._enqueue_ops
 
     @property
     def close_op(self) -> Any:
-        """What the last thread runs."""
+        """The op that the last thread runs: it closes the queue."""
         return self._close_op
 
     @property

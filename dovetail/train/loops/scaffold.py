@@ -159,7 +159,7 @@ class Scaffold:
 
     @property
     def saver(self) -> Any:
-        """What saves and restores."""
+        """The saver."""
         return self._saver
 
 

@@ -61,7 +61,7 @@ class SessionRunContext:
 
     @property
     def session(self) -> Any:
-        """The session below all hooks: what is run in it calls none."""
+        """The session below all hooks: runs in it call no hooks."""
         return self._session
 
     @property

@@ -75,7 +75,7 @@ def conv_transpose(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None)
         known = windows.sizes[axis]
         whole: Any = known if known is not None else there[2 + axis]
         full = whole * windows.strides[axis] + (windows.span(axis) - windows.strides[axis])
-        # A window reaches at most one stride less one beyond the result; what is wished beyond that is padding.
+        # A window reaches at most `stride - 1` elements beyond the result; a larger requested output is padding.
         more_after = max(0, -after - (windows.strides[axis] - 1))
         cut.append([max(0, before), max(0, after)])
         add.append([max(0, -before), more_after])

@@ -47,7 +47,7 @@ def max_pool_(call: Call, x: Tensor) -> Tensor:
 
 @imports("AveragePool")
 def average_pool(call: Call, x: Tensor) -> Tensor:
-    """The mean; padding counts with `count_include_pad` only, what lies beyond it never."""
+    """The mean; padding counts with `count_include_pad` only, elements beyond it never."""
     windows, image = _windows(call, x), as_picture(x)
     if windows.dilations != (1, 1):
         total = reduce(add, _each(image, windows, 0))

@@ -132,7 +132,7 @@ def _resized(
 
 
 def _weighted(call: Call, x: Tensor, axis: int, old: int, scale: float, mode: str, places: Array) -> Tensor:
-    """Sums of what lies around the places."""
+    """Weighted sums of the neighbours of each coordinate."""
     a = call.attr("cubic_coeff_a", -0.75)
     kernel: Any = (lambda t: _curve(t, a)) if mode == "cubic" else _line
     narrow = min(scale, 1.0) if call.attr("antialias", 0) else 1.0
