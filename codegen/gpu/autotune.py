@@ -1,16 +1,15 @@
-"""Which of several candidates is fastest here: measured once, remembered on disk.
+"""Autotuning: measures the candidates of a kernel once, and stores the fastest on disk.
 
-Each run is timed by two events around it. Before it a buffer as large as the GPU's L2 cache is cleared, for two reasons. What a
-candidate reads comes from memory then, as it mostly does in a step, and not from where its last run left it. And the GPU is busy for so
-long that the host has queued all of the candidate's launches when the first one starts: what is timed is the GPU's work, as in a
-captured graph, however slowly Python launches.
+Each run is timed by two events around it. Before it, a buffer as large as the GPU's L2 cache is cleared, for two reasons. First, the
+candidate's inputs then come from memory, as in most steps, not from the cache. Second, the GPU is busy until the host has queued all
+launches of the candidate. So the timing covers the GPU's work, as in a captured graph, even if Python launches slowly.
 
-Candidates take turns, so that whatever else the GPU does hits all of them, and the median of a candidate's runs counts; those
-that are far behind after the first turn are left out. Of candidates that are equally fast the first one wins: the likely one. All of it
-takes about a quarter of a second, unless a single run of all takes longer.
+Candidates run round-robin, so that other load on the GPU affects all of them. The median of a candidate's runs counts. Candidates far
+behind after the first round are dropped. Among equally fast candidates the first (likely best) one wins. Tuning takes about 0.25 s,
+unless a single round takes longer.
 
-The result is kept in the cache folder, under a hash of what was compared, of the kind of GPU and of the driver's version, so other
-processes need not measure; a machine with another GPU does.
+The result is stored in the cache folder, under a hash of the candidates, the GPU model and the driver version. So other processes
+need not measure, but a machine with another GPU does.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from .driver.device import Device
 from .driver.streams import Event
 
 MOST_TURNS, FEWEST_TURNS = 9, 5
-ENOUGH_MS = 250.0  # for all turns of all candidates
-LONG_MS = 50.0  # a candidate that takes so long has one turn: what lies between such is no accident
-BEHIND = 4.0  # times as long as the fastest: has no further turn
+ENOUGH_MS = 250.0  # for all rounds of all candidates
+LONG_MS = 50.0  # a candidate that takes so long runs once: differences between such are not noise
+BEHIND = 4.0  # a candidate so many times slower than the fastest is dropped
 EQUAL = 1.01  # times as long as the fastest
 _FORMAT = 2
 

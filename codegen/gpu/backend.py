@@ -1,11 +1,11 @@
-"""The CUDA backend: fused nodes become Triton kernels, products and their like templates, and what has neither runs on the host.
+"""The CUDA backend: fused nodes become Triton kernels, products and similar ops templates, and all other nodes run on the host.
 
-What runs where. Which values live in the GPU's memory, `residency` says.
+Which kernel runs what (`residency.py` decides which values live in GPU memory):
 
     a fused group, and each node alone that has a loop nest     Triton kernels made from loops, the fastest of a few candidates
     matrix products, convolutions, attention, pooling...         templates (`select`), against each other and cuBLASLt
-    variables and optimisers' updates                            in the GPU's memory, in place where nobody holds the old value
-    views, shapes, control flow                                  nothing: they only look at shapes, or pass values on
+    variables and optimisers' updates                            in GPU memory, in place if the old value has no other references
+    views, shapes, control flow                                  no kernel: they only use shapes, or pass values on
     everything else                                              its NumPy reference, on the host: the inputs are copied there. Such
                                                                  steps have `(on the host)` behind their name in the program
 """
@@ -107,6 +107,6 @@ class CudaBackend:
 
 
 def absent_gpu_backend() -> CudaBackend:
-    """The backend of an H100 that is not there: what it makes can be looked at, and not run."""
+    """A backend for an H100 that is not present: its kernels can be inspected, but not run."""
     nowhere: Any = SimpleNamespace(target=SM90)
     return CudaBackend(nowhere)

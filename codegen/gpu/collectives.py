@@ -1,7 +1,7 @@
-"""Collectives between GPUs: values go from memory to memory by NCCL, where all members have it.
+"""Collectives between GPUs by NCCL, from GPU memory to GPU memory, if all members have it.
 
-Each kernel has a job for the member's link (`driver/nccl.py`), and the collective over messages for members that find that they have
-no link. A reduction of several tensors is one run of NCCL: its calls are grouped, and nothing is copied together.
+Each kernel has a job for the member's link (`driver/nccl.py`), and falls back to the collective over messages if there is no link. A
+reduction of several tensors is one run of NCCL: its calls are grouped, and no tensors are concatenated.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class _Collective:
             return _Job(self.device.compute.record(), arrays, call)
 
     def is_possible(self, dtype: np.dtype[Any]) -> bool:
-        """Whether NCCL does it for this type; all members say the same."""
+        """Whether NCCL supports this type; all members agree."""
         return dtype.kind in "fiubcV" and not dtype.hasobject
 
     def job(self, arrays: Sequence[DeviceArray]) -> _Job:
-        """What the link is to do."""
+        """The job for the link."""
         raise NotImplementedError
 
 

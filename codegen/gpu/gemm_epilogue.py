@@ -1,8 +1,8 @@
 """Launcher of a matrix product or convolution with its prologues and epilogue as one kernel (`codegen/fusion/epilogue.py` fuses them).
 
-The parts say together what a run needs. A kernel before an operand checks that the sizes are as fusion assumed. The template gives the
-shape of the result, the reshape the shape that it goes on with, and the kernel behind it the shapes of what is written. Where one of
-them refuses, each part runs by itself, which is also how errors come to name the right node.
+The parts together determine a run. A prologue checks that the sizes are as fusion assumed. The template gives the shape of the
+result, the reshape the shape for the epilogue, and the epilogue the shapes of the outputs. If one of them refuses, each part runs by
+itself, so that errors name the right node.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Parts:
         ]
 
     def beside(self, inputs: Sequence[Any]) -> list[Sequence[Any]]:
-        """What each kernel reads beside its tile: before the operands, and behind."""
+        """The inputs of each prologue and of the epilogue, without the tile."""
         return _cut(inputs[self.operands :], [0 if p is None else len(p[0].inputs) - 1 for p in self.parts])
 
     def values(self, shapes: Sequence[Any]) -> tuple[Sequence[Any], Any, list[Sequence[Any]]]:

@@ -3,10 +3,10 @@
 A region runs launch by launch at first. When the same shapes come for the third time it is captured: everything is launched once more, but
 only recorded. From then on, a run
 
-    checks that all variables are where they were,    copies inputs to where the graph reads them,    starts the graph,
+    checks that no variable has moved,    copies inputs to the addresses that the graph reads,    starts the graph,
 
-and copies the outputs that are needed afterwards out of it. A step that only changes variables copies nothing. A fed value is copied
-straight to where the graph reads it. A fetched value starts its copy to the host before the next call of the program.
+and copies out the outputs that are needed afterwards. A step that only changes variables copies nothing. A fed value is copied
+straight to its input address of the graph. The copy of a fetched value to the host starts before the next call of the program.
 
 Addresses are fixed in a graph, which keeps its own memory. Variables must stay where they were, and an update in place needs a value that
 only its variable refers to. Each run checks that, and runs launch by launch where it does not hold. Variables that other kernels move
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 DUE = (3, 6, 12, 24)
 """Runs at which a graph is captured, until one succeeds: first kernels are chosen; later, another thread may hold a variable's value."""
 
-MOST_MISSED = 3  # runs in a row that a graph could not do, after which it is given up
-MOST_GRAPHS = 4  # of a region, for as many shapes; each keeps the memory of its results
+MOST_MISSED = 3  # failed replays in a row after which a graph is dropped
+MOST_GRAPHS = 4  # graphs per region, one per set of shapes; each keeps the memory of its results
 MOST_MET = 64  # shapes that are counted
 MOST_COPIED = 64 << 20  # bytes of variables that are copied in: some 30 microseconds
 
@@ -51,13 +51,14 @@ class _Captured:
     """A graph, and the conditions under which it may run.
 
     Attributes:
-        key: what it is for, as `GraphRegion._key` says.
-        places: inputs that are copied to where the graph reads them, and that place.
-        copied: the same of variables that it does not change.
+        key: the shapes and host values that it is for (`GraphRegion._key`).
+        places: inputs that are copied, and their addresses in the graph.
+        copied: the same for variables that it does not change.
         variables: inputs that are variables, and the address and shape of their values.
-        updated: those that it changes, in the order in which their locks are taken; None: their names do not tell the order.
+        updated: variables that it changes, in lock order; None: their names do not give the order.
         changed: the same, in any order.
-        outputs: what it makes. missed: runs in a row in which something was not where it had been.
+        outputs: the results.
+        missed: runs in a row in which a variable had moved.
     """
 
     graph: Graph
@@ -75,14 +76,15 @@ class GraphRegion:
     """Several calls as one: launched one by one, or replayed as a CUDA graph.
 
     Args:
-        device: where they run. run: the calls.
-        fed: inputs that come from the host, and that nothing else reads.
+        device: the GPU on which they run.
+        run: the calls.
+        fed: inputs from the host that only this region reads.
         arrays: inputs that are only read on the device, so that small ones may be in GPU memory, too.
         leaving: outputs that only a copy to the host reads.
 
     Attributes:
-        calls: what it runs.
-        replays: how many runs were graphs.
+        calls: the calls.
+        replays: number of runs that replayed a graph.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class GraphRegion:
         return bool(given_up)
 
     def _key(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        """What a graph is made for: shapes, and the values of what is small and with the host; None when something else is."""
+        """The key of a graph: shapes, and the values of small host inputs; None if there are inputs of another kind."""
         key: list[Any] = []
         for i, x in enumerate(inputs):
             kind = type(x)
@@ -155,7 +157,7 @@ class GraphRegion:
         return tuple(key)
 
     def _is_due(self, key: Any) -> bool:
-        """Whether a graph is to be made now: at the third run, and where that was in vain a few times again, ever more seldom."""
+        """Whether to capture now: at the third run; after failures a few times more, at growing intervals."""
         if key in self._captured or len(self._captured) >= MOST_GRAPHS:
             return False
         if len(self._met) > MOST_MET:
@@ -243,7 +245,7 @@ class GraphRegion:
         return self.device.empty(x.shape, x.dtype, "an input of a graph")
 
     def _replay(self, captured: _Captured, inputs: Sequence[Any]) -> list[Any] | None:
-        """Run the graph; None: something is not where it was."""
+        """Replay the graph; None: a variable has moved."""
         device = self.device
         if captured.updated is not None:
             states = [inputs[i] for i in captured.updated]
@@ -272,7 +274,7 @@ class GraphRegion:
                         device.copy_into(place, on_device(inputs[i], device))
                     del value
                 captured.graph.start()
-                del values  # until now, nobody could let go of what the graph reads
+                del values  # until now, this reference kept the graph's inputs alive
                 self.replays += 1
                 return [self._output(i, y) for i, y in enumerate(captured.outputs)]
         finally:

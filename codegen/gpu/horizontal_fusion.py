@@ -1,9 +1,9 @@
 """Pass: horizontal fusion (multi-tensor apply) of optimizer updates, so that many small variables are updated by one launch.
 
 A training step ends with an update for each variable. For a bias of 64 elements a launch takes longer than the work. So updates
-by one rule, of one type and with the same learning rate become one launch of the kernel in `templates/multi_tensor.py`. They run where
-the last of them stood. Moving an update is right as long as nothing reads its variable in between, and the program says what
-does. The pass goes along the instructions, collects updates, and emits them as one call
+by one rule, of one type and with the same learning rate become one launch of the kernel in `templates/multi_tensor.py`, at the
+position of the last of them. Moving an update is correct if no instruction between reads its variable. The pass visits the
+instructions in order, collects updates, and emits them as one call
 
     before anything but a kernel, a view, a read of another variable, or a variable's handle: a send, an assignment, a loop...
     before an update by another rule, or with another learning rate

@@ -3,8 +3,8 @@
     TritonKernel  --toolchain.compile_kernel(kernel, target)-->  Binary  --the device layer-->  a launch
 
 A kernel is written for one set of *constants* and takes everything else as *parameters*. Parameters are known by name, and so
-are the things that a launch has at hand: whoever launches has one mapping from names to addresses and numbers, and gives each
-kernel what it asks for, in the order of `Binary.parameters`. A `Routine` is one or a few kernels that run one after the other on
+are the arguments of a launch: the launcher has one mapping from names to addresses and numbers, and passes each kernel its
+parameters in the order of `Binary.parameters`. A `Routine` is one or a few kernels that run one after the other on
 one stream, with scratch memory between them, and do the work of one fused group, one matrix product, one sort. By convention
 
     in0, in1, ...     addresses of the inputs, in order          n0, n1, ...   sizes of the axes
@@ -254,7 +254,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory that a routine's kernels share and nobody else sees. It need not be cleared.
+    """Scratch memory that only a routine's kernels use. It need not be cleared.
 
     Attributes:
         name: of the parameter that gets its address.

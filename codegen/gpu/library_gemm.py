@@ -122,7 +122,7 @@ class LibraryGemm:
 
 @dataclass(frozen=True, slots=True)
 class GemmRequest:
-    """A fused product with the sizes of a run, for which candidates are wanted.
+    """A request for candidates: a fused product with the sizes of a run.
 
     Attributes:
         group: the step.
@@ -130,7 +130,7 @@ class GemmRequest:
         operands: shapes of the operands as they are in memory.
         tile: shape of the product as the kernel behind gets it.
         beside: shapes of what each kernel reads beside its tile: before each operand, and behind.
-        told: what each kernel's sizes are computed from.
+        told: the values from which each kernel's sizes are computed.
     """
 
     group: EpilogueKernel

@@ -22,7 +22,7 @@ from .variables import compare_with_reference, host_copies, is_unshared, pointer
 
 
 class OptimizerUpdate(GpuKernel):
-    """An update of a variable and its slots by one kernel, in place where nobody else holds a value."""
+    """An update of a variable and its slots by one kernel, in place if their values have no other references."""
 
     def __init__(
         self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: HostKernel

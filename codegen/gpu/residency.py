@@ -1,8 +1,8 @@
-"""Where values live: in a GPU's memory or the host's. And the kernels that launch nothing: on the host, of shapes, views.
+"""Residency: which values live in GPU memory and which in host memory. Also the kernels without a launch: host ops, shapes, views.
 
-Floating-point tensors, and all larger ones, live in the GPU's memory as `DeviceArray`s from the moment they arrive or are made until
-they leave. Whole numbers and flags of up to SMALL elements (shapes, axes, counters, conditions) stay in the host's memory, where the
-program that looks at them is. A kernel uploads what it finds there and needs here.
+Floating-point tensors, and all large ones, live in GPU memory as `DeviceArray`s from the moment they arrive or are made until they
+leave. Integers and flags of up to SMALL elements (shapes, axes, counters, conditions) stay in host memory, where the program uses
+them. A kernel uploads its inputs that are in host memory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SmallHostKernel(HostKernel):
 
 
 class ShapeKernel:
-    """A node that looks at nothing but the shape of its input."""
+    """A node that uses only the shape of its input."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

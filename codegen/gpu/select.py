@@ -1,8 +1,7 @@
 """Which kernel runs a node: the tables of templates, and of ops that have state.
 
-A template of a node says, for the shapes of its inputs, which routines could do its work, what their sizes are, and which outputs
-they write (`bind`). Everything that depends on the node alone is looked at when the template is made; a node that it cannot do has none,
-and runs on the host.
+A node's template gives, for the shapes of its inputs, the candidate routines, their sizes, and the outputs that they write (`bind`).
+Everything that depends only on the node is checked when the template is made. A node without a template runs on the host.
 """
 
 from __future__ import annotations

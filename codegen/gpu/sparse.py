@@ -1,8 +1,8 @@
-"""Rows of variables in a GPU's memory: picked, changed by scatters, and updated by optimizers that have gradients of some rows.
+"""Gathers, scatters and sparse optimizer updates of rows of variables in a GPU's memory.
 
-A change touches the rows that it names, in place, unless somebody holds the variable's value: then the variable gets a copy, and
-that is changed. An optimizer whose slots decay in all rows (Adam) needs all of them: the rows are added up to a dense gradient, and
-the update is the dense one.
+A change writes the named rows in place, unless the variable's value has other references: then the variable first gets a copy. An
+optimizer with slots that decay in all rows (Adam) needs all of them: the rows are summed to a dense gradient, and the update is the
+dense one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Shape = tuple[int, ...]
 
 
 def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKernel | None:
-    """The kernel of a node that picks, or changes, rows of variables; None where there is none."""
+    """The kernel of a node that gathers or changes rows of variables; None if there is none."""
     name = node.type.removeprefix("Resource")
     try:
         if name == "Gather":
@@ -54,7 +54,7 @@ def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKerne
 
 
 class SparseVariableKernel(GpuKernel):
-    """A change of some rows of variables, the first `places` inputs. Subclasses say in `routine` what to launch."""
+    """A change of some rows of variables, the first `places` inputs. Subclasses return the launch from `routine`."""
 
     def __init__(self, gpu: GpuContext, node: Node, places: int, fallback: HostKernel) -> None:
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
@@ -68,7 +68,7 @@ class SparseVariableKernel(GpuKernel):
         self._runs: dict[Any, Callable[[Sequence[int], str], None] | None] = {}
 
     def routine(self, shape: Shape, given: Sequence[Shape]) -> tuple[Routine, dict[str, int]] | None:
-        """What to launch, and its sizes, for variables of a shape and the other inputs'; None: the reference says what is wrong."""
+        """What to launch, and its sizes, for variables of a shape and the other inputs'; None: the reference raises the error."""
         raise NotImplementedError
 
     def __call__(self, *inputs: Any) -> Any:
@@ -143,7 +143,7 @@ class ScatterKernel(SparseVariableKernel):
 
 
 class SparseUpdate(SparseVariableKernel):
-    """A rule's step for the rows that a gradient names."""
+    """An optimizer's update of the rows that a sparse gradient names."""
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         self.sparse = _Sparse(node)
@@ -171,7 +171,7 @@ class SparseUpdate(SparseVariableKernel):
 
 
 class DecayingUpdate(GpuKernel):
-    """A rule whose slots change in all rows: the dense update, with the rows of the gradient added up beforehand."""
+    """An optimizer with slots that change in all rows: sums the gradient's rows, then runs the dense update."""
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         sparse = self.sparse = _Sparse(node)
@@ -218,11 +218,14 @@ class DecayingUpdate(GpuKernel):
 
 
 class _Sparse:
-    """What a node says whose gradient names rows.
+    """The parameters of a sparse update node.
 
     Attributes:
-        rule, flags: its rule. places: how many inputs are variables. gradient, indices: which inputs these are.
-        dtype: of variables and gradient. index: of the indices.
+        rule, flags: the optimizer's rule.
+        places: number of inputs that are variables.
+        gradient, indices: positions of these inputs.
+        dtype: type of variables and gradient.
+        index: type of the indices.
     """
 
     def __init__(self, node: Node) -> None:
@@ -237,7 +240,7 @@ class _Sparse:
         self.flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
 
     def sizes(self, shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
-        """Of a launch; None where the shapes do not fit, or there is nothing to do."""
+        """The sizes of a launch; None if the shapes do not fit, or there is nothing to do."""
         if len(indices) != 1 or not shape or rows != (*indices, *shape[1:]) or 0 in shape:
             return None
         if not 0 < indices[0] < MOST_UPDATES:

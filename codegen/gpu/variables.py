@@ -1,8 +1,8 @@
-"""Variables in a GPU's memory: who holds their values, assignments, and changes in place.
+"""Variables in a GPU's memory: references to their values, assignments, and in-place updates.
 
-A variable's value is a `DeviceArray` that nobody changes while somebody else holds it: reads are snapshots, as everywhere. So an
-update writes to new memory, unless the variable is the only one that holds its value: then it is updated in place. Kernels that
-still read the old value were launched before, on the same stream.
+A variable's value is a `DeviceArray`. Reads are snapshots, so an array with other references does not change: an update writes to new
+memory, unless only the variable refers to its value. Then it updates in place. Kernels that still read the old value were launched
+before, on the same stream.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .residency import HostKernel, lives_on_device, on_device
 
 
 class AssignKernel:
-    """Stores a value as it is: it is never changed by anybody who does not hold it alone.
+    """Stores a value without a copy: a value is changed only by the holder of its sole reference.
 
-    A small one is copied over the old one, so that the variable stays where it is: graphs of launches read it there.
+    A small value is copied over the old one, so that the variable's address stays the same for CUDA graphs that read it.
 
     Attributes:
-        is_small: whether it is known to be small, and in the GPU's memory.
+        is_small: whether the value is known to be small, and in GPU memory.
     """
 
     def __init__(self, gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> None:
@@ -61,7 +61,7 @@ class AssignKernel:
                 or any(d is not None and d != n for d, n in zip(dims, value.shape, strict=True))
             ):
                 device.must_run("an assignment of another shape")
-                return self.fallback(state, value)  # which says what is wrong
+                return self.fallback(state, value)  # which raises the error
         if type(value) is not DeviceArray:
             value = device.from_host(np.asarray(value, state.dtype.np), state.name)
         with state.lock:
@@ -82,7 +82,7 @@ class AssignKernel:
 
 @contextmanager
 def mutable_values(device: Device, states: Sequence[VariableState]) -> Iterator[list[int]]:
-    """The addresses of variables' values, of which some elements may be changed in place as long as this lasts."""
+    """The addresses of variables' values. Inside the context, some of their elements may be changed in place."""
     with ExitStack() as held:
         for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
             held.enter_context(state.lock)
@@ -100,7 +100,7 @@ def mutable_values(device: Device, states: Sequence[VariableState]) -> Iterator[
 
 
 def host_copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
-    """What variables hold, in the host's memory."""
+    """The values of variables, in host memory."""
     return [np.array(s.read()) for s in states]
 
 
@@ -111,7 +111,7 @@ def compare_with_reference(
     before: Sequence[np.ndarray[Any, Any]],
     given: Sequence[Any],
 ) -> None:
-    """InternalError where a node's reference makes something else of what variables held before than they hold now."""
+    """Raises InternalError if a node's reference, run on the variables' old values, differs from their new values."""
     twins = [VariableState(s.name, s.dtype) for s in states]
     for twin, value in zip(twins, before, strict=True):
         twin.assign(value)
@@ -134,12 +134,12 @@ def pointer_of(state: VariableState) -> int:
 
 
 def is_unshared(state: VariableState) -> bool:
-    """Whether nobody but the variable holds its value, or the memory that it is in."""
+    """Whether only the variable refers to its value and the value's memory."""
     return all_unshared((state,))
 
 
 def all_unshared(states: Sequence[VariableState]) -> bool:
-    """Whether nobody but these variables holds their values, or the memory that those are in."""
+    """Whether only these variables refer to their values and the values' memory."""
     count = sys.getrefcount
     for state in states:
         value: Any = state._value

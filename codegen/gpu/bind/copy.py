@@ -1,9 +1,7 @@
-"""Templates of nodes that take arrays apart and put them together: slices, splits, concatenation, padding,
-tiling, rolling, and what undoes them.
+"""Templates of nodes that split and combine arrays: slices, splits, concatenation, padding, tiling, rolling, and their gradients.
 
-Where a slice lies is found by its own NumPy reference: applied to an array of as many bytes that nobody ever reads, it gives a view,
-whose address and strides tell the place and the distances of its elements. The gradients of slices, and padding, write to
-such a place.
+The op's own NumPy reference locates a slice: applied to a dummy array of the same size that is never read, it returns a view with
+the slice's address and strides. The gradients of slices, and padding, write to such a view.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from .template import Choice, Template, copied
 Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"
 """A range along an axis of an output: its size, where it begins in the input and its direction there, where it begins."""
-_MOST_BYTES = 1 << 36  # of the array that nobody reads: an address space has room for it, and no page is ever touched
+_MOST_BYTES = 1 << 36  # of the dummy array: it only takes address space, no page is touched
 
 _MOST_BOXES = 32  # of one output: each is a launch
 
@@ -39,7 +37,7 @@ def _dense(shape: Sequence[int]) -> list[int]:
 
 
 def _views(node_type: str, attrs: dict[str, Any], shape: Shape, before: Sequence[Any], after: Sequence[Any]) -> Any:
-    """(place, shape, distances) of each view that an op's reference makes of an array; None when it makes no views."""
+    """(offset, shape, strides) of each view that an op's reference makes of an array; None if it makes no views."""
     if math.prod(shape) > _MOST_BYTES:
         return None
     whole = np.empty(shape, np.int8)
@@ -56,7 +54,7 @@ def _views(node_type: str, attrs: dict[str, Any], shape: Shape, before: Sequence
 
 
 def _taken(position: int, looked: tuple[int, ...]) -> Callable[[Node, Target], Template]:
-    """A maker for ops whose outputs are views of one input, at this position; the others are only looked at."""
+    """A maker for ops with outputs that are views of one input, at this position. Of the others only the values are used."""
 
     def maker(node: Node, target: Target) -> Template:
         dtype = node.inputs[position].dtype.base

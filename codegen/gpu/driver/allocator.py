@@ -1,19 +1,19 @@
-"""Memory of one GPU: a pool that keeps what it has got, a limit, and an error that says who holds what.
+"""Caching allocator for the memory of one GPU, with a limit, and an out-of-memory error that lists the largest tensors.
 
-Asking the driver for memory stops the GPU; so a freed block is kept and given to the next who wants one of its size. Sizes are
-rounded up to four steps per power of two, so that a kept block often fits, and at most a quarter of it is wasted.
+A driver allocation stops the GPU, so freed blocks are cached and reused for requests of the same size. Sizes are rounded up to four
+steps per power of two, so that a cached block often fits, and at most a quarter of it is wasted.
 
-A block may be given away again while kernels that use it are still queued: whoever gets it queues its own work behind them, on
-the same stream. Blocks that a copy stream fills must wait for the compute stream instead. So a block has a *home*, the stream
-that its next user starts on; when one of another home than the compute stream's is freed, an event is recorded there, and the
-copy that gets it next waits for that event, on the device.
+A block may be reused while kernels that use it are still queued: the next user queues its work behind them, on the same stream.
+Blocks that a copy stream fills must wait for the compute stream instead. So a block has a *home*, the stream on which its next user
+starts. If its home is not the compute stream, an event is recorded there when the block is freed, and the next copy into it waits
+for that event on the device.
 
-A block comes back when Python lets its last `Block` go, which may be anywhere, even inside `allocate`: so that only appends it to
-a queue, and `allocate` looks through the queue first.
+A block is freed with the last Python reference to its `Block`, which may happen anywhere, even inside `allocate`. So freeing only
+appends to a queue, and `allocate` empties the queue first.
 
-While a graph is captured, its thread gets blocks that the graph keeps (`Kept`): their addresses are in it. What is let go of during
-the capture is given out again in the same graph, whose kernels run one after the other each time. So a graph holds as much memory
-as its steps need at once, not as much as they need in all. Where memory runs out, graphs are given up before there is an error.
+While a CUDA graph is captured, its thread gets blocks that the graph keeps (`Kept`), because it contains their addresses. Blocks
+freed during the capture are reused in the same graph, whose kernels run in order. So a graph holds the peak memory of its steps, not
+the sum. If memory runs out, graphs are dropped before an error is raised.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMPUTE, COPY_IN = 0, 1
 
 
 def rounded(count: int) -> int:
-    """The size of block that so many bytes get.
+    """The block size for a request, in bytes.
 
     >>> rounded(1), rounded(513), rounded(1_000_000)
     (512, 1024, 1048576)
@@ -45,9 +45,9 @@ def rounded(count: int) -> int:
 
 
 class Block:
-    """A piece of a GPU's memory; it goes back to its pool when nobody holds it any more.
+    """A block of a GPU's memory. It returns to its pool with its last reference.
 
-    `used`: an event behind its last use, where that is known; otherwise its next user waits for all that is queued when it comes back.
+    `used`: an event after its last use, if known; otherwise its next user waits for all work queued when the block is freed.
     """
 
     __slots__ = ("__weakref__", "home", "pointer", "returned", "size", "used")
@@ -82,7 +82,7 @@ class Kept:
 
     Attributes:
         blocks: all of it.
-        thread: who captures.
+        thread: the capturing thread.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Kept:
         self._free: dict[int, list[Block]] = {}
 
     def again(self, size: int) -> Again | None:
-        """A block of this size that nothing holds at this place of the graph; None: there is none."""
+        """A block of this size that is free at this point of the graph; None: there is none."""
         while self._returned:
             block = self._returned.popleft()
             self._free.setdefault(block.size, []).append(block)
@@ -110,10 +110,10 @@ class Pool:
 
     Args:
         name: the GPU's, for errors.
-        get: bytes -> address; raises MemoryError when there is no more.
+        get: bytes -> address; raises MemoryError if memory runs out.
         give_back: address -> None.
-        mark: records an event behind all work that is queued for the compute stream.
-        limit: bytes that it may hold at most.
+        mark: records an event after all work queued on the compute stream.
+        limit: the most bytes that it may hold.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class Pool:
         self._returned: deque[tuple[int, int, int, Any]] = deque()
         self._free: dict[tuple[int, int], list[tuple[int, Any]]] = {}
         self._live: dict[int, tuple[int, str]] = {}
-        self.may_free: Callable[[int], bool] = lambda pointer: True  # whether nobody else sees a block that is free
-        self.keeper: Kept | None = None  # while a graph is captured: who keeps the blocks whose addresses are in it
-        self.give_up: Callable[[], bool] = lambda: False  # lets go of what only saves time; whether there was any
+        self.may_free: Callable[[int], bool] = lambda pointer: True  # whether no other process maps a free block
+        self.keeper: Kept | None = None  # while a graph is captured: the owner of its blocks
+        self.give_up: Callable[[], bool] = lambda: False  # frees memory that only saves time; whether there was any
 
     def allocate(
         self, count: int, label: str = "", home: int = COMPUTE, *, filled: bool = False
@@ -147,12 +147,12 @@ class Pool:
 
         Args:
             count: bytes, more than 0.
-            label: whose it is, for the error when memory runs out: the node's name.
-            home: where its first user runs: the event is given for `COPY_IN` only.
+            label: the node's name, for the out-of-memory error.
+            home: the stream of its first user: the event is given for `COPY_IN` only.
             filled: it is filled now, also while a graph is captured, and not by the graph.
 
         Raises:
-            ResourceExhaustedError: there is no room, even after everything that is only kept was given back.
+            ResourceExhaustedError: out of memory, even after all cached blocks were returned to the driver.
         """
         size = rounded(count)
         keeper = self.keeper
@@ -187,13 +187,13 @@ class Pool:
         return Block(pointer, size, home, self._returned), event
 
     def largest(self, count: int = LISTED) -> list[tuple[int, str]]:
-        """(bytes, whose) of the largest blocks in use, the largest first."""
+        """(bytes, label) of the largest blocks in use, the largest first."""
         with self._lock:
             self._take_back()
             return sorted(self._live.values(), key=lambda x: (-x[0], x[1]))[:count]
 
     def trim(self) -> int:
-        """Give back to the driver what is kept and not in use; how many bytes that was."""
+        """Return cached free blocks to the driver; returns their bytes."""
         with self._lock:
             self._take_back()
             freed = 0

@@ -1,9 +1,8 @@
-"""Arrays in a GPU's memory, and how they change hands with other libraries.
+"""Arrays in a GPU's memory, and their zero-copy exchange with other libraries.
 
-A `DeviceArray` is always contiguous, and its address a multiple of 16: kernels are compiled for that. It is handed out and taken
-in without a copy: `__cuda_array_interface__` and DLPack (CuPy, PyTorch, JAX, Numba understand one or both). NumPy sees a copy
-in host memory. A kernel may run later than the call that launched it; whoever takes an array by one of these protocols gets the
-stream to wait for, or waits for it.
+A `DeviceArray` is always contiguous, and its address is a multiple of 16 bytes, which kernels assume. It is exported and imported
+without a copy by `__cuda_array_interface__` and DLPack (CuPy, PyTorch, JAX, Numba support one or both). NumPy gets a copy in host
+memory. A kernel may run later than the call that launched it, so the consumer of an array gets the stream to wait for, or waits.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ALIGNMENT = 16  # what kernels take for granted of addresses
 
 
 class ArrayDevice(Protocol):
-    """What arrays, and the copies of them, use of a GPU. `device.Device` is one."""
+    """The interface of a GPU that arrays and their copies use. `device.Device` implements it."""
 
     index: int
     ordinal: Any
@@ -46,7 +45,7 @@ class ArrayDevice(Protocol):
 
 
 class DeviceArray:
-    """An array in the memory of one GPU. Values are never changed by those who read it.
+    """An array in the memory of one GPU. Readers never change its values.
 
     Attributes:
         device: the GPU.
@@ -136,7 +135,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule; `stream` is the taker's, which is made to wait (None: the default stream, -1: no waiting)."""
+        """A DLPack capsule. `stream`: the consumer's stream, which is made to wait (None: the default stream, -1: no waiting)."""
         if dl_device is not None and tuple(dl_device) == (dlpack.CPU, 0):
             return self.device.to_host(self).__dlpack__()
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -151,10 +150,10 @@ class DeviceArray:
 
 
 def from_dlpack(value: Any, of: ArrayDevice) -> DeviceArray:
-    """An array of another library on this GPU, in the same memory: whoever made it must not change it any more.
+    """Import an array of another library on this GPU without a copy. Its producer must not change it any more.
 
     Raises:
-        ValueError: it is elsewhere, or of a type that kernels cannot have.
+        ValueError: it is on another device, or of an unsupported type.
     """
     kind, index = value.__dlpack_device__()
     if int(kind) != dlpack.CUDA or index != of.index:

@@ -1,14 +1,14 @@
 """Copies between the host's memory and a GPU's, all through pinned memory.
 
-The driver may make a thread wait for the GPU when it is given memory that is not pinned. So nothing is: what is copied goes through
-buffers that are, by the processor on one side and by the GPU on the other.
+With memory that is not pinned, the driver may block the calling thread. So all copies go through pinned buffers, filled or emptied
+by the CPU on one side and by the GPU on the other.
 
     small, to the device       a ring; along with the kernels, on their stream: it takes the GPU as long as to wait for a copy elsewhere
     small, to the host         a slot of its own, on the same stream
     large                      pieces in turn, on a stream of their own, so that one is copied by the host while the GPU moves another
 
-A large copy to the device begins when nobody uses the memory any more that it fills, and to the host when the kernels that were
-launched before are done. What a program sends is on its way (`HostCopy`) while the next kernels are launched, and run.
+A large copy to the device starts when its target memory is free, a large copy to the host when the kernels launched before are done.
+A sent tensor is copied (`HostCopy`) while the next kernels are launched and run.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Transfers:
         return DeviceArray(device, value.shape, value.dtype, block.pointer, block)
 
     def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
-        """Copy a value over an array that graphs read; what is launched later sees it. The value is contiguous.
+        """Copy a value over an array that CUDA graphs read; kernels launched later see it. The value is contiguous.
 
-        A large one is copied elsewhere first, beside the kernels that still read what is there.
+        A large one is copied to other memory first, in parallel to kernels that still read the old value.
         """
         device = self.device
         if value.nbytes <= SMALL_IN:
@@ -119,9 +119,9 @@ class Transfers:
 
 
 class HostCopy:
-    """An array on its way to host memory. It keeps the array as it is until it has come.
+    """A copy to host memory in progress. It keeps the array alive and unchanged until the copy is complete.
 
-    Of a large one only the first pieces are on their way before somebody asks for the result.
+    For a large array, only the first pieces are copied before the result is requested.
     """
 
     __slots__ = ("array", "pieces", "transfers")
@@ -141,7 +141,7 @@ class HostCopy:
                 self.pieces.append(_Piece(transfers, array, at, stream))
 
     def result(self) -> np.ndarray[Any, Any]:
-        """The copy, once. Waits for it, and for nothing that was launched after it."""
+        """The copy, once. Waits for it, but not for later launches."""
         array = self.array
         assert array is not None
         out = np.empty(array.shape, array.dtype)
@@ -157,7 +157,7 @@ class HostCopy:
         return out
 
     def __del__(self) -> None:
-        if self.pieces:  # nobody asked: the memory must stay until the copy is over, and the buffers with it
+        if self.pieces:  # the result was not requested: memory and buffers must stay until the copy is over
             self.transfers.device.hold_until(self.pieces[-1].event, (self.array, self.pieces))
 
 
@@ -174,7 +174,7 @@ class _Piece:
         self.event = stream.record()
 
     def put_into(self, out: np.ndarray[Any, Any]) -> None:
-        """Put it where it belongs, when it is there."""
+        """Wait for the piece, and copy it to its target."""
         self.event.synchronize()
         ctypes.memmove(out.ctypes.data + self._at, self._buffer.address, self.end - self._at)
 
@@ -183,7 +183,7 @@ class _Piece:
 
 
 class _Buffers:
-    """Pinned buffers of one size. Those that were given back are used in turn; there are at least so many in all."""
+    """Pinned buffers of one size, at least `least` of them. Returned buffers are reused in order."""
 
     def __init__(self, size: int, least: int) -> None:
         self.size = size
@@ -191,13 +191,13 @@ class _Buffers:
         self.free: deque[tuple[int, Event | None]] = deque()
 
     def take(self) -> _Buffer:
-        """A buffer that nothing is copied through any more; it comes back when nobody holds it."""
+        """An idle buffer; it returns to the pool with its last reference."""
         while True:
             if len(self.free) < self.least:
                 self._more()
             try:
                 address, event = self.free.popleft()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread was faster
                 continue
             if event is not None:
                 event.synchronize()

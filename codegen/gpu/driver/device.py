@@ -1,11 +1,11 @@
 """One GPU of this process: its streams, its memory, and the copies between it, the host and other GPUs.
 
 Three streams. Kernels run on `compute`, in the order in which they are launched, so kernels need no events between them. Large
-copies run on `copy_in` and `copy_out`, beside the kernels: a copy out waits (on the device) for the kernels launched before it,
+copies run on `copy_in` and `copy_out`, in parallel to the kernels: a copy out waits (on the device) for the kernels launched before it,
 and the kernels launched after a copy in wait for it. Small ones go along with the kernels: a detour would cost more than it saves.
 
-One thread at a time talks to a device, under `lock`: launches then need no buffers of their own, and a graph that is captured
-holds one thread's kernels only. Nobody waits for the GPU under the lock.
+One thread at a time uses a device, under `lock`: launches then need no buffers of their own, and a captured graph holds only one
+thread's kernels. No thread waits for the GPU under the lock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_TIMING, _RELAXED = 2, 2  # CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_R
 
 
 class NotCapturableError(Exception):
-    """What was to be captured cannot be: it needs the host."""
+    """A launch sequence cannot be captured, because it needs the host."""
 
 
 class _Entered(AbstractContextManager[None]):

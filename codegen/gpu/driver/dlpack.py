@@ -104,7 +104,7 @@ def exported(array: Any, pointer: int, dims: tuple[int, ...], dtype: np.dtype[An
 
 
 class _Keep:
-    """What another library made, until nobody needs it."""
+    """An imported array of another library; it is released with its last reference."""
 
     def __init__(self, managed: Any) -> None:
         self.managed = managed

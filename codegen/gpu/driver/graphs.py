@@ -1,8 +1,8 @@
-"""CUDA graphs: launches that are written down once and started together.
+"""CUDA graphs: launches that are recorded once and started together.
 
-While a `capture` lasts, what this thread launches on the device is not run but written down, arguments and all. So the addresses
-in it are fixed: the graph keeps the memory that was allocated meanwhile, and whoever captures must see to it that everything else
-it touches stays where it is. The driver starts a run of a graph when the one before is done, so its memory is never used twice at once.
+During a `capture`, the driver records this thread's launches with their arguments instead of running them. So the addresses are
+fixed: the graph keeps the memory that was allocated meanwhile, and the caller must keep all other memory that it uses at the same
+address. The driver starts a run of a graph when the previous one is done, so no two runs use its memory at once.
 
     with capture(device) as graph:
         kernel.launch(...)
@@ -37,7 +37,7 @@ class Graph:
         self._destroy = driver.cuGraphExecDestroy  # kept here: when Python ends, modules may be gone before this
 
     def launch(self) -> None:
-        """Queue all of it, behind what is queued. RuntimeError when nothing was captured."""
+        """Queue the graph on the compute stream. RuntimeError if nothing was captured."""
         with self.device.entered():
             self.start()
 
@@ -62,7 +62,7 @@ class Graph:
 
 @contextmanager
 def capture(device: Device) -> Iterator[Graph]:
-    """Write down what this thread launches. When the body fails, nothing was launched and there is no graph."""
+    """Record this thread's launches. If the body fails, nothing was launched and there is no graph."""
     graph = Graph(device)
     driver = bindings()
     with device.recording() as stream:

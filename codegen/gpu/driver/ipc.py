@@ -1,14 +1,14 @@
-"""CUDA IPC: tensors in a GPU's memory that another process of the machine reads where they lie.
+"""CUDA IPC: lends tensors in a GPU's memory to another process of the same machine, without a copy through the host.
 
-The driver gives a handle for an allocation, some bytes that another process opens; it sees the same memory then. Here the allocations
-are the pool's blocks. A tensor that leaves is an `Outgoing`: the array, kept as it is, and its block's handle. One that arrives is an
-`Incoming`: an address in the opened block, from which `taken` copies it on the GPU's copy stream.
+The driver gives a handle for an allocation; another process opens it and sees the same memory. Here the allocations are the pool's
+blocks. A sent tensor is an `Outgoing`: the array, kept unchanged, and its block's handle. A received one is an `Incoming`: an address
+in the opened block, from which `taken` copies it on the GPU's copy stream.
 
-Only what is there is lent: the sender waits for the kernels that make a tensor before it speaks of it, as it does for a copy to the
-host. (An event of the driver could be sent along instead, for the reader's stream to wait for. But a stream whose event belongs to a
-process that was killed waits for ever, and nothing can end that.)
+Only complete tensors are lent: the sender waits for the kernels that make a tensor before it sends the handle, as for a copy to the
+host. (A driver event could be sent instead, for the reader's stream to wait for. But a stream that waits for an event of a killed
+process waits for ever.)
 
-Who lends what to whom, and when it may be used again, is told in `runtime/shared_memory/cuda_ipc.py`.
+`runtime/shared_memory/cuda_ipc.py` manages the leases: which process borrows which block, and when it may be reused.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from .api import bindings, check
 from .array import ArrayDevice, DeviceArray
 from .streams import Event
 
-LEAST_BYTES = 256 << 10  # a smaller tensor is through the host's memory sooner than a loan is made and given back
+LEAST_BYTES = 256 << 10  # smaller tensors are faster through host memory than by a lease
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _LAZY_PEERS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 
 class Outgoing:
-    """A tensor that leaves for a GPU of another process, where it lies.
+    """A tensor that is lent to a GPU of another process.
 
     Attributes:
-        array: it keeps the memory, and keeps others from changing it.
-        destination: the GPU that it is for, by its name.
-        block: what the memory is part of. offset: of the first byte in it.
+        array: the array; this reference keeps the memory alive and unchanged.
+        destination: name of the receiving GPU.
+        block: the memory block of the array.
+        offset: offset of the array in the block, in bytes.
     """
 
     __slots__ = ("_event", "array", "block", "destination", "offset")
@@ -55,17 +56,17 @@ class Outgoing:
         return self.array.nbytes
 
     def wait(self) -> Outgoing:
-        """Itself, when its tensor is there."""
+        """Waits until the tensor is complete; returns itself."""
         self._event.synchronize()
         return self
 
     def on_host(self) -> np.ndarray[Any, Any]:
-        """A copy in the host's memory, for who cannot read it here."""
+        """A copy in host memory, for receivers that cannot read GPU memory."""
         return self.array.device.to_host(self.array)
 
 
 def outgoing(array: DeviceArray, destination: str) -> Outgoing | None:
-    """The array, to be lent; None where it is small, or lies in memory that is not the pool's."""
+    """The array as an `Outgoing`; None if it is small, or its memory is not the pool's."""
     block = array._owner
     return Outgoing(array, block, destination) if type(block) is Block and array.nbytes >= LEAST_BYTES else None
 
@@ -78,17 +79,18 @@ def handle_of(device: ArrayDevice, pointer: int) -> bytes:
 
 
 def opened(device: ArrayDevice, handle: bytes, size: int) -> int:
-    """The address at which a GPU sees another process's block of so many bytes.
+    """The address at which a GPU sees another process's block of this size in bytes.
 
     Raises:
-        CudaError: it cannot. ValueError: it is no handle, or of less memory.
+        CudaError: the GPU cannot open it.
+        ValueError: it is not a handle, or of a smaller block.
     """
     if len(handle) != HANDLE_BYTES:
         raise ValueError("not a handle of a GPU's memory")
     driver = bindings()
     given = driver.CUipcMemHandle()
     ctypes.memmove(int(given.getPtr()), handle, HANDLE_BYTES)
-    device.make_current()  # without its lock: whoever hears of the loan must not wait for kernels that are tried
+    device.make_current()  # without its lock: the receiver of the lease must not wait for autotuning
     pointer = int(check(driver.cuIpcOpenMemHandle(given, _LAZY_PEERS)))
     code, _, there = (*driver.cuMemGetAddressRange(pointer), 0, 0)[:3]
     if not int(code) and int(there) < size:  # where the driver tells
@@ -98,7 +100,7 @@ def opened(device: ArrayDevice, handle: bytes, size: int) -> int:
 
 
 def closed(device: ArrayDevice, pointer: int) -> None:
-    """Let an opened block go. What was copied from it must be over."""
+    """Close an opened block. Copies from it must be complete."""
     device.make_current()
     check(bindings().cuIpcCloseMemHandle(pointer))
 
@@ -107,8 +109,8 @@ class Incoming:
     """A tensor in memory that another process lends.
 
     Attributes:
-        device: the GPU that it is for, and that has opened the memory.
-        loan: gives it back when nobody holds it any more.
+        device: the receiving GPU, which has opened the memory.
+        loan: the lease; it ends with its last reference.
     """
 
     __slots__ = ("device", "dtype", "loan", "pointer", "shape")
@@ -124,7 +126,7 @@ class Incoming:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def taken(self, label: str = "") -> DeviceArray:
-        """A copy in this process's memory. Returns before it is there; kernels launched later see it."""
+        """A copy in this process's GPU memory. Returns before it is complete; kernels launched later see it."""
         device = self.device
         with device.entered():
             block, event = device.pool.allocate(self.nbytes, label, COPY_IN)

@@ -1,14 +1,14 @@
 """NCCL: collectives from GPU to GPU, through the bindings of nccl4py (`nccl.bindings.nccl`).
 
 A `NcclLink` is one member's side of a communicator, a `DeviceLink` of `graph/resources/collective_context.py`. It belongs to a session, a
-group and a rank. What runs on it does so in a thread of its own, on a stream of its own, in the order of the runs' numbers: a
-communicator wants the same calls in the same order from all members, and each call ends on the device when all have made theirs.
+group and a rank. It runs its jobs in its own thread and on its own stream, in the order of the runs' numbers: a communicator needs the
+same calls in the same order from all members, and each call completes on the device when all members have made it.
 
-The communicator does not block (`blocking = 0`): its calls say "in progress", and are asked until they are done. So the thread can
-always look whether the link was stopped, and abort the communicator, which ends what spins on the device. It asks for the end of a
-run in the same way, since waiting for the event of a collective whose member has died would never end.
+The communicator is non-blocking (`blocking = 0`): its calls return "in progress" and are polled. So the thread can always check
+whether the link was stopped, and abort the communicator, which ends kernels that spin on the device. It polls for the end of a run in
+the same way, because waiting for a collective with a dead member would never end.
 
-Where the package or the library is missing there are no links, and values travel in messages.
+If the package or the library is missing, there are no links, and values are sent in messages.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .streams import Event, Stream
 
 logger = logging.getLogger(__name__)
 
-ASK_S = 50e-6  # how often a run is asked for its end: about what a small one takes
-FAREWELL_S = 5.0  # so long a communicator may take to end in an orderly way; then it is aborted
+ASK_S = 50e-6  # polling interval for the end of a run: about the time of a small run
+FAREWELL_S = 5.0  # time limit of an orderly shutdown; then the communicator is aborted
 IN_PROGRESS = 7  # ncclInProgress
 
 TYPES = {
@@ -48,13 +48,13 @@ use = bindings.use
 
 
 class Job(Protocol):
-    """What is done in one run on a communicator."""
+    """The work of one run on a communicator."""
 
     ready: Event
     """When the operands are there."""
 
     def call(self, nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
-        """Queue it; gives the result, which is there when the stream has come to it. `rows`: of each member."""
+        """Queue the work; returns the result, which is complete when the stream has reached it. `rows`: of each member."""
         ...
 
 
@@ -66,7 +66,8 @@ class NcclLink:
     """One member's end of a communicator: a `DeviceLink`.
 
     Args:
-        device: the member's GPU. rank, size: its place in the group.
+        device: the member's GPU.
+        rank, size: its rank, and the size of the group.
     """
 
     def __init__(self, device: Device, rank: int, size: int) -> None:
@@ -118,7 +119,7 @@ class NcclLink:
             self._changed.notify()
 
     def close(self) -> None:
-        """Nobody needs it any more: its thread says farewell to the other members."""
+        """Shut down: the thread finalizes the communicator with the other members."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -143,7 +144,7 @@ class NcclLink:
         self._part()
 
     def _outcome(self, invitation: bytes, job: Job, rows: Sequence[int]) -> Any:
-        """The result of a run, or the error that it ended with. After an error the link is of no use."""
+        """The result of a run, or its error. After an error the link cannot be used."""
         try:
             return self._run(invitation, job, rows)
         except _StoppedError:
@@ -178,12 +179,12 @@ class NcclLink:
         logger.info("rank %d of %d is connected by NCCL on %s", self.rank, self.size, self.device)
 
     def _settle(self, nccl: Any) -> None:
-        """Wait until the communicator has taken what it was told."""
+        """Wait until the communicator has accepted the last call."""
         while self._look(nccl) == IN_PROGRESS:
             time.sleep(ASK_S)
 
     def _look(self, nccl: Any) -> int:
-        """How the communicator is; raises when it has failed, or the link was stopped."""
+        """The communicator's state; raises if it has failed, or the link was stopped."""
         if self._is_stopped:
             raise _StoppedError
         state = int(nccl.comm_get_async_error(self._communicator))
@@ -200,7 +201,7 @@ class NcclLink:
         return f"{e}: {last}" if last else str(e)
 
     def _part(self) -> None:
-        """Let the communicator go. In an orderly way it waits for the others, who may still read this member's memory."""
+        """Destroy the communicator. An orderly shutdown waits for the other members, which may still read this member's memory."""
         nccl = bindings()
         if self._communicator is None or not nccl:
             return
@@ -226,7 +227,7 @@ def _stopped() -> OpError:
 
 
 def _identity(device: Device) -> tuple[int, int]:
-    """What tells a GPU from all others, as two whole numbers."""
+    """A GPU's unique id, as two integers."""
     try:
         uuid = check(cuda().cuDeviceGetUuid(device.ordinal))
     except CudaError:

@@ -63,13 +63,13 @@ def compile_kernel(kernel: TritonKernel, target: Target) -> Binary:
 
 
 def compile_together(kernels: Iterable[TritonKernel], target: Target) -> None:
-    """Compile kernels side by side, those that are not at hand. Who then asks for one waits no more, or sees what is wrong."""
+    """Compile uncached kernels in parallel. A later request for one returns at once, or raises its error."""
     missing = list(dict.fromkeys(kernels))
     if len(missing) < 2:
         return
     with ThreadPoolExecutor(min(len(missing), cores()), "dovetail-triton") as pool:
         for done in [pool.submit(compile_kernel, kernel, target) for kernel in missing]:
-            done.exception()  # comes again when the kernel is asked for
+            done.exception()  # raised again when the kernel is requested
 
 
 def is_compiled(kernel: TritonKernel, target: Target) -> bool:

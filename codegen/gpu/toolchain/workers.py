@@ -1,10 +1,9 @@
-"""Processes that compile GPU kernels beside this one.
+"""Helper processes that compile GPU kernels in parallel.
 
-Triton takes 0.1 to 1 s a kernel, and its passes are not made to run in several threads of one process. So what is wanted while this
-process compiles goes to others: as many as there are further cores, begun when they are needed. A helper reads kernels from its
-input and writes binaries to its output, whole, and touches no file that others read; who asked puts them into the cache. It ends
-when nobody has asked for a while, and when this process ends, however that ends. A kernel that makes Triton crash ends a helper
-and not the program.
+Triton takes 0.1 to 1 s per kernel, and its passes are not thread-safe. So requests that arrive while this process compiles go to
+helpers: one per further core, started on demand. A helper reads kernels from its input and writes complete binaries to its output;
+the requesting process puts them into the cache. A helper ends after 30 s without work, and when this process ends for any reason. A
+kernel that crashes Triton ends a helper, not the program.
 
     -> one line of JSON: kernel and target          <- one line of JSON: the binary's fields and the image's size, then the image;
                                                        or {"error": why}
@@ -43,11 +42,11 @@ Compile = Callable[[TritonKernel, Target], Binary]
 
 
 class NoHelperError(Exception):
-    """A helper cannot be started, or has been ended by somebody: the kernel must be compiled elsewhere."""
+    """A helper cannot be started, or was killed: the kernel must be compiled elsewhere."""
 
 
 class Helper:
-    """A process that compiles, begun when it is first asked. For one thread at a time."""
+    """A compiling process, started at its first request. For one thread at a time."""
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.idle = idle
@@ -57,10 +56,10 @@ class Helper:
         """A kernel's binary.
 
         Raises:
-            InternalError: Triton refuses the kernel, or crashes.
-            NoHelperError: there is no such process.
+            InternalError: Triton rejects the kernel, or crashes.
+            NoHelperError: there is no helper process.
         """
-        for _ in range(2):  # it may have ended for want of work just now
+        for _ in range(2):  # it may just have ended because it was idle
             process = self._started()
             try:
                 return self._asked(process, kernel, target)
@@ -76,7 +75,7 @@ class Helper:
         raise NoHelperError
 
     def close(self) -> int:
-        """End the process; how it ended."""
+        """End the process; returns how it ended."""
         process, self.process = self.process, None
         if process is None:
             return 0
@@ -86,7 +85,7 @@ class Helper:
         process.stdout.close()
         try:
             return process.wait(10.0)
-        except subprocess.TimeoutExpired:  # in the middle of a kernel that nobody wants any more
+        except subprocess.TimeoutExpired:  # still compiling a kernel that is not needed any more
             process.kill()
             process.wait()
             return 0
@@ -129,11 +128,11 @@ def _whole(line: bytes) -> bytes:
 
 
 class Places:
-    """Where kernels are compiled side by side: one at a time in this process, the others in helpers.
+    """Compiles kernels in parallel: one at a time in this process, the others in helpers.
 
     Args:
         here: compiles in this process.
-        count: how many places there are, this process included.
+        count: the number of parallel compilations, including the one in this process.
     """
 
     def __init__(self, here: Compile, count: int) -> None:
@@ -147,7 +146,7 @@ class Places:
         self._free.put(None)
 
     def compile(self, kernel: TritonKernel, target: Target) -> Binary:
-        """Compile where there is room; waits for it. Raises what `here` raises."""
+        """Compile in the first free process; blocks until one is free. Raises the errors of `here`."""
         helper = self._free.get()
         try:
             if helper is not None:
@@ -163,11 +162,11 @@ class Places:
 
 
 def serve(work: Compile, idle: float) -> None:
-    """Compile what comes in, until nothing comes."""
+    """Compile requests until none arrives for a while."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what Triton prints is not for the one who asked
+    os.dup2(2, 1)  # Triton's prints must not reach the reply pipe
     given = sys.stdin.buffer
-    with contextlib.suppress(BrokenPipeError):  # nobody is there any more
+    with contextlib.suppress(BrokenPipeError):  # the requesting process has ended
         while select.select([given], [], [], idle)[0] and (line := given.readline()):
             answer, image = _answered(work, json.loads(line))
             out.write(json.dumps(answer).encode() + b"\n" + image)
