@@ -1,7 +1,7 @@
 """Options of a session, a server and a step, under TensorFlow 1's names.
 
 They are plain values with defaults, checked by the constructor: a misspelt option is an error at the user's line.
-`to_fields`/`from_fields` turn a `ConfigProto` into what a message carries.
+`to_fields`/`from_fields` convert a `ConfigProto` to and from the plain data of a message.
 """
 
 from __future__ import annotations

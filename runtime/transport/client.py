@@ -243,7 +243,7 @@ class Connection:
         return f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
 
     def recv(self, timeout_s: float | None) -> Message | None:
-        """The next message, or None if there is none within `timeout_s` seconds (None waits for ever).
+        """The next message, or None if there is none within `timeout_s` seconds (None waits forever).
 
         Not for a connection that belongs to `Connections`.
 

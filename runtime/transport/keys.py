@@ -1,19 +1,19 @@
-"""Keys: who a process is, whom a server lets in, and which server is the right one. Files only; no sockets.
+"""Keys that authenticate clients and servers, as files. No sockets.
 
-A key pair is a secret number and a public one that follows from it (Curve25519). A server lets in whoever proves to have the secret
-number of a public key that it allows, and a client talks only to a server that proves the key it expects. Everything between the two
-is encrypted. Public keys are no secret: they may be mailed. Secret ones never leave their folder.
+A key pair is a secret number and the public number that follows from it (Curve25519). A server admits a client that proves an allowed
+key, and a client talks only to a server that proves the expected key. Everything between the two
+is encrypted. Public keys are no secret: they may be mailed. Secret keys never leave their folder.
 
-A folder of keys belongs to one process, or to several that are one and the same to everybody else:
+A folder of keys belongs to one process, or to several processes with the same identity:
 
-    own.key            who this process is; only its owner may read it
-    allowed/NAME.pub   who may connect to this server, beside itself
-    servers/NAME.pub   which key a server must have: at the addresses that the file gives, or wherever there is no better file
+    own.key            the process's key pair; only its owner may read the file
+    allowed/NAME.pub   keys of clients that this server admits, in addition to its own
+    servers/NAME.pub   the key of a server, for the addresses in the file; without addresses, for all other servers
 
-A folder of a cluster has such a folder for each task and for each client, `worker-0/`, `client/`. Who has only one part of it gets that
-folder alone. Revoking is deleting a file; servers look at their folders once a second, so nothing needs to be restarted.
+A cluster's folder has such a folder for each task and for each client, `worker-0/`, `client/`. Each machine needs only its own
+parts. Deleting a file revokes a key. Servers reload their folders once a second, without a restart.
 
-A key file has lines `word: value`, and `#` begins a comment.
+A key file has lines `word: value`; `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ...graph.core.settings import setting
 OWN = "own.key"
 ALLOWED = "allowed"
 SERVERS = "servers"
-CLIENT = "client"  # the part of a cluster's folder that is nobody's task
+CLIENT = "client"  # the part of a cluster's folder for clients
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -42,12 +42,12 @@ _PUBLIC_HEAD = "# Dovetail: a public key. It is no secret. Allow it on a server:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key and whose it is.
+    """A public key and its owner.
 
     Attributes:
-        name: what people call its owner.
+        name: the owner's name.
         key: 64 hexadecimal digits.
-        addresses: of a server: where it listens, `host:port`; empty: anywhere.
+        addresses: of a server: where it listens, `host:port`; empty: any address.
     """
 
     name: str
@@ -65,7 +65,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one process: its own, and where those of others are.
+    """The keys of one process: its own, and the paths of the other keys.
 
     >>> keys = Keys.load("keys")              # doctest: +SKIP
     >>> keys.server("localhost:2222").name    # doctest: +SKIP
@@ -78,10 +78,10 @@ class Keys:
 
     @classmethod
     def load(cls, folder: str | Path, part: str = CLIENT) -> Keys:
-        """The keys in a folder; in a cluster's, those of one part: a task (`worker-0`), or a client.
+        """The keys in a folder; in a cluster's folder, those of one part: a task (`worker-0`), or a client.
 
         Raises:
-            FileNotFoundError: there are none. PermissionError: others may read the private key. ValueError: a file is no key.
+            FileNotFoundError: there are none. PermissionError: others may read the private key. ValueError: a file is malformed.
         """
         folder = Path(folder).expanduser()
         own = folder / OWN
@@ -107,18 +107,18 @@ class Keys:
         return cls(folder, public.name, KeyPair(public.key, words["secret"][0]))
 
     def allowed(self) -> dict[str, str]:
-        """Public key -> name of all who may connect to this server; itself among them, whom it need not fear."""
+        """Public key -> name of all that may connect to this server, including its own key."""
         return {self.pair.public: self.name, **{k.key: k.name for k in public_keys(self.folder / ALLOWED)}}
 
     def server(self, address: str) -> PublicKey:
         """The key that the server at an address must have.
 
         Raises:
-            PermissionError: it is not known.
+            PermissionError: the key is not known.
         """
         known = list(public_keys(self.folder / SERVERS))
         if not known:
-            return PublicKey(self.name, self.pair.public)  # one key for all
+            return PublicKey(self.name, self.pair.public)  # one key for all tasks
         anywhere = [k for k in known if not k.addresses]
         for key in known:
             if _same(address) in map(_same, key.addresses):
@@ -132,7 +132,7 @@ class Keys:
         )
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Changes whenever the files of those who may connect do."""
+        """Changes with the files of the allowed keys."""
         try:
             with os.scandir(self.folder / ALLOWED) as entries:
                 found = [(e.name, e.stat()) for e in entries]
@@ -142,13 +142,13 @@ class Keys:
 
 
 def server_keys(folder: str | Path | None, part: str) -> Keys | None:
-    """The keys of a task: in a folder; without one, in that of `DOVETAIL_KEYS`, or none. Raises as `Keys.load` does."""
+    """The keys of a task: from a folder; without one, from that of `DOVETAIL_KEYS`, or none. Raises as `Keys.load` does."""
     folder = folder or setting("DOVETAIL_KEYS")
     return Keys.load(folder, part) if folder else None
 
 
 def client_keys(folder: str | Path | None = None) -> Keys | None:
-    """The keys of a client, as `server_keys`; without a folder, a client beside a server is who that server is."""
+    """The keys of a client, as `server_keys`. Without a folder, a client in a server's process uses the server's keys."""
     if folder:
         return Keys.load(folder)
     for keys in _of_servers:
@@ -156,33 +156,33 @@ def client_keys(folder: str | Path | None = None) -> Keys | None:
     return server_keys(None, CLIENT)
 
 
-_of_servers: list[Keys] = []  # of the servers of this process
+_of_servers: list[Keys] = []  # keys of this process's servers
 
 
 def serve_with(keys: Keys) -> None:
-    """A server of this process has started with these keys."""
+    """Record that a server of this process has started with these keys."""
     _of_servers.append(keys)
 
 
 def served_with(keys: Keys) -> None:
-    """It has stopped."""
+    """Record that it has stopped."""
     if keys in _of_servers:
         _of_servers.remove(keys)
 
 
 def part_of(job: str, task_index: int) -> str:
-    """What a task's part of a cluster's folder is called."""
+    """The name of a task's part of a cluster's folder."""
     return f"{job}-{task_index}"
 
 
-# --- making and changing -----------------------------------------------------------------------------------------------
+# --- creating and changing ---------------------------------------------------------------------------------------------
 
 
 def write_keys(folder: Path, name: str, pair: KeyPair, addresses: Iterable[str] = ()) -> PublicKey:
-    """Put a new key into a folder, and beside it the public half as a file to hand out.
+    """Write a new key pair into a folder, and its public key as a separate file to hand out.
 
     Raises:
-        FileExistsError: there is one already, or the folder is that of a cluster. ValueError: the name cannot be that of a file.
+        FileExistsError: the folder has a key already, or is a cluster's. ValueError: the name cannot be a file name.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name a key: use letters, digits, '.', '_' and '-'")
@@ -206,16 +206,16 @@ def write_keys(folder: Path, name: str, pair: KeyPair, addresses: Iterable[str] 
 def write_cluster(
     folder: Path, tasks: Iterable[tuple[str, str]], clients: Iterable[str], pairs: Iterator[KeyPair]
 ) -> list[PublicKey]:
-    """Make a folder of keys for all tasks of a cluster and its clients: all may connect to all tasks.
+    """Create a folder of keys for all tasks of a cluster and its clients: all may connect to all tasks.
 
     Args:
-        folder: where; it must not have keys yet.
+        folder: must not have keys yet.
         tasks: part (`worker-0`) and address of each task.
         clients: names of clients.
-        pairs: where key pairs come from.
+        pairs: new key pairs.
 
     Raises:
-        FileExistsError: there are keys in the folder already. ValueError: names that cannot be, or tasks that cannot be told apart.
+        FileExistsError: the folder has keys already. ValueError: names are invalid, or tasks are not distinct.
     """
     addresses = dict(tasks)
     clients = list(clients)
@@ -230,7 +230,7 @@ def write_cluster(
     if double:
         raise ValueError(f"Two parts cannot both be called {double[0]!r}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Port 0 is not where a server listens in the end.
+    # A server with port 0 listens on another port.
     made = [
         write_keys(folder / name, name, next(pairs), () if _is_open(address) else (address,))
         for name, address in (*addresses.items(), *((c, "") for c in clients))
@@ -245,19 +245,19 @@ def write_cluster(
 
 
 def allow(folder: Path, key: PublicKey) -> list[Path]:
-    """Let a key's owner connect to the server of a folder, or to all servers of a cluster's; gives the files that were written.
+    """Allow a key at the server of a folder, or at all servers of a cluster's folder. Returns the written files.
 
     Raises:
-        FileNotFoundError: no keys in the folder.
+        FileNotFoundError: the folder has no keys.
     """
     return [_write_public(part / ALLOWED, key) for part in _server_folders(folder)]
 
 
 def revoke(folder: Path, name: str) -> list[Path]:
-    """The opposite: by the name of the key, or its first digits (at least eight). Servers that run end its connections.
+    """Revoke a key, given by its name or its first digits (at least 8). Running servers end its connections.
 
     Raises:
-        FileNotFoundError: no keys in the folder. LookupError: nobody of that name is allowed there.
+        FileNotFoundError: the folder has no keys. LookupError: no such key is allowed there.
     """
     gone: list[Path] = []
     known: set[str] = set()
@@ -289,10 +289,10 @@ def public_keys(folder: Path) -> Iterator[PublicKey]:
 
 
 def read_public(path: Path) -> PublicKey:
-    """A public key from a file.
+    """Read a public key from a file.
 
     Raises:
-        ValueError: it holds none, or a private one. OSError: it cannot be read.
+        ValueError: it has no key, or a private one. OSError: it cannot be read.
     """
     words = _read(path)
     if "secret" in words:
@@ -334,7 +334,7 @@ def _read(path: Path) -> dict[str, list[str]]:
 
 
 def _write_public(folder: Path, key: PublicKey) -> Path:
-    """Write a public key's file, all of it or nothing: a server may look at any time."""
+    """Write a public key's file atomically: a server may read it at any time."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{key.name}.pub"
     lines = [f"name: {key.name}", f"public: {key.key}", *(f"at: {a}" for a in key.addresses)]

@@ -230,7 +230,7 @@ class Reassembler:
     Attributes:
         received: how many chunks and progress acknowledgements have arrived.
         acks: how many of those were progress acknowledgements.
-        received_before: `received` when the owner looked last.
+        received_before: `received` at the owner's last check.
         next_ack: when the owner sends the next progress acknowledgement.
 
     >>> sender, reassembler, message = ChunkedSender(lambda: None), Reassembler(8, 1 << 21), [b"header", bytes(1_200_000)]
