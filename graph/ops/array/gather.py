@@ -172,7 +172,7 @@ def _gather_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
-    """The NumPy index for coordinates; InvalidArgumentError names the first that lies outside."""
+    """The NumPy index for coordinates; InvalidArgumentError names the first one out of bounds."""
     depth = indices.shape[-1]
     limits = np.array(dims[:depth], np.int64)
     wrong = ((indices < 0) | (indices >= limits)).any(axis=-1)

@@ -185,7 +185,7 @@ def _slice_size(spec: py_slice, size: int | None) -> int | None:
     """How many elements a Python slice takes of a dimension, None if that depends on an unknown size."""
     if size is not None:
         return len(range(*spec.indices(size)))
-    # Two ends counted from the same side never take more than what lies between them; only none at all is
+    # Two ends counted from the same side never take more elements than those between them; only an empty slice is
     # certain.
     if spec.start is not None and spec.stop is not None and (spec.start < 0) == (spec.stop < 0):
         return 0 if len(range(spec.start, spec.stop, spec.step)) == 0 else None

@@ -1,7 +1,7 @@
 """Stacks: where a loop keeps the values that its gradient needs.
 
-A `StackV2` node makes a new stack in each step and gives out a handle. Nothing else can find the stack. It is freed when nothing
-refers to the handle. Ops that take the handle run on the stack's device.
+A `StackV2` node makes a new stack in each step and gives out a handle. The stack has no other name. It is freed when the last
+reference to the handle is dropped. Ops that take the handle run on the stack's device.
 """
 
 from __future__ import annotations

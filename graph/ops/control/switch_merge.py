@@ -1,8 +1,8 @@
 """Ops that steer: which branch a value takes, and when a loop goes round again.
 
-They are TensorFlow 1's dataflow form of control flow. A *dead* tensor is one that has no value in this step,
-because it lies on the side of a `Switch` that was not taken; what takes a dead tensor is not run and gives
-dead tensors itself, up to a `Merge`, which gives out whichever of its inputs is alive.
+They are TensorFlow 1's dataflow form of control flow. A *dead* tensor has no value in this step, because it is
+on the side of a `Switch` that was not taken. A node with a dead input does not run, and its outputs are dead, too.
+A `Merge` ends this: its output is the input that is alive.
 
     Switch(data, pred)     -> (data if pred is false, data if pred is true); the other output is dead
     Merge(a, b, ...)       -> (the live input, its number)

@@ -29,7 +29,7 @@ class TensorArray:
         dtype: element type.
         size: number of elements; an int or an int32 tensor.
         dynamic_size: let writes beyond the end make the list longer.
-        clear_after_read: let an element go when it is read; it can then be read only once. None: true.
+        clear_after_read: free an element when it is read; it can then be read only once. None: true.
         tensor_array_name: a name for errors.
         handle, flow: those of an existing list.
         infer_shape: all elements have one shape, known from the first that is written.

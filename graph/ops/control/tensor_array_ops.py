@@ -1,6 +1,6 @@
 """The ops of `TensorArray`: a list of tensors that a loop writes and reads, one element at a time.
 
-A `TensorArrayV3` node makes a new list in each step and gives out a handle. The list is freed when nothing refers to the handle. All ops
+A `TensorArrayV3` node makes a new list in each step and gives out a handle. The list is freed with the last reference to it. All ops
 that take the handle run on one device. A *flow*, a scalar, goes with the handle and represents the list's state: a write takes a flow and
 gives a new one, a read takes the flow of the writes that it must see. So the edges of the graph order the accesses, and gradients have
 edges to follow.
@@ -38,7 +38,7 @@ class ArrayState:
         self.once = once  # whether a value may be read once only
         self.sums = False  # whether writes add up: a gradient
         self.values: list[Array | None] = [None] * size
-        self.shapes: list[tuple[int, ...] | None] = [None] * size  # of what was written, also when it has gone
+        self.shapes: list[tuple[int, ...] | None] = [None] * size  # of written elements, also after they are freed
         self.cleared: set[int] = set()
         self.gradients: dict[str, ArrayState] = {}
 

@@ -190,8 +190,8 @@ def non_max_suppression_with_scores(
     soft_nms_sigma: float = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`non_max_suppression`, and the scores of what it keeps. With `soft_nms_sigma`, a score falls by how much better boxes are
-    overlapped, exp(-overlap ** 2 / (2 sigma)), instead of the box being left out (Bodla et al., 2017).
+    """`non_max_suppression`, and the scores of what it keeps. With `soft_nms_sigma`, overlap with a better box
+    multiplies a score by exp(-overlap ** 2 / (2 sigma)) instead of dropping the box (Bodla et al., 2017).
     """
     found = _suppressed(boxes, scores, max_output_size, iou_threshold, score_threshold, soft_nms_sigma, False, name)
     return found[0], found[1]

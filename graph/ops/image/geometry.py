@@ -162,12 +162,12 @@ def _by_chance(image: TensorLike, seed: int | None, flip: Callable[[TensorLike],
 
 
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_left_right` with probability 1/2; each picture of a batch is drawn for by itself."""
+    """`flip_left_right` with probability 1/2, independently for each picture of a batch."""
     return _by_chance(image, seed, flip_left_right, "random_flip_left_right")
 
 
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_up_down` with probability 1/2; each picture of a batch is drawn for by itself."""
+    """`flip_up_down` with probability 1/2, independently for each picture of a batch."""
     return _by_chance(image, seed, flip_up_down, "random_flip_up_down")
 
 
@@ -387,7 +387,7 @@ def _bicubic(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
 
 
 def _area(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    """The mean of what a new pixel covers: the old ones weighted by how much of them it covers; the last one goes on for ever."""
+    """The mean of the old pixels that a new pixel covers, weighted by the covered area. The last pixel extends beyond the edge."""
     scale = _scale(x, axis, new, align)
     count = _size(x, axis)
     begin, low = expand_dims(multiply(_steps(new), scale), 1), expand_dims(_steps(count), 0)
@@ -421,7 +421,7 @@ def _steps(count: TensorLike) -> Tensor:
 
 
 def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    """How many pixels of the old picture lie between two of the new one, along an axis."""
+    """The scale along an axis: old pixels per new pixel."""
     old, count = cast(convert(_size(x, axis)), float32), cast(new, float32)
     whole = divide(old, count)
     if not align:

@@ -52,7 +52,7 @@ def _from_output(op: str) -> Any:
 
 
 def _linear_pieces(op: str) -> Any:
-    """Gradient rule of a gradient op that only asks in which piece x lies."""
+    """Gradient rule of a gradient op that depends on x only by the piece that contains x."""
     return lambda node, grad: [_second(op, node, grad), None]
 
 

@@ -338,7 +338,7 @@ def _sampled_logits(
     weights: Any, biases: Any, labels: TensorLike, inputs: TensorLike, num_sampled: int, num_classes: int, num_true: int,
     sampled_values: Any, remove_hits: bool, strategy: str, name: str, seed: int | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Logits `[batch, num_true + num_sampled]`, less the log of the expected counts; and what they should be."""
+    """Logits `[batch, num_true + num_sampled]`, less the log of the expected counts; and their targets."""
     with op_scope(name, "compute_sampled_logits", labels, inputs):
         x, true = convert(inputs, name="inputs"), cast(convert(labels, name="labels"), int64)
         if sampled_values is None:

@@ -2,8 +2,8 @@
 
 Along one axis a window has a size, a stride (how far it moves) and a dilation (the distance between its
 taps), and the image may be padded on either side. All NumPy references here see images as `[batch, height,
-width, channels]`. Two functions that are each other's transpose do the work: `patches` lays out what every
-window position sees ("im2col"), and `overlay` adds such a layout back up into an image ("col2im").
+width, channels]`. Two functions that are each other's transpose do the work: `patches` copies the window
+at every position into rows ("im2col"), and `overlay` adds such rows back up into an image ("col2im").
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 
 
 def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None = None) -> SparseTensor:
-    """The same elements in the same order in another shape; one size may be -1, and is what is left."""
+    """The same elements in the same order in another shape; one size may be -1, which is inferred."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseReshape", sp.values):
         wanted = cast(convert(shape), int64)
@@ -270,7 +270,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor
 
 
 def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, name: str | None = None) -> SparseTensor:
-    """A box of it, from `start` on, of at most `size`: what lies outside the whole is left out."""
+    """A box of it, from `start` on, of at most `size`. It is clipped to the tensor's shape."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseSlice", sp.values):
         first, length = cast(convert(start), int64), cast(convert(size), int64)

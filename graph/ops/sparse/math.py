@@ -118,7 +118,7 @@ def _against(a: SparseTensor, b: SparseTensor, f: Callable[[Tensor, Tensor], Ten
 
 
 def _combined(a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> SparseTensor:
-    """All places of two, each once, in order, with what they hold there combined."""
+    """The union of the indices of two tensors, sorted, with the elements at each index combined."""
     with op_scope(None, "SparseAdd", a.values):
         a = _of_one_shape(a, b)
         both = sparse_reorder(

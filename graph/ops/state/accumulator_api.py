@@ -109,7 +109,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         return make("ResourceAccumulatorApplyGradient", (self._handle, step, value), self._attrs, name)
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
-        """The mean (or sum) of what has come, once that is `num_required` gradients; the global step advances by 1."""
+        """The mean (or sum) of the gradients, once there are `num_required` of them. The global step advances by 1."""
         return self._take("ResourceAccumulatorTakeGradient", num_required, name).outputs[0]
 
 

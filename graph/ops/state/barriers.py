@@ -169,7 +169,7 @@ class Barrier:
         """(indices, keys, components) of `num_elements` whole elements, in the order in which their keys came first.
 
         Args:
-            allow_small_batch: take what is left when it is closed. timeout: only None; give `RunOptions(timeout_in_ms)`.
+            allow_small_batch: take the remaining elements when it is closed. timeout: only None; give `RunOptions(timeout_in_ms)`.
         """
         if timeout is not None:
             raise ValueError("timeout must be None: limit the step with RunOptions(timeout_in_ms=...)")

@@ -160,7 +160,7 @@ class QueueBase:
         return self._many("QueueDequeueManyV2", n, name or f"{self._name}_DequeueMany")
 
     def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
-        """As `dequeue_many`; what is left, at least one element, when the queue is closed."""
+        """As `dequeue_many`; when the queue is closed, the remaining elements, at least one."""
         return self._many("QueueDequeueUpToV2", n, name or f"{self._name}_DequeueUpTo")
 
     def _many(self, op: str, n: TensorLike, name: str) -> Any:

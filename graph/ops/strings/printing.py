@@ -121,7 +121,7 @@ def _print(context: Context, text: Array, *, output_stream: str, end: str) -> Se
 
 
 def _writer(stream: str) -> Callable[[str, str], None]:
-    """What writes a text and its end. ValueError: there is no such stream."""
+    """The function that writes a text and its end. ValueError: there is no such stream."""
     if stream in ("stdout", "stderr"):
         return lambda text, end: print(text, end=end, file=getattr(sys, stream), flush=True)
     if stream in _LEVELS:

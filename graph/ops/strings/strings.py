@@ -197,7 +197,7 @@ def as_string(
 
     Args:
         precision: digits after the decimal point; -1: 6. scientific, shortest: how floats are written; else as `1.500000`.
-        width: what is shorter is filled up with blanks on the left; with fill="-" on the right; with fill="0" by zeros.
+        width: shorter text is padded with blanks on the left; with fill="-" on the right; with fill="0" with zeros.
     """
     attrs = {
         "precision": precision, "scientific": scientific, "shortest": shortest, "width": width, "fill": fill,
