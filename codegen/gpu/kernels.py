@@ -80,7 +80,7 @@ class GpuKernel:
 
         Args:
             shapes: of the inputs that are loaded.
-            others: values of those that are only looked at, as tuples.
+            others: values of the inputs that are not loaded, as tuples.
         """
         raise NotImplementedError
 
@@ -197,7 +197,7 @@ def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
 
 
 def _name_of(candidate: Any) -> str:
-    """What tells a candidate from others, in the key of a measurement."""
+    """The part of a measurement's key that identifies a candidate."""
     if isinstance(candidate, Routine):
         return "+".join(f"{hash_of(launch.kernel)}" for launch in candidate.launches)
     return str(getattr(candidate, "name", candidate))

@@ -35,7 +35,7 @@ class Template:
     """How one node runs.
 
     Attributes:
-        inputs: how many of the node's inputs are loaded; the others are only looked at.
+        inputs: how many of the node's inputs are loaded; of the others only the values on the host are used.
         choose: (device, shapes of the loaded inputs, values of the others) -> what to launch, or None.
         order: the node's inputs in the order that the others follow: first those that are loaded. None: their own.
     """

@@ -46,7 +46,7 @@ class CudaError(Exception):
 
 
 def bindings() -> Any:
-    """The driver's functions: the module `cuda.bindings.driver`, or what a test put in its place.
+    """The driver's functions: the module `cuda.bindings.driver`, or a test's stand-in.
 
     Raises:
         ImportError: it is not installed; says what to install.
@@ -62,7 +62,7 @@ def bindings() -> Any:
 
 
 def use(stand_in: Any) -> Any:
-    """Put something in the place of the bindings (None: the real ones, found anew); gives what was there."""
+    """Replace the bindings (None: import the real ones again); returns the previous ones."""
     global _found, _count, _process
     before, _found, _count, _process = _found, stand_in, None, os.getpid()
     return before

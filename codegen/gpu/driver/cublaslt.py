@@ -30,7 +30,7 @@ from .optional import OptionalBindings
 
 logger = logging.getLogger(__name__)
 
-WORKSPACE = 32 << 20  # bytes that its kernels may use beside operands and result: what NVIDIA recommends for an H100
+WORKSPACE = 32 << 20  # bytes of workspace for its kernels: NVIDIA's recommendation for an H100
 ALGORITHMS = 3  # most candidates for a product: the library's own estimate of which is the fastest is often wrong
 ALIGNED = 16  # bytes: all that is promised of addresses; the library would count on 256
 _REAL = {
@@ -125,7 +125,7 @@ class _Described:
         m, n, k, batch = product.sizes
         a, b = product.types
         scale = float64 if a is float64 else float32
-        self.factors = np.array([1, 0], scale.np)  # of the product, and of what was in the result's place
+        self.factors = np.array([1, 0], scale.np)  # alpha of the product, and beta of the result's old values
         made: list[Callable[[], Any]] = []
         self._finalizer = weakref.finalize(self, _destroy, made)
 
@@ -140,7 +140,7 @@ class _Described:
                 _set(lt.matmul_desc_set_attribute, self.operation, which, ctypes.c_int32(_TRANSPOSED))
         if product.bias:
             _set(lt.matmul_desc_set_attribute, self.operation, _EPILOGUE, ctypes.c_uint32(_ADD_BIAS))
-            self.set_bias(ALIGNED)  # while algorithms are looked for, only how it is aligned counts
+            self.set_bias(ALIGNED)  # the search for algorithms uses only its alignment
         shapes = ((k, m) if product.transposed[0] else (m, k), (n, k) if product.transposed[1] else (k, n), (m, n))
         self.layouts = []
         for (rows, columns), dtype, step in zip(shapes, (a, b, product.result), (*product.steps, m * n), strict=True):
@@ -153,7 +153,7 @@ class _Described:
             self.layouts.append(layout)
 
     def set_bias(self, address: int) -> None:
-        """Where the bias lies."""
+        """Set the address of the bias."""
         set_attribute = self.library.calls.matmul_desc_set_attribute
         _set(set_attribute, self.operation, _BIAS, ctypes.c_uint64(address))
 

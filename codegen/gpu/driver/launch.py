@@ -194,7 +194,7 @@ class LoadedRoutine:
 
         Args:
             addresses: of the inputs, then of the outputs. All are multiples of 16.
-            label: whose scratch memory it is, for errors.
+            label: owner of the scratch memory, for errors.
         """
         if not self._scratch:
             values = (*addresses, *self._sizes)

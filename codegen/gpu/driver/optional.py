@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class OptionalBindings:
-    """A module that is imported when it is first asked for. Tests put stand-ins in its place.
+    """A module that is imported at its first use. Tests replace it by stand-ins.
 
     Args:
         library: what people call it, for the log.
@@ -27,7 +27,7 @@ class OptionalBindings:
         self._found: Any = None
 
     def __call__(self) -> Any:
-        """The module, or what a test put in its place; False where it cannot be used."""
+        """The module, or a test's stand-in; False if it cannot be used."""
         if self._found is None:
             self._found = self._imported()
         return self._found
@@ -45,6 +45,6 @@ class OptionalBindings:
         return found
 
     def use(self, stand_in: Any) -> Any:
-        """Put something in the place of the module (None: the real one, found anew); gives what was there."""
+        """Replace the module (None: import the real one again); returns the previous one."""
         before, self._found = self._found, stand_in
         return before

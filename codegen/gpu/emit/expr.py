@@ -28,7 +28,7 @@ WHOLE, LOOPED, PARTIAL = "whole", "looped", "partial"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a kernel's text depends on beside its loops.
+    """The parameters of a kernel's text other than its loops.
 
     Attributes:
         form: WHOLE, LOOPED or PARTIAL.
@@ -50,7 +50,7 @@ class Tile:
 
 
 def rows_in(array: str) -> str:
-    """What a launch calls the number of rows of a table, unless told otherwise."""
+    """The default launch name of a table's number of rows."""
     return f"rows_{array}"
 
 
@@ -85,7 +85,7 @@ class Names:
 
 
 def numbers_of(loops: LoopNest, names: Names) -> tuple[str, ...]:
-    """What loops ask a launch for, beside the sizes of axes: how many rows tables have, and sizes by name. Of 64 bits each."""
+    """The 64-bit launch parameters of loops other than the sizes of axes: row counts of tables, and sizes by name."""
     asked = [names.rows_of(names.inputs[int(v.data)]) for v in loops.values if v.op == "gather"]
     asked += [names.rows_of(names.outputs[i]) for i, s in enumerate(loops.stores) if s.row is not None]
     asked += [str(v.data) for v in loops.values if v.op == "size"]
@@ -131,7 +131,7 @@ def number_of(value: Any, dtype: DType) -> str:
 
 
 def start_of(kind: str, dtype: DType) -> str:
-    """What a reduction of nothing is."""
+    """The identity element of a reduction."""
     if kind in ("any", "all"):
         return str(int(kind == "all"))
     if kind in ("sum", "prod"):
@@ -360,7 +360,7 @@ class TileWriter(ExpressionWriter):
             self.line(f"i{axis} = {index}" if at == 0 else f"i{axis} = ({index}) % {self.names.sizes[axis]}")
 
     def mask(self, axes: Sequence[int]) -> str:
-        """What tells the elements of a tile that exist; empty when all do."""
+        """The mask of a tile's valid elements; empty if all are valid."""
         parts = []
         if any(a in self.sides.y for a in axes) and not self.tile.one_row:
             parts.append("my")
@@ -404,7 +404,7 @@ class TileWriter(ExpressionWriter):
         return f"{text}.to(tl.float32)" if v.dtype in NARROW else text
 
     def in_row(self, table: str, row: str, axes: Sequence[int]) -> tuple[str, str]:
-        """Where the current elements are in a row of a table, and what tells whether there is such a row. Tables may be large."""
+        """The 64-bit offsets of the current elements in a row of a table, and the mask of valid rows."""
         sizes = self.width(axes)
         inner = self.address(axes)
         where = f"{row}.to(tl.int64) * {sizes} + {inner}" if inner else f"{row}.to(tl.int64)"

@@ -4,13 +4,13 @@ Sizes are arguments of a kernel, so one serves all batches. What a kernel does d
 the sizes (are they multiples of 16, how many powers of two is a row long, do indices fit 32 bits), so a program meets few. For
 each there are a few candidates, the likely best one first; the autotuner measures them on the device.
 
-When there are few rows, and they are long, a block per row would leave most of a GPU idle. Then the work goes in steps, each
-a kernel of its own, with the results of reductions in scratch memory:
+With few long rows, one block per row would leave most of a GPU idle. Then the work is split into steps, each a separate kernel,
+with the results of reductions in scratch memory:
 
     for each stage of reductions    totals of SPLITS pieces of each row, and outputs that are known there; then the reduction of the totals
     at the end                      the other outputs that have all axes, element by element
 
-Only what goes into rows of a table is added to memory atomically; all other results are the same in every run.
+Only additions to rows of a table are atomic; all other results are bit-identical in every run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _power(size: int) -> int:
 
 
 def _has_scan(loops: LoopNest) -> bool:
-    """Whether something goes along rows, which are then not cut into pieces."""
+    """Whether a computation runs along rows (a running sum, say), so that rows cannot be split into pieces."""
     return any(v.op == "scan" for v in loops.values)
 
 
@@ -280,7 +280,7 @@ class _Steps:
             totals[r] = [self.new_scratch(kind, Count((), times=facts.splits)) for _ in range(parts)]
         # The second of a pair is made with the first.
         reductions = sorted([*first, *(self.pairs[r].second for r in first if r in self.pairs)])
-        # What can be stored as the pieces are read is: nobody reads for it again.
+        # Outputs that are known while the pieces are read are stored then, without a second read.
         along = [i for i, s in enumerate(loops.stores) if self.is_full(s) and i not in self.stored]
         along = [i for i in along if self.stages[loops.stores[i].value] <= stage]
         self.stored.update(along)

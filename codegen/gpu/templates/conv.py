@@ -6,8 +6,8 @@
 
 Forward goes tap by tap, and block by block of channels; with few channels it takes (tap, channel) as one long axis instead.
 
-The input's gradient with strides: a pixel is seen by every stride-th tap only, and which these are depends on its place within a
-stride. So pixels are sorted by that place (their *phase*), each phase is a product of its own, and no work is wasted on zeros.
+The input's gradient with strides: only every stride-th tap reads a pixel, depending on the pixel's position modulo the stride, its
+*phase*. So pixels are grouped by phase, each phase is a separate product, and no work is wasted on zeros.
 Along one axis, tap i sees pixel h when stride divides h + pad - i * dilation. With g = gcd(stride, dilation) these are none or the
 taps i0, i0 + stride / g, ..., and i0 follows from the inverse of dilation / g modulo stride / g.
 

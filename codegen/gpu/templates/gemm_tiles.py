@@ -14,7 +14,7 @@ _SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
 
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _FEWEST_EXACT = 4  # the same for products without matrix instructions, whose steps take longer
-_FEW_ROWS = 256  # of the result: with fewer, turning the second operand takes long beside the product
+_FEW_ROWS = 256  # of the result: with fewer, transposing the second operand costs too much relative to the product
 # Programs of the persistent form: as many as multiprocessors.
 _PERSISTENT: dict[int | str, int] = {arch: MULTIPROCESSORS[arch] for arch in (90, 100)}
 
@@ -28,7 +28,7 @@ class Tile:
         described: operand tiles are fetched by the GPU's copy engine (TMA), from a description of the matrix, instead of by
             addresses that threads compute. From sm_90 on; rows in memory must begin at multiples of 16 bytes.
         programs: how many programs share all tiles, each making several; 0: a program for each tile. Operands are described.
-        straight: the second operand, which lies transposed, is turned in memory first.
+        straight: the second operand, which is stored transposed, is first transposed in memory.
     """
 
     m: int

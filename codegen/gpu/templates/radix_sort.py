@@ -1,12 +1,12 @@
-"""Sorting rows of any length and type of number: by digits, from the last to the first (radix sort).
+"""Radix sort of rows of any length and numeric type, from the least significant digit on.
 
-Each element becomes a *key*, a whole number without sign whose order is the elements', and its place. A pass looks at four bits of
-the keys, a digit: blocks count how often each digit occurs among their elements; running sums of these counts, over all blocks and
-digits of a row, say where each block's first element with each digit goes; the blocks move their keys and places there. A pass
-keeps the order of equal digits, so after all passes rows are in order, and equals in that of their places.
+Each element becomes a *key*, an unsigned integer with the same order as the elements, and its index. A pass sorts by a digit of four
+bits: blocks count the occurrences of each digit in their elements; running sums of these counts, over all blocks and digits of a
+row, give the target of each block's first element with each digit; the blocks move their keys and indices there. A pass is stable, so
+after all passes rows are sorted, and equal elements keep their order.
 
-The passes are the same two sets of kernels in turn, from one pair of arrays to the other and back. Which digit a pass looks at is
-counted on the GPU (`scratch5`), so that one compiled kernel serves all of them.
+The passes alternate between two sets of kernels, from one pair of arrays to the other and back. The digit of a pass is counted on the
+GPU (`scratch5`), so that one compiled kernel serves all passes.
 
 Rows of up to `rows.LONGEST_SORTED` elements of 32 bits or less are sorted by one block each instead (`rows.sort`).
 """

@@ -1,4 +1,4 @@
-"""Kernels that go along one axis: running sums and products, the place of the largest element, sorting.
+"""Kernels along one axis: running sums and products, argmax and argmin, sorting.
 
 An array is seen as [before, length, after], with the axis in the middle. A block takes some of the before x after rows, and goes
 along them in pieces, with what it knows so far carried from piece to piece. Sorting takes whole rows, and elements of 32 bits or
