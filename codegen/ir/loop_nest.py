@@ -133,7 +133,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """How a running sum goes. All scans of one kernel have one direction.
+    """The parameters of a running sum or product. All scans of one kernel have one direction.
 
     Attributes:
         kind: `sum` or `prod`.
@@ -336,7 +336,7 @@ class LoopNestBuilder:
         self._stores.append(Store(value, tuple(axes), row, how))
 
     def _add(self, value: Value) -> int:
-        # repr tells 0.0 from -0.0, which are equal
+        # repr distinguishes 0.0 and -0.0, which are equal
         key = (value.op, value.args, value.dtype, value.axes, repr(value.data))
         number = self._numbers.get(key)
         if number is None:

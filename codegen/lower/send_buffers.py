@@ -1,4 +1,4 @@
-"""Zero-copy sends: a kernel whose result goes to another task writes it into a shared-memory send buffer.
+"""Zero-copy sends: a kernel writes a result for another task directly into a shared-memory send buffer.
 
 Without this pass a kernel takes the memory of its result from the buffer pool, and sending copies it into memory that both processes
 can read. Here such a kernel runs with the pool's `sending` set, so that it gets memory of the second kind at once.

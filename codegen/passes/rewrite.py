@@ -456,7 +456,7 @@ def _identity(node: Node) -> tuple[Any, ...] | None:
         inputs = inputs[::-1]
     if not node.attrs:
         return op, *inputs
-    # repr tells 0.0 from -0.0 and 1 from True, which are equal
+    # repr distinguishes 0.0 and -0.0, and 1 and True, which are equal
     attrs = tuple([(k, repr(v) if isinstance(v, float | int) else v) for k, v in node.attrs.items()])
     try:
         hash(attrs)

@@ -32,7 +32,7 @@ Those with an error of 1 in float32 and more in float64 are computed in float64 
 
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
 Ng's fdlibm (Sun, 1993); float32 erf is N. Juffa's pair of polynomials (public domain); the coefficients of exp, and of erf
-in float64, are Chebyshev fits made with mpmath (their errors stand beside them).
+in float64, are Chebyshev fits made with mpmath (with their errors in comments).
 
 Products and sums may be contracted to fused multiply-adds here, and only here: a contraction changes the last bit, which is
 within the errors above, while the arithmetic that a user wrote is compiled as it was written.

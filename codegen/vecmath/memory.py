@@ -2,7 +2,7 @@
 
 Inputs and outputs of a kernel never overlap, but LLVM cannot know it, and beyond a few arrays it gives up checking and does not
 vectorise. So each access says which array it belongs to (alias.scope) and which ones it cannot touch (noalias). Nor is there
-Numba's wrap-around of negative indices. `number` is the array's place among the kernel's arrays.
+Numba's wrap-around of negative indices. `number` is the array's index among the kernel's arrays.
 """
 
 # mypy: ignore-errors
@@ -64,7 +64,7 @@ def store(typing_context, array, number, index, value):
 
 @intrinsic
 def fetch(typing_context, array, index):
-    """Ask for the line of memory that element `index` of a contiguous vector lies in to be in the first cache."""
+    """Prefetch the cache line of element `index` of a contiguous vector into the L1 cache."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)

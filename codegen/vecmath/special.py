@@ -82,7 +82,7 @@ def erf64(x):
     return select(t > f64(1.0), far, near)
 
 
-# --- what is large or small beside 1 ---------------------------------------------------------------------------------
+# --- results much larger or smaller than 1 ---------------------------------------------------------------------------
 # Of float32, in float64: for float64 they would need logarithms of twice its precision.
 
 

@@ -177,7 +177,7 @@ def _quarters64(a):
 
 @vectorisable
 def _beyond64(a):
-    """What is left beside them, as an angle from -pi / 4 to pi / 4."""
+    """The remainder, an angle from -pi / 4 to pi / 4."""
     r = ((_quarters_high64(a) - _quarters64(a)) + _piece_c64(a)) + (_piece_d64(a) + _piece_e64(a))
     return r * f64(1.5707963267948966)
 
