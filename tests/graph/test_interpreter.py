@@ -69,7 +69,7 @@ def test_a_missing_feed(graph):
     with pytest.raises(InvalidArgumentError) as caught:
         Interpreter(graph).run(p * 2.0)
     assert "You must feed a value for placeholder tensor 'p' with dtype float32 and shape (2,)" in str(caught.value)
-    assert "test_interpret.py" in str(caught.value)
+    assert "test_interpreter.py" in str(caught.value)
     assert caught.value.node_def is p.op
 
 
@@ -87,7 +87,7 @@ def test_a_failing_kernel_names_node_operands_and_line(graph):
     y = a.add(x, placeholder("int32", None, name="y"), name="total")
     with pytest.raises(
         InvalidArgumentError,
-        match=r"(?s)AddV2 'total' failed on \(x:0: \(2,\), y:0: \(3,\)\).*test_interpret.py",
+        match=r"(?s)AddV2 'total' failed on \(x:0: \(2,\), y:0: \(3,\)\).*test_interpreter.py",
     ) as caught:
         Interpreter(graph).run(y, {"x:0": [1, 2], "y:0": [1, 2, 3]})
     assert caught.value.node_def is y.op

@@ -278,7 +278,7 @@ def launch_of(
         outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
     limits = tuple((i, known[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
-    if 0 in known and any(v.op in ("position", "enter_region") for v in group.loops.values):
+    if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
         return None  # no elements: there is no argmax, an error that the reference raises, and no minimum
     joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
     pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0

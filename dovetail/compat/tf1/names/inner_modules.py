@@ -247,7 +247,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "core.framework.summary_pb2": ("summary",),
     "core.framework.tensor_pb2": ("messages",),
     "core.framework.tensor_shape_pb2": ("messages",),
-    "core.framework.types_pb2": ("graph.tensorflow.protos.ENUMS.DataType",),
+    "core.framework.types_pb2": ("graph.formats.protos.ENUMS.DataType",),
     "core.framework.variable_pb2": ("messages",),
     "core.framework.versions_pb2": ("messages",),
     "core.protobuf.cluster_pb2": _TRAIN,
