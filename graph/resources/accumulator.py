@@ -1,12 +1,12 @@
 """Conditional accumulators: many steps add gradients, and one takes their mean or sum.
 
 An accumulator has a global step. A gradient that was computed for an older step is stale, and dropped silently. A take
-waits until enough gradients have come, gets what has come so far (which may be more), clears it, and advances the global step
-by one. Takes are served in the order of arrival.
+waits until enough gradients have arrived, returns their sum or mean (of possibly more), clears it, and advances the global
+step by one. Takes are served in the order of arrival.
 
-Where other processes add to a dense one, too, a `SharedAccumulator` keeps its state. Takes still wait in its own task.
+If other processes add to a dense accumulator, a `SharedAccumulator` holds its state. Takes still wait in its own task.
 
-The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that had it.
+The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that contain it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorKind:
-    """What two programs must agree on to share an accumulator."""
+    """The properties that two programs must agree on to share an accumulator."""
 
     sparse: bool
     dtype: DType
@@ -43,7 +43,7 @@ class AccumulatorKind:
     reduction: str  # "MEAN" or "SUM"
 
     def check_same(self, other: AccumulatorKind, name: str) -> None:
-        """InvalidArgumentError naming the first thing in which another program's accumulator of that name differs."""
+        """InvalidArgumentError: another program's accumulator of that name differs; the text names the first difference."""
         if self == other:
             return
         for field in ("sparse", "dtype", "shape", "reduction"):
@@ -135,15 +135,15 @@ class Accumulator(AsyncResource[TakeGradient]):
 class DenseAccumulator(Accumulator, Publishable):
     """Sums arrays of one shape.
 
-    A first gradient that is read-only, as those of messages are, is kept without a copy until the second one comes.
+    A read-only first gradient, such as one from a message, is kept without a copy until the second one arrives.
     """
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
         super().__init__(name, kind)
         self._sum: Array | None = None
-        self._is_own = True  # whether the sum may be written into
+        self._is_own = True  # whether the sum may be overwritten
         self._post: PublishedValue | None = None
-        self._shared: SharedAccumulator | None = None  # while other processes add: then it has sum and count
+        self._shared: SharedAccumulator | None = None  # holds sum and count while other processes add
 
     def apply(self, gradient: Array, local_step: int) -> None:
         """Add a gradient, unless it is stale.
@@ -186,7 +186,7 @@ class DenseAccumulator(Accumulator, Publishable):
                 shared.step = step
 
     def ask(self, request: TakeGradient) -> Any:
-        """As `AsyncResource.ask`. Where the shared state cannot be read, the request does not wait."""
+        """As `AsyncResource.ask`. If the shared state cannot be read, the request fails at once."""
         try:
             return super().ask(request)
         except OpError:
@@ -224,7 +224,7 @@ class DenseAccumulator(Accumulator, Publishable):
         if shared is None:
             super()._serve()
             return
-        shared.opened.wanted = takes[0].count if takes else 0  # before it looks: processes that add from now on ring
+        shared.opened.wanted = takes[0].count if takes else 0  # before the check: processes that add from now on ring the doorbell
         if not takes:
             return
         with shared:
@@ -234,7 +234,7 @@ class DenseAccumulator(Accumulator, Publishable):
                 request.answer(shared.take(self.kind.reduction == "MEAN"))
 
     def _cancel(self, request: TakeGradient) -> None:
-        with contextlib.suppress(UnavailableError):  # the next take is looked for later
+        with contextlib.suppress(UnavailableError):  # the next take is checked later
             super()._cancel(request)
 
     # --- shared with other processes ---------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ class DenseAccumulator(Accumulator, Publishable):
                 shared.opened.closed()
 
     def open(self, opened: Callable[[Array], SharedSumValue | None], bell: tuple[int, int]) -> bool:
-        """Let other processes add to it, in the shared value that `opened` makes of its state.
+        """Let other processes add to it, in the shared value that `opened` makes of its state. Returns whether they can.
 
-        `bell`: its task's doorbell. Whether they can.
+        `bell`: its task's doorbell.
         """
         dtype, dims = self.kind.dtype.np, self.kind.shape
         with self.lock:
@@ -268,7 +268,7 @@ class DenseAccumulator(Accumulator, Publishable):
             return self._shared is not None
 
     def look(self) -> None:
-        """Serve takes that wait for what other processes have added. Where the state cannot be read, they fail with that error."""
+        """Serve takes that wait for gradients of other processes. If the state cannot be read, they fail with that error."""
         shared = self._shared
         if shared is None or not shared.is_full():
             return
@@ -290,12 +290,12 @@ class RemoteAccumulator(DenseAccumulator):
         self._reached = SharedAccumulator(opened, tuple(int(n or 0) for n in kind.shape or ()), kind.dtype.np)
 
     def apply(self, gradient: Array, local_step: int) -> None:
-        """As `DenseAccumulator.apply`, and wake its task where that waits for it."""
+        """As `DenseAccumulator.apply`, and wake its task if that waits for it."""
         if self.add(gradient, local_step):
             self.ring()
 
     def add(self, gradient: Array, local_step: int) -> bool:
-        """Add a gradient, unless it is stale. Whether its task has to be woken (`ring`)."""
+        """Add a gradient, unless it is stale. Returns whether its task must be woken (`ring`)."""
         self._check(gradient)
         with self.lock, self._reached as shared:
             if not shared.add(gradient, local_step):
@@ -303,7 +303,7 @@ class RemoteAccumulator(DenseAccumulator):
         return self._reached.is_full()
 
     def ring(self) -> None:
-        """Wake its task, for this accumulator and all others of it."""
+        """Ring its task's doorbell, for this accumulator and all others of the task."""
         self._reached.ring()
 
 
@@ -313,16 +313,18 @@ class SparseAccumulator(Accumulator):
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
         super().__init__(name, kind)
         self._parts: list[tuple[Array, Array]] = []  # (sorted unique indices, rows) per gradient
-        self._rows: Dims = None  # shape of a row, which the first gradient since the last take has set
+        self._rows: Dims = None  # shape of a row, set by the first gradient since the last take
 
     def apply(self, indices: Array, values: Array, shape: Array, local_step: int) -> None:
         """Add a gradient's rows, unless it is stale.
 
         Args:
-            indices: int64 [n], in any order, repeats allowed. values: [n, ...]. shape: of the whole; empty when unknown.
+            indices: int64 [n], in any order, repeats allowed.
+            values: [n, ...].
+            shape: the dense shape; empty if unknown.
 
         Raises:
-            InvalidArgumentError: they do not fit each other, or what came before.
+            InvalidArgumentError: they do not fit each other, or earlier gradients.
         """
         if indices.ndim != 1 or values.ndim < 1 or len(indices) != len(values):
             raise InvalidArgumentError(
@@ -336,7 +338,7 @@ class SparseAccumulator(Accumulator):
         assert given is not None
         if given[0] is not None and indices.size and not (indices.min() >= 0 and indices.max() < given[0]):
             raise InvalidArgumentError(None, None, f"{self}: an index is outside [0, {given[0]})")
-        wanted = self.kind.shape or ()  # of the first axes: a gradient may have more
+        wanted = self.kind.shape or ()  # sizes of the first axes: a gradient may have more axes
         if len(given) < len(wanted) or not compatible(given[: len(wanted)], wanted):
             raise self._mismatch(tuple(-1 if d is None else d for d in given), wanted)
         if wanted and wanted[0] is not None and indices.size and indices.max() >= wanted[0]:

@@ -1,16 +1,16 @@
 """Asynchronous requests: how a step waits for another step without holding a thread.
 
-A kernel that may have to wait (a dequeue, a take of gradients) puts a `Request` to the resource, an `AsyncResource`. A request that can be
-answered at once gives its result. Otherwise the kernel's result is the request itself. The executor then sets the program aside and
-registers a callback (`when_settled`). A later event at the same resource (another step's enqueue, a close) settles the request, and the
-callback is called.
+A kernel that may have to wait (a dequeue, a take of gradients) passes a `Request` to the resource, an `AsyncResource`. If the resource can
+answer at once, the kernel returns the result. Otherwise it returns the request itself. The executor then suspends the program and
+registers a callback (`when_settled`). A later event at the same resource (another step's enqueue, a close) settles the request and calls
+the callback.
 
 A request has one of these states:
 
     waiting  --answer-->  answered  --result-->  taken          the step goes on with the value
     waiting  --refuse-->  refused   --result-->  taken          the step fails with the error
-    waiting  --cancel-->  cancelled                             the step ended first; what the request held goes back
-    answered --cancel-->  cancelled                             the same: nothing has seen the value, so nothing is lost
+    waiting  --cancel-->  cancelled                             the step ended first; the request returns what it holds
+    answered --cancel-->  cancelled                             the same: the value was not used, so nothing is lost
 
 The rules of a resource (`_admit`, `_serve`, `_withdraw`, `_take_back`) are functions of its state, called under its one lock. Callbacks run
 after the lock is released. No thread, clock or socket is involved, so tests can play any order of events.
@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from ..core.errors import CancelledError, OpError, ResourceExhaustedError
 
-MAX_WAITING = 10_000  # requests that wait at one resource: more come from steps whose results nothing takes
+MAX_WAITING = 10_000  # waiting requests at one resource; more mean that nothing takes the results of steps
 
 
 class RequestState(enum.Enum):
@@ -40,10 +40,10 @@ class RequestState(enum.Enum):
 
 
 class Request:
-    """Something asked of a resource.
+    """A request to a resource.
 
     Attributes:
-        what: what is waited for, in words.
+        what: a description of what it waits for.
         state: see above.
     """
 
@@ -57,7 +57,7 @@ class Request:
         self._tell: Callable[[], None] | None = None
 
     def waits_for(self) -> str:
-        """What is waited for, in words, with what is known of it at this moment."""
+        """A description of what it waits for, with the current state."""
         return self.what
 
     # --- for the rules of a resource, under its lock -------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Request:
             return True
 
     def result(self) -> Any:
-        """The kernel's result. Raises what the request was refused with, or CancelledError."""
+        """The kernel's result. Raises the error of a refused request, or CancelledError."""
         assert self._resource is not None
         with self._resource.lock:
             assert self.state is not RequestState.WAITING
@@ -108,7 +108,7 @@ class Request:
         return self.finished(outcome)
 
     def cancel(self) -> None:
-        """The step no longer waits: what the request holds goes back. Does nothing once the result was taken."""
+        """Cancel the request, since its step no longer waits; the resource takes back what it holds. No effect after `result`."""
         assert self._resource is not None
         self._resource._cancel(self)
 
@@ -123,19 +123,19 @@ class ChainedRequest(Request):
         self._first, self._then = first, then
 
     def waits_for(self) -> str:
-        """As the first one says."""
+        """As the first request."""
         return self._first.waits_for()
 
     def when_settled(self, tell: Callable[[], None]) -> bool:
-        """When the first one is settled."""
+        """As the first request: calls `tell` when that is settled."""
         return self._first.when_settled(tell)
 
     def result(self) -> Any:
-        """What follows from the first one's result."""
+        """`then` of the first request's result."""
         return self._then(self._first.result())
 
     def cancel(self) -> None:
-        """The first one's answer goes back."""
+        """Cancel the first request."""
         self._first.cancel()
 
 
@@ -143,7 +143,7 @@ R = TypeVar("R", bound=Request)
 
 
 class AsyncResource(Generic[R]):
-    """A resource that answers requests, at once or later. Subclasses give the rules."""
+    """A resource that answers requests, at once or later. Subclasses define the rules."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -152,7 +152,7 @@ class AsyncResource(Generic[R]):
     # --- the rules, under the lock ---------------------------------------------------------------------------------
 
     def _admit(self, request: R) -> None:
-        """Put a request into its queue. OpError: it is refused."""
+        """Append a request to its queue. OpError: it is refused."""
         raise NotImplementedError
 
     def _serve(self) -> None:
@@ -160,11 +160,11 @@ class AsyncResource(Generic[R]):
         raise NotImplementedError
 
     def _withdraw(self, request: R) -> None:
-        """Take a waiting request out of its queue, and take back what it holds."""
+        """Remove a waiting request from its queue, and take back the elements that it holds."""
         raise NotImplementedError
 
     def _take_back(self, request: R, value: Any) -> None:
-        """Take back an answer that nothing has seen. What cannot be taken back is lost with its step."""
+        """Take back an unused answer. An answer that cannot be taken back is lost with its step."""
 
     def _waiting(self) -> Iterable[R]:
         """All requests that wait."""
@@ -173,7 +173,7 @@ class AsyncResource(Generic[R]):
     # --- events ----------------------------------------------------------------------------------------------------
 
     def ask(self, request: R) -> Any:
-        """Put a request: its result if it can be answered at once, else the request itself."""
+        """Submit a request. Returns its result if it can be answered at once, else the request itself."""
         request._resource = self
 
         def event() -> None:
@@ -207,7 +207,7 @@ class AsyncResource(Generic[R]):
         self.perform(event)
 
     def perform(self, event: Callable[[], None]) -> None:
-        """Let an event happen, then tell those whose requests it settled, in the order in which it did."""
+        """Apply an event under the lock, then call the callbacks of the requests that it settled, in the order of settlement."""
         with self.lock:
             event()
             told, self._told = self._told, []
@@ -216,7 +216,7 @@ class AsyncResource(Generic[R]):
 
 
 def check_room(line: deque[Any], what: str) -> None:
-    """ResourceExhaustedError when a line of waiting requests has reached its bound."""
+    """ResourceExhaustedError: a queue of waiting requests has reached its bound."""
     if len(line) >= MAX_WAITING:
         raise ResourceExhaustedError(
             None, None,

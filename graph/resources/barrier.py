@@ -1,10 +1,10 @@
 """Barriers: elements that are assembled from components, by key, and taken when they are complete.
 
-Each `insert_many` brings one component of some keys. A key that has all its components is ready. Ready elements are taken in the order in
-which their keys came first. A take waits for as many as it wants; takes are served in the order of arrival.
+Each `insert_many` adds one component of some keys. A key with all its components is ready. Ready elements are taken in the order in
+which their keys first arrived. A take waits until its number of elements is ready; takes are served in the order of arrival.
 
-After a close only keys that have a component can be completed, and takes that can never be filled fail. With
-`cancel_pending_enqueues` nothing more is inserted at all, and incomplete elements are dropped.
+After a close, only keys that have a component can be completed, and takes that can never be filled fail. With
+`cancel_pending_enqueues`, all inserts fail, and incomplete elements are dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .async_request import AsyncResource, Request, check_room
 Array = np.ndarray[Any, Any]
 Ready = tuple[int, bytes, tuple[Array, ...]]  # index, key, components
 
-_FIRST_INDEX = -(2**63)  # TensorFlow's: indices say nothing but the order
+_FIRST_INDEX = -(2**63)  # as in TensorFlow: indices only give the order
 
 
 class TakeMany(Request):
-    """A take of `count` whole elements; with `small`, of what is left at the end."""
+    """A take of `count` complete elements; with `small`, of fewer if the barrier is closed and no more are left."""
 
     __slots__ = ("barrier", "count", "small")
 
@@ -66,12 +66,12 @@ class Barrier(AsyncResource[TakeMany]):
 
     @property
     def ready_size(self) -> int:
-        """How many elements are whole."""
+        """The number of complete elements."""
         return len(self._ready)
 
     @property
     def incomplete_size(self) -> int:
-        """How many lack a component."""
+        """The number of incomplete elements."""
         return len(self._partial)
 
     def insert_many(self, component: int, keys: Sequence[bytes], values: Array) -> None:
@@ -125,7 +125,7 @@ class Barrier(AsyncResource[TakeMany]):
         return self.ask(TakeMany(self, count, allow_small_batch))
 
     def close(self, cancel_pending_enqueues: bool) -> None:
-        """Let no new keys in; with `cancel_pending_enqueues`, nothing at all."""
+        """Accept no new keys; with `cancel_pending_enqueues`, no inserts at all."""
 
         def event() -> None:
             self.is_closed = True

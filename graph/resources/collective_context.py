@@ -1,10 +1,10 @@
-"""Collectives as a kernel sees them: what it brings (`CollectiveCall`), and what runs it (`CollectiveContext`).
+"""The kernels' interface to collectives: one member's call (`CollectiveCall`), and the context that runs it (`CollectiveContext`).
 
-A collective op has one node for each member of a group. Its kernel describes the member's share of one run and hands it to the task's
-`CollectiveContext`, which knows the other members. The runtime has one for tasks that exchange messages and memory
-(`runtime/collectives/`). `SingleMember` is enough where nothing else runs, as in the reference evaluator.
+A collective op has one node for each member of a group. Its kernel describes the member's part of one run and passes it to the task's
+`CollectiveContext`, which communicates with the other members. The runtime has one for tasks that exchange messages and memory
+(`runtime/collectives/`). `SingleMember` is for groups of one member, as in the reference evaluator.
 
-A member on a GPU may bring a `DeviceLink`, such as NCCL's: then values go from device to device.
+A member on a GPU may have a `DeviceLink`, such as NCCL's: then values are sent from device to device.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """One member's share of one run of a collective op.
+    """One member's part of one run of a collective op.
 
     Attributes:
         kind: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "barrier".
         node_name: the node's name, for errors.
-        session: stands for the session of the step: any object that lives as long.
-        instance: what the nodes that belong together have in common.
-        run: how often the node has run in the session before.
-        values: what the member brings, on the host or on a device.
-        attrs: of the node: `members` (the device of each rank), `rank`, and `reduction`, `way` or `root`.
+        session: identifies the session of the step: any object with the same lifetime.
+        instance: the common identifier of the nodes of one collective.
+        run: the number of earlier runs of the node in the session.
+        values: the member's input values, on the host or on a device.
+        attrs: the node's attributes: `members` (the device of each rank), `rank`, and `reduction`, `way` or `root`.
     """
 
     kind: str
@@ -55,17 +55,17 @@ class CollectiveCall:
 
     @property
     def rank(self) -> int:
-        """Which of the members this one is."""
+        """The rank of this member."""
         rank: int = self.attrs["rank"]
         return rank
 
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """What a member's link says of itself to the other members.
+    """The description of a member's link for the other members.
 
     Attributes:
-        version: of the library; 0: the member has no link.
+        version: version of the library; 0: the member has no link.
         device: the identity of the member's device: two whole numbers.
     """
 
@@ -79,7 +79,7 @@ class DeviceLink(Protocol):
     identity: LinkIdentity
 
     def invitation(self) -> bytes:
-        """What members need to find each other: made by rank 0, the same each time. Its length is a multiple of 8 bytes."""
+        """The data with which members connect: made by rank 0, the same each time. Its length is a multiple of 8 bytes."""
         ...
 
     def next_number(self) -> int:
@@ -91,12 +91,12 @@ class DeviceLink(Protocol):
         ...
 
     def stop(self) -> None:
-        """End all that runs, with errors: another member is gone. The link cannot be used any more."""
+        """Abort all runs with errors, since another member has ended. The link cannot be used any more."""
         ...
 
 
 class CollectiveContext(Protocol):
-    """Runs a kernel's collectives with the other members. Both methods give the kernel's result, or a `Request` for it."""
+    """Runs a kernel's collectives with the other members. Both methods return the kernel's result, or a `Request` for it."""
 
     def run(self, call: CollectiveCall) -> Any:
         """Run a collective of values in the host's memory."""
@@ -105,13 +105,13 @@ class CollectiveContext(Protocol):
     def run_on_link(
         self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
     ) -> Any:
-        """Run a collective of a group of GPUs on the members' links, or from the host's memory where a member has none.
+        """Run a collective of a group of GPUs on the members' links, or from the host's memory if a member has none.
 
         All members of such a group call this, also those without a link.
 
         Args:
             link: the member's link. None: it has none.
-            make_job: makes what the link is to run.
+            make_job: makes the job for the link.
 
         Raises:
             FailedPreconditionError: a member has no link, and `attrs["way"]` is "nccl".
@@ -120,7 +120,7 @@ class CollectiveContext(Protocol):
 
 
 class SingleMember:
-    """A `CollectiveContext` for groups of one member: the result is what the member brings."""
+    """A `CollectiveContext` for groups of one member: the result is the member's input."""
 
     def run(self, call: CollectiveCall) -> Any:
         """As `CollectiveContext.run`. InvalidArgumentError where the group has other members."""

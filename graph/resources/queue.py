@@ -1,12 +1,12 @@
-"""Queues: which step gets which element, and when.
+"""Queues: the rules by which steps enqueue and dequeue elements.
 
-Two lists of requests wait at a queue: enqueues and closes, and dequeues. Each is served in the order of arrival, one element at a time, as
-far as room and elements allow. So an `enqueue_many` of more than fits goes in as room appears, and a `dequeue_many` holds what it has
-until it has all. Elements are numbered when they go in. Elements that a dequeue gives back, because its step ended, go back to where their
-numbers belong, so the order is as if the dequeue had never been.
+A queue has two lists of waiting requests: enqueues and closes, and dequeues. Each is served in the order of arrival, one element at a
+time, as far as room and elements allow. So an `enqueue_many` of more than fits continues as room appears, and a `dequeue_many` holds its
+elements until it has all. Elements are numbered when they are enqueued. If a dequeue's step ends, its elements are put back in the order
+of their numbers, as if the dequeue had never happened.
 
-A close waits among the enqueues: those before it still finish, those behind it fail. After the close, dequeues get what is left, and
-fail when too few are left.
+A close waits among the enqueues: earlier ones still finish, later ones fail. After the close, dequeues get the remaining elements, and
+fail if too few are left.
 
 The kinds of queue differ in which element comes next: `_Fifo`, `_RandomShuffle`, `_PriorityHeap`.
 """
@@ -32,11 +32,11 @@ from .async_request import AsyncResource, Request, check_room
 Array = np.ndarray[Any, Any]
 Tuple = tuple[Array, ...]
 
-UNBOUNDED = 2**31 - 1  # what a capacity below 1 means, as in TensorFlow
+UNBOUNDED = 2**31 - 1  # the capacity if a value below 1 is given, as in TensorFlow
 
 
 class Element(NamedTuple):
-    """What a queue holds: the number that it got when it went in, and its components."""
+    """An element of a queue: its number, assigned when it is enqueued, and its components."""
 
     number: int
     components: Tuple
@@ -44,14 +44,14 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueKind:
-    """What two programs must agree on to share a queue.
+    """The properties that two programs must agree on to share a queue.
 
     Attributes:
         op: the op that makes it, such as "FIFOQueueV2".
-        capacity: how many elements it may hold.
+        capacity: maximal number of elements.
         dtypes: element type per component.
         shapes: shape per component; None: components of any shape.
-        min_after_dequeue: what a RandomShuffleQueue keeps back to shuffle among.
+        min_after_dequeue: number of elements that a RandomShuffleQueue keeps for shuffling.
         seed: two numbers; (0, 0): a random one.
     """
 
@@ -68,7 +68,7 @@ class QueueKind:
         return self.op.removesuffix("V2")
 
     def check_same(self, other: QueueKind, name: str) -> None:
-        """InvalidArgumentError naming the first thing in which another program's queue of that name differs."""
+        """InvalidArgumentError: another program's queue of that name differs; the text names the first difference."""
         for field, what in (
             ("op", "type"),
             ("capacity", "capacity"),
@@ -78,7 +78,7 @@ class QueueKind:
             ("seed", "random seeds"),
         ):
             mine, theirs = getattr(self, field), getattr(other, field)
-            if mine != theirs and not (field == "seed" and theirs == (0, 0)):  # which is any seed
+            if mine != theirs and not (field == "seed" and theirs == (0, 0)):  # (0, 0) matches any seed
                 raise InvalidArgumentError(
                     None, None,
                     f"Shared queue '{name}' has {what} {_words(mine)} but requested {what} was {_words(theirs)}",
@@ -102,7 +102,7 @@ class _Store(Protocol):
 
 
 class _Fifo:
-    """The oldest first."""
+    """Oldest element first."""
 
     def __init__(self) -> None:
         self._elements: deque[Element] = deque()
@@ -125,7 +125,7 @@ class _Fifo:
 
 
 class _RandomShuffle:
-    """A random one."""
+    """A random element."""
 
     def __init__(self, seed: tuple[int, int]) -> None:
         self._random = random.Random(f"{seed[0]},{seed[1]}") if any(seed) else random.Random()
@@ -148,7 +148,7 @@ class _RandomShuffle:
 
 
 class _PriorityHeap:
-    """The one with the lowest first component; of equal ones the oldest."""
+    """The element with the lowest first component; of equal ones the oldest."""
 
     def __init__(self) -> None:
         self._elements: list[tuple[int, int, Element]] = []
@@ -171,7 +171,7 @@ class _PriorityHeap:
 
 
 class EnqueueRequest(Request):
-    """An enqueue: what is left to put in, oldest first."""
+    """An enqueue: the elements that are still to be added, oldest first."""
 
     __slots__ = ("bytes", "left")
 
@@ -182,13 +182,13 @@ class EnqueueRequest(Request):
 
 
 class CloseRequest(Request):
-    """A close, in the line of givers."""
+    """A close, which waits among the enqueues."""
 
     __slots__ = ()
 
 
 class DequeueRequest(Request):
-    """A dequeue of `count` elements, and those that it has already."""
+    """A dequeue of `count` elements, and the elements that it already has."""
 
     __slots__ = ("count", "dtypes", "fewer", "held", "many", "pads", "shapes")
 
@@ -200,7 +200,7 @@ class DequeueRequest(Request):
         self.held: list[Element] = []
 
     def finished(self, value: list[Element]) -> Any:
-        """The components, stacked when several elements were asked for; a bare array when there is one."""
+        """The components, stacked if several elements were requested; a single array if there is one component."""
         if not self.many:
             arrays: Sequence[Array] = value[0].components
         else:
@@ -227,7 +227,7 @@ class DequeueRequest(Request):
 
 
 class Queue(AsyncResource[Any]):
-    """A queue: elements, and the two lines that wait."""
+    """A queue: elements, and the two lists of waiting requests."""
 
     def __init__(self, name: str, kind: QueueKind) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Queue(AsyncResource[Any]):
     def __len__(self) -> int:
         return len(self._store)
 
-    # --- what kernels ask ------------------------------------------------------------------------------------------
+    # --- requests of kernels ---------------------------------------------------------------------------------------
 
     def enqueue(self, elements: Sequence[Sequence[Array]]) -> Any:
         """Put elements in, in order, as room appears.
@@ -272,7 +272,7 @@ class Queue(AsyncResource[Any]):
         return self.ask(DequeueRequest(self, 1, many=False))
 
     def dequeue_many(self, count: int, *, fewer: bool = False) -> Any:
-        """`count` elements, stacked; with `fewer`, what is left when it is closed.
+        """`count` elements, stacked; with `fewer`, the remaining elements if the queue is closed.
 
         Raises:
             InvalidArgumentError: `count` is negative, or elements have no shape. OutOfRangeError: closed, and too few are left.
@@ -286,7 +286,7 @@ class Queue(AsyncResource[Any]):
         return self.ask(DequeueRequest(self, count, many=True, fewer=fewer))
 
     def close(self, cancel_pending_enqueues: bool = False) -> Any:
-        """Let no more in: behind the enqueues that wait, or in their place."""
+        """Accept no more elements: after the waiting enqueues, or instead of them with `cancel_pending_enqueues`."""
         if cancel_pending_enqueues:
 
             def event() -> None:
@@ -343,7 +343,7 @@ class Queue(AsyncResource[Any]):
             pass
 
     def _serve_gives(self) -> bool:
-        """Whether anything changed that takers may care about."""
+        """Serve the enqueues. Returns whether anything changed that may affect dequeues."""
         changed = False
         while self._gives:
             head = self._gives[0]
@@ -367,7 +367,7 @@ class Queue(AsyncResource[Any]):
         return changed
 
     def _serve_takes(self) -> bool:
-        """Whether anything changed that givers may care about."""
+        """Serve the dequeues. Returns whether anything changed that may affect enqueues."""
         changed = False
         while self._takes:
             head = self._takes[0]

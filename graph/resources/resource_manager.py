@@ -1,9 +1,9 @@
-"""The resource manager: state that outlives a step, and how the kernel of a stateful op reaches it.
+"""The resource manager: state that outlives a step, and its interface for the kernels of stateful ops.
 
 The reference of a stateful op is called as `reference(context, *inputs, **attrs)`. The `Context` belongs to one node in one
-session: it names the node, gives out resources (variables, queues) by container and name, and counts how often the node has
-run, which is what a counter-based random generator needs. The reference evaluator and the runtime's workers both use it, so
-an op's definition says once what the op does to state.
+session: it names the node, returns resources (variables, queues) by container and name, and counts the runs of the node for
+counter-based random generators. The reference evaluator and the runtime's workers both use it, so an op's definition
+specifies its effect on state once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEAD: Any = _Dead()
 
 
 def frozen(value: Array) -> Array:
-    """The value as an array that never changes: itself where that is certain, else a copy."""
+    """The value as an array that never changes: itself if that is certain, else a copy."""
     value = np.asarray(value)
     if value.flags.writeable or value.base is not None:  # a fed array, or a view of a message
         value = value.copy()
@@ -56,12 +56,12 @@ class Resources:
 
     Attributes:
         collectives: runs the task's collective ops with those of other tasks.
-        default_container: where state lives that names no container.
+        default_container: the container of state that names none.
         together: a cache of looked-up resources, by the object that looked them up; emptied when a container is cleared.
-        version: how often a container was cleared.
+        version: number of times that a container was cleared.
         data_folders: folders whose files data sets of other processes may read; None: all.
         functions: compiled functions that use the state, by function.
-        inner: executors of functions that kernels call: they are told to `cancel` when the task ends.
+        inner: executors of functions that kernels call; their `cancel` is called when the task ends.
     """
 
     def __init__(self, collectives: CollectiveContext | None = None, default_container: str = "") -> None:
@@ -122,7 +122,7 @@ class Resources:
         return lost is not None
 
     def post(self, container: str, name: str, post: PublishedValue | None) -> None:
-        """Publish the resource of that name, as soon as it exists. None: end that."""
+        """Publish the resource of that name, as soon as it exists. None: stop publishing it."""
         with self._lock:
             if post is None:
                 self._posts.pop((container, name), None)
@@ -138,7 +138,7 @@ class Resources:
 
 
 class SessionState:
-    """What a session keeps between steps on one task: how often each node has run, and the seed of unseeded random ops."""
+    """A session's state between steps on one task: the number of runs of each node, and the seed of unseeded random ops."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed
@@ -151,13 +151,13 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the kernel of a stateful op sees besides its inputs.
+    """The first argument of a stateful op's kernel.
 
     Attributes:
         node_name: the node's name, for errors and as the default name of its state.
-        container: where its state lives ('' is resolved to the task's default before).
+        container: the container of its state ('' has been resolved to the task's default).
         resources: the state of the task.
-        session: what the session keeps between steps.
+        session: the session's state between steps.
         output_dims: the node's static output shapes.
     """
 
@@ -168,7 +168,7 @@ class Context:
     output_dims: tuple[Dims, ...] = ()
 
     def run_number(self) -> int:
-        """How often this node has run in this session before now."""
+        """The number of earlier runs of this node in this session."""
         return self.session.count(self.node_name)
 
 

@@ -1,15 +1,16 @@
 """The state of an accumulator to which several processes add.
 
-The state is one value of bytes, shared as a variable's is (`shared_storage.py`): double-buffered, under a lock that ends with its holder.
+The state is one byte array, shared like a variable's value (`shared_storage.py`): double-buffered, under a lock that is released when its
+holder ends.
 
     gradients since the last take | the accumulator's step | its task's doorbell: two words | unused, up to 64 bytes | the sum
 
 A process that adds a gradient writes the whole state into the other buffer, and one store switches the buffers. So a process that
 is killed has added its gradient or has not. A take works in the same way. Setting the step stores one word.
 
-Only the accumulator's own task waits for gradients. It writes how many it waits for, outside of the value, before it looks how many there
-are. Other processes look at that after they have added and released the lock, and ring the doorbell where there are enough. So one of the
-two sees it. A process may be killed before it rings: the task also looks from time to time.
+Only the accumulator's own task waits for gradients. It publishes the number that it waits for, outside of the value, before it reads the
+count. Other processes read that number after they have added a gradient and released the lock, and ring the doorbell if there are enough.
+So one of the two always notices. A process may be killed before it rings, so the task also polls from time to time.
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ class SharedAccumulator:
     """The state of an accumulator to which several processes add. A context manager that takes the lock.
 
     Args:
-        opened: where it is. shape, dtype: of the sum.
+        opened: the shared value that holds the state.
+        shape, dtype: shape and type of the sum.
     """
 
     def __init__(self, opened: SharedSumValue, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.opened = opened
         self._shape, self._dtype = shape, dtype
-        self._seen: dict[int, tuple[Array, memoryview, Array]] = {}  # what is in each place
-        self._result: list[Array] = []  # what was taken last
+        self._seen: dict[int, tuple[Array, memoryview, Array]] = {}  # cached views of each buffer
+        self._result: list[Array] = []  # the result of the last take
 
     def __enter__(self) -> SharedAccumulator:
         self.opened.acquire()
@@ -66,7 +68,7 @@ class SharedAccumulator:
         self.opened.release()
 
     def _in(self, place: Array) -> tuple[Array, memoryview, Array]:
-        """A place, its words, and its sum."""
+        """A buffer, its words, and its sum."""
         found = self._seen.get(id(place))
         if found is None or found[0] is not place:
             if len(self._seen) >= _PLACES:
@@ -92,7 +94,7 @@ class SharedAccumulator:
         self._in(self.opened.both()[0])[1][_STEP] = step
 
     def add(self, gradient: Array, local_step: int) -> int:
-        """Add a gradient of the sum's shape: how many there are now. 0: it was stale and is dropped."""
+        """Add a gradient of the sum's shape, and return the new count. 0: the gradient was stale and is dropped."""
         old, new = self.opened.both()
         _, words, total = self._in(old)
         if local_step < words[_STEP]:
@@ -135,7 +137,7 @@ class SharedAccumulator:
     # --- without the lock ---------------------------------------------------------------------------------------------
 
     def is_full(self) -> bool:
-        """Whether there are as many gradients as its task waits for."""
+        """Whether there are enough gradients for the take that its task waits for."""
         wanted = self.opened.wanted
         if not wanted:
             return False
@@ -154,7 +156,7 @@ class SharedAccumulator:
         return place.data[:HEAD].cast("q")
 
     def close(self) -> tuple[int, int, Array | None]:
-        """End the sharing and give gradients, step and sum. The caller calls `opened.closed` then."""
+        """End the sharing, and return count, step and sum. The caller calls `opened.closed` then."""
         value = self.opened.close()
         _, words, total = self._in(value)
         count, step = words[_COUNT], words[_STEP]

@@ -1,11 +1,11 @@
-"""Interfaces by which a runtime keeps the values of resources where other processes reach them.
+"""Interfaces by which a runtime keeps the values of resources in memory that other processes can access.
 
-A server's variables are read by other processes, and so are results that are sent to them. A value that lies in shared memory is not
-copied for them. Nothing in graph/ knows processes: the runtime installs its memory (`use`), and variables and kernels ask for room in
-it (`kept_copy`, `to_send`). Memory is given back when nothing refers to an array over it.
+Other processes read a server's variables and the results that are sent to them. A value in shared memory is not copied for them. Code
+in graph/ does not use processes: the runtime installs its memory (`use`), and variables and kernels allocate from it (`kept_copy`,
+`to_send`). Memory is freed when nothing refers to an array in it.
 
-A variable that others read without asking each time has a `PublishedValue`, which is told of each change. One that others also write is
-kept in a `SharedValue`. `runtime/shared_memory/` has the implementations.
+A variable with one-sided reads has a `PublishedValue`, which it notifies of each change. A variable that other processes also write has
+a `SharedValue`. `runtime/shared_memory/` has the implementations.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class ValueMemory(Protocol):
 
 
 class PublishedValue(Protocol):
-    """Where other processes read a variable's value. Called with the variable's lock held."""
+    """The published value of a variable, which other processes read. Called with the variable's lock held."""
 
     def change(self) -> None:
-        """The value is about to change or to move: nothing may read it until `changed` or `show`."""
+        """The value is about to change or move: readers must wait until `changed` or `show`."""
 
     def changed(self) -> None:
         """The value has changed in place."""
 
     def show(self, value: Array | None) -> None:
-        """From now on this is the value; None: there is none. One that does not lie in shared memory is not shown to others."""
+        """Set the published value; None: there is none. A value outside shared memory is not published."""
 
 
 class SharedValue(Protocol):
@@ -69,7 +69,7 @@ class SharedValue(Protocol):
         """A read-only snapshot of the value. None: it can be read only with the lock held."""
 
     def gone(self) -> Exception:
-        """The error to raise where it does not exist any more."""
+        """The error to raise if it does not exist any more."""
 
     def acquire(self) -> None:
         """Take the lock between processes. The caller holds the variable's own lock.
@@ -79,7 +79,7 @@ class SharedValue(Protocol):
         """
 
     def release(self) -> None:
-        """Release the lock. Does nothing where it is not held."""
+        """Release the lock. Does nothing if it is not held."""
 
     def fits(self, value: Array) -> bool:
         """Whether it has room for this value. This and what follows are called with the lock held."""
@@ -94,21 +94,21 @@ class SharedValue(Protocol):
         """The next value is written: switch the buffers."""
 
     def close(self) -> Array:
-        """End the sharing and give the value. The lock may be held or not.
+        """End the sharing and return the value. The lock may be held or not.
 
         Raises:
             AbortedError: it belongs to another process.
         """
 
     def closed(self) -> None:
-        """The published value says so now."""
+        """The published value shows now that the sharing has ended."""
 
 
 class SharedSumValue(SharedValue, Protocol):
     """The state of an accumulator, to which other processes add (`shared_accumulator.py`).
 
     Attributes:
-        wanted: how many gradients its task waits for; 0: none. A process looks at it after it has added and released the lock.
+        wanted: number of gradients that its task waits for; 0: none. A process reads it after it has added one and released the lock.
     """
 
     wanted: int
@@ -126,7 +126,7 @@ class Publishable:
     __slots__ = ()
 
     def post(self, post: PublishedValue | None) -> None:
-        """Tell this published value of each change from now on. None: end publishing and sharing."""
+        """Notify this published value of each change from now on. None: end publishing and sharing."""
         raise NotImplementedError
 
 
@@ -152,15 +152,15 @@ def kept_copy(value: Array, posted: bool = False) -> Array:
 
 
 def shared_empty(size: int) -> Array | None:
-    """So many bytes that other processes may write, too. None: there is no such memory, or no room."""
+    """An array of `size` bytes that other processes may also write. None: there is no such memory, or no room."""
     return _used[0].empty((size,), np.dtype(np.uint8), True) if _used else None
 
 
 def to_send(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-    """An array of undefined content for a result that another process will read where it lies.
+    """An array of undefined content for a result that another process will read in this memory.
 
     The caller writes the result and makes it read-only. None: no process reads this process's memory, it has no room, or the result is
-    small. Any memory will do then.
+    small; any other memory may be used then.
     """
     return _used[0].empty(shape, dtype) if _used and _used[0].is_read else None
 
@@ -171,14 +171,12 @@ def may_change(value: Array) -> bool:
 
 
 def is_shared(value: Array) -> bool:
-    """Whether a contiguous array lies where others can read it."""
+    """Whether a contiguous array is in memory that other processes can read."""
     return any(memory.holds(value) for memory in _used)
 
 
 def shared(value: Array) -> Array:
-    """An array for a published variable to keep: itself if it lies in shared memory, else a copy there.
-
-    Itself, too, where there is no room.
+    """An array for a published variable to keep: itself if it is in shared memory or there is no room there, else a copy there.
     """
     if not _used or value.dtype.kind == "O" or is_shared(value):
         return value

@@ -1,6 +1,6 @@
-"""The value of a variable, and how it is read and changed: each change is atomic.
+"""The value of a variable, with atomic reads and updates.
 
-Other processes may read a value, or change it, too (`shared_storage.py`). Users of a `VariableState` need not know.
+Other processes may also read or update a value (`shared_storage.py`). This is transparent to users of a `VariableState`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Array = np.ndarray[Any, Any]
 class VariableState(Publishable):
     """The value of a variable: copy-on-write.
 
-    A read is a snapshot without a copy: an array that was given out is never changed. So an update stores a new array, or changes
-    the old one where only the variable refers to it (`changing`). Either is atomic: readers wait meanwhile.
+    A read is a snapshot without a copy: a returned array is never changed. So an update stores a new array, or overwrites the old
+    one if only the variable refers to it (`changing`). Both are atomic: readers wait meanwhile.
 
-    A published variable (`shared_storage.py`) tells its `PublishedValue` of each change and keeps its value in shared memory. While it is
-    shared (`open`), other processes change it, too: then its `SharedValue` keeps the value.
+    A published variable (`shared_storage.py`) notifies its `PublishedValue` of each change and keeps its value in shared memory. While
+    it is shared (`open`), other processes update it, too: then its `SharedValue` holds the value.
     """
 
     __slots__ = ("__weakref__", "_is_elsewhere", "_opened", "_post", "_value", "dtype", "lock", "name")
@@ -40,7 +40,7 @@ class VariableState(Publishable):
         self._value: Array | None = None
         self._post: PublishedValue | None = None
         self._opened: SharedValue | None = None
-        self._is_elsewhere = True  # whether the value lies elsewhere than was published
+        self._is_elsewhere = True  # whether the value is not at its published address
 
     def __enter__(self) -> None:
         """Take the lock, and that between processes."""
@@ -84,7 +84,7 @@ class VariableState(Publishable):
         return value
 
     def snapshot(self) -> VariableState:
-        """A variable of its own with the same name and value. FailedPreconditionError before the first assignment."""
+        """A separate variable with the same name and value. FailedPreconditionError before the first assignment."""
         copy = VariableState(self.name, self.dtype)
         copy._value = self.read()
         return copy
@@ -126,7 +126,7 @@ class VariableState(Publishable):
         return new
 
     def open(self, opened: Callable[[Array], SharedValue | None]) -> bool:
-        """Share the value with processes that change it, too: in what `opened` makes of it. Whether it is shared now."""
+        """Share the value with processes that also update it, in the `SharedValue` from `opened`. Returns whether it is shared."""
         with self.lock:
             value: Any = self._value
             if self._opened is None and isinstance(value, np.ndarray):
@@ -136,7 +136,7 @@ class VariableState(Publishable):
             return self._opened is not None
 
     def reach(self, opened: SharedValue) -> None:
-        """Stand for a shared variable of another process from now on."""
+        """Represent a shared variable of another process from now on."""
         self._opened = opened
 
     def _take_back(self) -> None:
@@ -178,9 +178,9 @@ class VariableState(Publishable):
         self._value = value
 
     def _store(self, new: Array, is_own: bool = True) -> Array:
-        """Make an array the value, or a copy where others may change it (not `is_own`). The lock is held.
+        """Store an array as the value, or a copy if others may change it (not `is_own`). The lock is held.
 
-        The old value of a published variable is overwritten where nothing refers to it, so that the value stays where it is.
+        The old value of a published variable is overwritten if nothing refers to it, so that the value's address stays the same.
         """
         opened = self._opened
         if opened is not None:
@@ -212,11 +212,11 @@ class VariableState(Publishable):
         return stored
 
     def _take(self) -> Array:
-        """The value, to be overwritten and put back with the lock held: a copy, where something refers to it or a part of it, here or in
+        """The value, to be overwritten and put back with the lock held; a copy, if anything refers to it or a part of it, here or in
         another process.
 
-        Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its count was found to
-        be two: the list here, and the call that counts.
+        Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its reference count was
+        found to be two: the list here, and the counting call.
         """
         if self._opened is not None:
             return self._opened.begin()
@@ -252,7 +252,7 @@ class VariableState(Publishable):
 
 
 def _has_room(old: Any, new: Array) -> bool:
-    """Whether a value lies in memory that is not NumPy's own, and another one fits there."""
+    """Whether a value is in memory that NumPy does not own, and another one fits there."""
     return isinstance(old, np.ndarray) and old.base is not None and old.shape == new.shape
 
 
@@ -282,8 +282,8 @@ def read_together(states: Sequence[VariableState]) -> list[Array]:
 def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Array]]:
     """The values of different variables, all contiguous, to be overwritten in place, atomically.
 
-    A snapshot that was given out stays: then the variable gets a copy to overwrite. Check everything before
-    the first element is written, because what was written stays when an exception leaves the block.
+    Existing snapshots do not change: the variable then gets a copy to overwrite. Check everything before the
+    first element is written, because an exception in the block does not undo writes.
 
     >>> with changing([state]) as (value,):
     ...     value[rows] += 1
@@ -292,7 +292,7 @@ def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Arr
 
 
 class _Changing(AbstractContextManager[list[Array]]):
-    """A class: a generator as a context manager takes as long as a small update."""
+    """`changing` as a class: a generator-based context manager takes as long as a small update."""
 
     __slots__ = ("_locks", "_states", "_values")
 
