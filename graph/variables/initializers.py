@@ -1,9 +1,8 @@
-"""Initializers: what a new variable starts with, under TensorFlow 1's names.
+"""Initializers: the initial values of variables, under TensorFlow 1's names.
 
-An initializer is an object that gets a shape and gives a tensor: `initializer(shape, dtype=None,
-partition_info=None)`. The scaled ones keep the size of activations and gradients alike from layer to layer,
-which needs a variance of about one over the number of inputs, outputs, or their mean (Glorot and Bengio,
-2010; He et al., 2015; LeCun et al., 1998).
+An initializer is an object that takes a shape and returns a tensor: `initializer(shape, dtype=None, partition_info=None)`.
+The scaled ones keep the magnitude of activations and gradients constant from layer to layer, which needs a variance of
+about one over the number of inputs, outputs, or their mean (Glorot and Bengio, 2010; He et al., 2015; LeCun et al., 1998).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from ..ops.linalg.matrix_functions import qr
 from ..ops.math.arithmetic import multiply, sign
 from ..ops.random import random
 
-# Standard deviation of a standard normal number cut at two standard deviations: what is drawn must be wider
-# by this.
+# Standard deviation of a standard normal distribution truncated at two standard deviations: the deviation to draw
+# with is divided by it.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 _LARGE = 1000  # elements from which a constant is a Fill, not a value in the graph (TensorFlow's limit for zeros)

@@ -1,17 +1,15 @@
-"""Partitioners: into how many parts to cut a variable.
+"""Partitioned variables and partitioners.
 
-A partitioner is a function `(shape, dtype)` that gives the number of parts along each axis, such as `[4, 1]`
-for four bands of rows; at most one of them is above 1. `get_variable` and `variable_scope` take one, and make
-a variable of several parts (`partitioned.py`).
-
-Variables in parts: one table, cut along an axis into variables that may live on different devices.
+A partitioner is a function `(shape, dtype)` that returns the number of parts along each axis, such as `[4, 1]` for
+four blocks of rows; at most one number is above 1. `get_variable` and `variable_scope` take one, and make a
+partitioned variable: one table, split along an axis into variables that may be on different devices.
 
 A variable `v` of n parts is n variables `v/part_0`, `v/part_1`, ..., each with its own initializer, slots and
 device. `size // n` rows go to each, and one more to each of the first `size % n`. A `replica_device_setter`
-sees n variables, so it deals the parts out to the parameter servers in turn.
+sees n variables, so it assigns the parts to the parameter servers round-robin.
 
-Where the variable is used as a tensor its parts are joined again: every part travels, every time. Who needs
-rows only should use `embedding_lookup`, which goes to the parts.
+If the variable is used as a tensor, its parts are concatenated: every part is sent, every time. To read only some
+rows, use `embedding_lookup`, which reads from the parts.
 """
 
 from __future__ import annotations
@@ -177,7 +175,7 @@ class SaveSliceInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """What an initializer is told of the part that it makes.
+    """The position of a part in the whole variable, for its initializer.
 
     Attributes:
         full_shape: shape of the whole variable.
@@ -287,8 +285,8 @@ def cut_axis(partitions: Sequence[int]) -> int:
 
 # --- the variable -------------------------------------------------------------------------------------------
 class PartitionedVariable(TensorOperators[Tensor]):
-    """A variable in several parts. It stands for the whole value wherever a tensor may stand, and for its
-    parts where it is iterated over. Made by `get_variable(..., partitioner=)`.
+    """A partitioned variable. It can be used wherever a tensor can, as the whole value; iterating over it
+    returns its parts. Made by `get_variable(..., partitioner=)`.
 
     Args:
         name: name of the whole.
@@ -414,7 +412,7 @@ class PartitionedVariable(TensorOperators[Tensor]):
     def assign(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Store a value: what each part's `assign` gives.
+        """Store a value, and return the results of the parts' `assign`.
 
         Args:
             value: for the whole, which is split as the variable is; or a list or partitioned variable with

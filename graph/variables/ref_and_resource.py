@@ -2,19 +2,18 @@
 
 A variable is a few nodes under one name, TensorFlow 1's names. A *reference* variable `v` is
 
-    v/initial_value   what it starts with       v/Assign   its initializer
-    v                 the place                 v/read     its value, which everything that uses `v` takes
+    v/initial_value   its initial value         v/Assign   its initializer
+    v                 the reference             v/read     its value, which all users of `v` take
 
 and a *resource* variable (`use_resource=True`) is
 
-    v/Initializer/initial_value   what it starts with     v/Assign                 its initializer
-    v                             the place               v/Read/ReadVariableOp    its value, for fetches
+    v/Initializer/initial_value   its initial value       v/Assign                 its initializer
+    v                             the handle              v/Read/ReadVariableOp    its value, for fetches
     v/IsInitialized/VarIsInitializedOp
 
-where each use adds its own `ReadVariableOp`. A reference variable's plain initial value is made under the device
-blocks around it; what a function makes of it, and a resource variable's in any case, is colocated with the
-variable, and so are the Assign, and a reference variable's read. Who uses a resource variable's place is brought
-to it by the placer.
+where each use adds its own `ReadVariableOp`. The device blocks around a reference variable apply to its plain initial
+value. An initial value made by a function, a resource variable's initial value, the Assign, and a reference variable's
+read are colocated with the variable. The placer colocates ops that take a resource variable's handle with it.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class VariableScope:
         self.caching_device = caching_device
 
     def set_custom_getter(self, custom_getter: Any) -> None:
-        """Set the function that is asked for variables."""
+        """Set the function that makes or returns variables."""
         self.custom_getter = custom_getter
 
     def set_partitioner(self, partitioner: Any) -> None:
@@ -153,7 +153,7 @@ def variable_scope(
         name_or_scope: a name, added to the open scope's; or a scope object, which is entered again wherever
             one is.
         default_name: a name for `name_or_scope=None`, made unique: `dense`, `dense_1`, ...
-        values: tensors whose graph is meant.
+        values: tensors that determine the graph.
         initializer, regularizer, caching_device, partitioner, custom_getter, dtype, use_resource, constraint:
             defaults in the block.
         reuse: True, False, AUTO_REUSE, or None to inherit. Reuse that is on outside cannot be turned off by
@@ -242,7 +242,7 @@ def _unique(counts: dict[str, int], outer: str, wished: str) -> str:
 
 
 def _composed(inner: Any, outer: Any) -> Any:
-    """The getter that asks `inner` first; what that calls its getter is `outer`."""
+    """The getter that calls `inner` with `outer` as its getter."""
     if inner is None or outer is None:
         return outer if inner is None else inner
 
@@ -290,13 +290,13 @@ def get_variable(
         regularizer: function of the variable whose result joins the regularization losses.
         trainable, collections, caching_device, validate_shape, use_resource, constraint, synchronization, aggregation: as
             for `Variable`.
-        partitioner: function of (shape, dtype) that says into how many parts to cut it along each axis, such
-            as `fixed_size_partitioner(3)`; None: the scope's, or else it is one. A scalar is never cut.
+        partitioner: function of (shape, dtype) that returns the number of parts along each axis, such as
+            `fixed_size_partitioner(3)`; None: the scope's, or else one part. A scalar is never partitioned.
         custom_getter: function that is called as `custom_getter(getter, name, ...)` instead.
 
     Raises:
         ValueError: it exists and may not be reused, or the other way round, or shape or dtype differ from
-            what exists.
+            those of the existing variable.
 
     >>> w = get_variable("w", [3, 4])
     """

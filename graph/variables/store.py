@@ -1,7 +1,7 @@
-"""The variables of a graph by name: what `get_variable` finds, and how it makes what it does not find.
+"""The variables of a graph by name: `get_variable` returns an existing variable or makes a new one.
 
-A name stands for one variable, or for a variable in parts; never for both. The parts of `v` are variables
-with names of their own, `v/part_0` and so on, and are kept under those too.
+A name belongs to one variable or to one partitioned variable, never to both. The parts of `v` are variables
+with their own names, `v/part_0` and so on, and are also stored under those.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class VariableStore:
                 dims, wanted = merge(dims, _value_dims(initializer)), as_dtype(initializer.dtype).base
             if dims != ():  # a scalar cannot be cut
                 return self._in_parts(name, dims, wanted, initializer, regularizer, reuse, partitioner, more)
-        if name in self.partitioned and reuse:  # its partitioner need not be told again
+        if name in self.partitioned and reuse:  # its partitioner need not be given again
             return _shared_parts(self.partitioned[name], name, dims, wanted, None, reuse)
         if f"{name}/part_0" in self.variables:
             raise ValueError(
@@ -251,7 +251,7 @@ def _full_shape(name: str, dims: Dims) -> list[int]:
 
 
 def _value(initializer: Any) -> Any:
-    """What an initializer that is no function stands for: a tensor, or an array."""
+    """The initial value of an initializer that is not a function: a tensor, or an array."""
     if isinstance(initializer, (Tensor, list, tuple)) or hasattr(initializer, "_as_tensor"):
         return convert(initializer)
     return to_array(initializer)

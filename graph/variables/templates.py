@@ -105,9 +105,9 @@ def make_template(
 
     Args:
         name_: name of the variable scope, made unique.
-        func_: what is called; it makes variables by `get_variable`.
+        func_: the function; it makes variables by `get_variable`.
         create_scope_now_: whether the name is made unique now, not at the first call.
-        unique_name_: a name that is taken as it is.
+        unique_name_: a name that is used unchanged.
         custom_getter_: as of `variable_scope`.
         kwargs: arguments for `func_`.
 
@@ -115,7 +115,7 @@ def make_template(
         ValueError: a later call makes a variable that the first one did not.
 
     Returns:
-        the function. It tells its `variables`, `trainable_variables` and their like, and its `variable_scope`.
+        the function, with the attributes `variables`, `trainable_variables` and the like, and `variable_scope`.
 
     >>> scale = dt.make_template("scale", lambda x: x * dt.get_variable("w", []))
     >>> y, z = scale(a), scale(b)   # one variable, 'scale/w'

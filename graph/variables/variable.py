@@ -1,10 +1,7 @@
-"""How the copies of a variable are kept, where a distribution strategy makes several: words that variables and strategies share.
+"""Variables: values that persist between steps.
 
-How variables are made: of which kind where the program does not say, and by whom, in a `variable_creator_scope`.
-
-Variables: values that live from step to step, as users hold them.
-
-`Variable` is what the kinds have in common; `variable_kinds` has what each is made of, `variable_creation` who makes it.
+`Variable` is the common base of the kinds of variables; `ref_and_resource` has the kinds. The module also has the default kind, the
+`variable_creator_scope`, and the enums for the copies of a variable that a distribution strategy makes.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ class VariableSynchronization(enum.Enum):
     ON_WRITE = 2
     """With each change: all copies are equal at all times."""
     ON_READ = 3
-    """Each replica changes its own copy; who reads the variable outside the replicas gets them aggregated."""
+    """Each replica changes its own copy; a read outside the replicas returns the aggregated value."""
 
 
 class VariableAggregation(enum.Enum):
@@ -77,7 +74,7 @@ class Creation(type):
     """The metaclass of `Variable`. `Variable(...)` asks the functions of the open `variable_creator_scope` blocks, innermost first."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(cls.__base__, Creation):  # a kind of variable, which the program names itself: nobody is asked
+        if isinstance(cls.__base__, Creation):  # the program names the kind itself: no creators are called
             return super().__call__(*args, **kwargs)
         graph = get_default_graph()
         if graph.outermost is not graph:  # a variable that a function makes belongs to the graph around it
@@ -115,7 +112,7 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
     """A block in which `variable_creator(next_creator, **kwargs)` makes the variables.
 
     `kwargs` are `Variable`'s arguments by name; `next_creator(**kwargs)` makes the variable as it would be made otherwise. The
-    innermost block is asked first.
+    creator of the innermost block is called first.
 
     >>> def on_ps(next_creator, **kwargs):
     ...     with dt.device("/job:ps"):
@@ -156,25 +153,24 @@ variable_kinds: dict[str, type[Variable]] = {}
 
 
 class Variable(TensorOperators[Tensor], metaclass=Creation):
-    """A value that lives from step to step, on one device. It stands for its value wherever a tensor may
-    stand.
+    """A value that persists between steps, on one device. It can be used wherever a tensor can, as its value.
 
     Args:
-        initial_value: what the initializer assigns: anything that stands for a tensor, or a function that
-            makes it. Its static shape must be complete unless `validate_shape` is False.
+        initial_value: the value that the initializer assigns: anything convertible to a tensor, or a function that
+            returns it. Its static shape must be complete unless `validate_shape` is False.
         trainable: whether optimizers change it by default (None: yes).
-        collections: collections that it joins; None: the global variables.
+        collections: collections that it is added to; None: the global variables.
         validate_shape: whether its shape is fixed to the initial value's.
         caching_device: a device that keeps the value read in a step, for all readers of the step.
         name: name of its node (None: `Variable`), made unique.
-        variable_def: instead of all else, what `to_proto` gave: the variable of nodes that are there already.
+        variable_def: instead of all other arguments, a result of `to_proto`: the variable of existing nodes.
         dtype: element type; None: the initial value's.
         expected_shape: a shape that the initial value must fit.
         import_scope: for `variable_def`: the scope that the nodes were imported into.
         constraint: function that optimizers apply to the value after each update.
         use_resource: whether it is a resource variable; None: see `enable_resource_variables`.
         synchronization, aggregation: how its copies are kept, where a distribution strategy makes several.
-        shape: what is known of the shape of all its values; None: the initial value's. `TensorShape(None)` lets it change.
+        shape: the static shape of all its values; None: the initial value's. `TensorShape(None)` allows it to change.
 
     Raises:
         ValueError: no initial value, one of unknown shape, or a wrong argument.
@@ -295,12 +291,12 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     @property
     def handle(self) -> Tensor:
-        """The tensor that gives out its place."""
+        """The tensor of its reference or handle."""
         return self._handle
 
     @property
     def op(self) -> Node:
-        """The node that holds its place."""
+        """The node that holds its state."""
         return self._handle.op
 
     @property
@@ -382,7 +378,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     def _get_save_slice_info(self) -> _SaveSliceInfo | None:
         return self.save_slice_info
 
-    # --- what the graph asks of it --------------------------------------------------------------------------
+    # --- interface for the graph ----------------------------------------------------------------------------
 
     def _place(self) -> Tensor:
         return self._handle
@@ -439,7 +435,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     def assign(
         self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that stores `value`: with `read_value` what stands for the value after it, else the node itself."""
+        """Add a node that stores `value`. Returns the value after it with `read_value`, else the node itself."""
         return self._change("Assign", value, name, read_value)
 
     def assign_add(
