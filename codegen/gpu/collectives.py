@@ -7,6 +7,7 @@ reduction of several tensors is one run of NCCL: its calls are grouped, and no t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def collective_kernel(gpu: GpuContext, node: Node, context: Context) -> Kernel |
     return kind(gpu, node, context)
 
 
-class _Collective:
+class _Collective(ABC):
     """A collective as a member's GPU runs it."""
 
     what = ""
@@ -81,9 +82,9 @@ class _Collective:
         """Whether NCCL supports this type; all members agree."""
         return dtype.kind in "fiubcV" and not dtype.hasobject
 
+    @abstractmethod
     def job(self, arrays: Sequence[DeviceArray]) -> _Job:
         """The job for the link."""
-        raise NotImplementedError
 
 
 class _Reduce(_Collective):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +53,7 @@ class _Ready:
     results: int
 
 
-class GpuKernel:
+class GpuKernel(ABC):
     """A kernel on the GPU: brings its inputs to the device, allocates its outputs, launches the fastest of its candidates.
 
     Subclasses say what there is to launch in `choose`.
@@ -75,6 +76,7 @@ class GpuKernel:
         self._has_others = False
         self.checked = gpu.check
 
+    @abstractmethod
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
 
@@ -82,7 +84,6 @@ class GpuKernel:
             shapes: of the inputs that are loaded.
             others: values of the inputs that are not loaded, as tuples.
         """
-        raise NotImplementedError
 
     def takes_array(self, position: int) -> bool:
         """Whether an input is only read by launches, so that it may be in GPU memory however small it is."""

@@ -8,6 +8,7 @@ dense one.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,9 +68,9 @@ class SparseVariableKernel(GpuKernel):
         ] = ()  # of the routine's addresses: the variables, the other inputs, the variables again
         self._runs: dict[Any, Callable[[Sequence[int], str], None] | None] = {}
 
+    @abstractmethod
     def routine(self, shape: Shape, given: Sequence[Shape]) -> tuple[Routine, dict[str, int]] | None:
         """What to launch, and its sizes, for variables of a shape and the other inputs'; None: the reference raises the error."""
-        raise NotImplementedError
 
     def __call__(self, *inputs: Any) -> Any:
         states: Sequence[VariableState] = inputs[: self.places]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -80,7 +81,7 @@ def result_like(value: Array) -> Array:
     return result_of(value.size, value.dtype)
 
 
-class MessageAlgorithm:
+class MessageAlgorithm(ABC):
     """One member's share of one collective by messages. `result` is valid once `is_done`."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -88,17 +89,17 @@ class MessageAlgorithm:
         self.result: Any = None
         self.is_done = False
 
+    @abstractmethod
     def begin(self) -> list[Part]:
         """The first parts to send."""
-        raise NotImplementedError
 
+    @abstractmethod
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
         """The parts to send after this part was received."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expects(self) -> set[int]:
         """The ranks whose parts are still missing."""
-        raise NotImplementedError
 
     def _finish(self, result: Any) -> None:
         self.result, self.is_done = result, True

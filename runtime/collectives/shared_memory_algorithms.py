@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -366,7 +367,7 @@ def has_plain_bytes(value: Array) -> bool:
     return not value.dtype.hasobject
 
 
-class _SingleWaitRounds(SharedMemoryAllReduce):
+class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
     """Rounds with one wait: `_per_round` elements are staged, and then read by `_take_part`."""
 
     has_result_areas = False
@@ -397,9 +398,9 @@ class _SingleWaitRounds(SharedMemoryAllReduce):
         self._check_labels(buffer)
         self._make(buffer)
 
+    @abstractmethod
     def _make(self, buffer: SharedBuffer) -> None:
         """Allocate the result, now that the lengths of all values are known."""
-        raise NotImplementedError
 
     def _reduce_round(self, buffer: SharedBuffer) -> None:
         self._take_part(buffer, self._reduced - self._begin, self._part(buffer, self._reduced))
@@ -412,9 +413,9 @@ class _SingleWaitRounds(SharedMemoryAllReduce):
         slot, dtype = number % SLOTS, self._value.dtype
         return lambda rank, start, count: buffer.staging(slot, rank, dtype, start, count)
 
+    @abstractmethod
     def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
         """Read what this member needs of a round. The first round is 0."""
-        raise NotImplementedError
 
     def _span(self, number: int, size: int) -> tuple[int, int]:
         """The start of a round in a value of `size` elements, and the number of its elements."""

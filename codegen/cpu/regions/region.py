@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -45,7 +46,7 @@ _UPDATES = (UpdateKernel, ProductUpdate)
 _dtypes: dict[np.dtype[Any], np.dtype[Any]] = {}  # of each the object that plans look for
 
 
-class NativeRegion:
+class NativeRegion(ABC):
     """Calls of a program that run as one call.
 
     Args:
@@ -101,17 +102,17 @@ class NativeRegion:
         """In which order plans take what is given."""
         return tuple(range(len(self.region.given)))
 
+    @abstractmethod
     def record_into(self, planner: Planner, arrays: Sequence[Any]) -> Sequence[Value]:
         """Put all calls into a plan for arrays like these; what leaves."""
-        raise NotImplementedError
 
+    @abstractmethod
     def with_plan(self, plan: Plan, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: it does not fit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a plan is made for."""
-        raise NotImplementedError
 
     def in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs as plans take them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,7 +143,7 @@ def start_of(kind: str, dtype: DType) -> str:
     return number_of(dtype.min if low else dtype.max, dtype)
 
 
-class ExpressionWriter:
+class ExpressionWriter(ABC):
     """The elementwise values of a loop nest as lines of Triton. Subclasses say how inputs are read, and random numbers drawn."""
 
     def __init__(self, loops: LoopNest) -> None:
@@ -249,13 +250,13 @@ class ExpressionWriter:
             for a, x in zip(v.args, values, strict=True)
         ]
 
+    @abstractmethod
     def read(self, v: Value) -> str:
         """The elements of an input."""
-        raise NotImplementedError
 
+    @abstractmethod
     def random(self, v: Value) -> str:
         """Random numbers at the elements' positions."""
-        raise NotImplementedError
 
     @staticmethod
     def shift(v: Value, a: str, by: str) -> str:
