@@ -3,7 +3,7 @@
 # ruff: noqa
 from typing import Any
 from dovetail import compat as compat, data as data, distribute as distribute, io as io, train as train
-from dovetail.api import errors as errors, nest as nest, timeline as timeline
+from dovetail.api import errors as errors, nest as nest
 from dovetail.api.ops import (
     debugging as debugging, dtypes as dtypes, image as image, initializers as initializers, linalg as linalg, lookup as lookup, math as
     math, nn as nn, random as random, sets as sets, sparse as sparse, strings as strings,
@@ -37,7 +37,6 @@ from dovetail.compat.tf1.names.switches import (
 )
 from dovetail.compat.tf1.programs import app as app, flags as flags, logging as logging, test as test
 from dovetail.compat.tf1.programs.logging import get_logger as get_logger
-from dovetail.compat.tf1.queues import python_io as python_io, queue as queue
 from dovetail.compat.tf1.queues.readers import (
     FixedLengthRecordReader as FixedLengthRecordReader, IdentityReader as IdentityReader, ReaderBase as ReaderBase, TFRecordReader as
     TFRecordReader, TextLineReader as TextLineReader, WholeFileReader as WholeFileReader,
@@ -207,6 +206,7 @@ from dovetail.graph.ops.sparse.math import (
     sparse_tensor_dense_matmul,
 )
 from dovetail.graph.ops.sparse.to_dense import sparse_to_dense as sparse_to_dense
+from dovetail.graph.ops.state import queue_api as queue
 from dovetail.graph.ops.state.accumulator_api import (
     ConditionalAccumulator as ConditionalAccumulator, ConditionalAccumulatorBase as ConditionalAccumulatorBase,
     SparseConditionalAccumulator as SparseConditionalAccumulator,
@@ -275,7 +275,7 @@ from dovetail.graph.variables.variable import (
 )
 from dovetail.interop import onnx as onnx, tensorboard as summary
 from dovetail.interop.tensorflow import graph_util as graph_util, saved_model as saved_model
-from dovetail.io import files as gfile
+from dovetail.io import files as gfile, records as python_io
 from dovetail.placer.cost.profile import Profile as Profile
 from dovetail.placer.pipeline import place as place
 from dovetail.placer.plan import Plan as Plan
@@ -284,6 +284,7 @@ from dovetail.runtime.config import (
     ConfigProto as ConfigProto, GPUOptions as GPUOptions, GraphOptions as GraphOptions, OptimizerOptions as OptimizerOptions,
     RunMetadata as RunMetadata, RunOptions as RunOptions, ThreadPoolOptionProto as ThreadPoolOptionProto,
 )
+from dovetail.runtime.observability import timeline as timeline
 from dovetail.runtime.server.local_cluster import LocalCluster as LocalCluster
 from dovetail.runtime.session.profiling import profile as profile
 from dovetail.runtime.session.session import InteractiveSession as InteractiveSession, Session as Session

@@ -48,8 +48,8 @@ HOMES = {
     "nest": "api.nest",
     "nn": "api.ops.nn",
     "onnx": "interop.onnx",
-    "python_io": "compat.tf1.queues.python_io",
-    "queue": "compat.tf1.queues.queue",
+    "python_io": "io.records",
+    "queue": "graph.ops.state.queue_api",
     "random": "api.ops.random",
     "rnn": "compat.tf1.rnn",
     "saved_model": "interop.tensorflow.saved_model",
@@ -59,7 +59,7 @@ HOMES = {
     "summary": "interop.tensorboard",
     "test": "compat.tf1.programs.test",
     "tf1": "compat.tf1.importing",
-    "timeline": "api.timeline",
+    "timeline": "runtime.observability.timeline",
 }
 """Public path below `dovetail` -> place in the source tree; what lies below a path moves with it."""
 

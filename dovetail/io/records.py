@@ -191,4 +191,4 @@ def _checked(data: bytes, count: int, path: Any, at: int) -> bytes:
     return found
 
 
-__all__ = ["TFRecordCompressionType", "TFRecordOptions", "TFRecordWriter", "compression_of", "tf_record_iterator"]
+__all__ = ["TFRecordCompressionType", "TFRecordOptions", "TFRecordWriter", "tf_record_iterator"]

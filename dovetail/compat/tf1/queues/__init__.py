@@ -1,1 +1,1 @@
-"""Input by queues: `input` (`tf.train.batch`, `string_input_producer`), `readers` (`tf.TextLineReader`), `queue` and `python_io`."""
+"""Input by queues: `input` (`tf.train.batch`, `string_input_producer`), `readers` (`tf.TextLineReader`)."""

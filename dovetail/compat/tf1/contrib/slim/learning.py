@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .....api.timeline import Timeline
+from .....runtime.observability.timeline import Timeline
 from .....graph.core.default_graph import GraphKeys, get_default_graph
 from .....graph.core.errors import OutOfRangeError
 from .....graph.core.graph import Graph, Tensor
