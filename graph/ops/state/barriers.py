@@ -18,7 +18,16 @@ from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, as_dims, is_static, text
 from ...resources.barrier import Barrier as BarrierState
 from ...resources.resource_manager import Context, frozen
-from .queues import as_resource, component_shapes, component_types, define_fact, free, need_handle, need_scalar
+from .queues import (
+    as_resource,
+    component_shapes,
+    component_types,
+    define_fact,
+    free,
+    infer_close,
+    need_handle,
+    need_scalar,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -85,12 +94,6 @@ def _take(
     return found.take_many(int(count), allow_small_batch)
 
 
-def _infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    need_handle(inputs[0])
-    typed_attr(attrs, "cancel_pending_enqueues", bool)
-    return []
-
-
 def _close(context: Context, barrier: Any, *, cancel_pending_enqueues: bool) -> tuple[()]:
     as_resource(barrier, BarrierState, context).close(cancel_pending_enqueues)
     return ()
@@ -100,7 +103,7 @@ for _name, _infer, _reference, _traits in (
     ("Barrier", _infer_barrier, _barrier, Trait.STATE_HANDLE),
     ("BarrierInsertMany", _infer_insert, _insert, Trait.NONE),
     ("BarrierTakeMany", _infer_take, _take, Trait.BLOCKING),
-    ("BarrierClose", _infer_close, _close, Trait.NONE),
+    ("BarrierClose", infer_close, _close, Trait.NONE),
 ):
     define(
         _name,

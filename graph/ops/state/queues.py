@@ -225,7 +225,8 @@ def _dequeue_up_to(context: Context, queue: Any, count: Array, *, component_type
     return _checked(context, queue, component_types).dequeue_many(int(count), fewer=True)
 
 
-def _infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    """The outputs of an op that closes what a handle stands for: none."""
     need_handle(inputs[0])
     typed_attr(attrs, "cancel_pending_enqueues", bool)
     return []
@@ -241,7 +242,7 @@ for _name, _infer, _reference in (
     ("QueueDequeueV2", _infer_dequeue, _dequeue),
     ("QueueDequeueManyV2", _infer_dequeue_many, _dequeue_many),
     ("QueueDequeueUpToV2", _infer_dequeue_up_to, _dequeue_up_to),
-    ("QueueCloseV2", _infer_close, _close),
+    ("QueueCloseV2", infer_close, _close),
 ):
     define(
         _name,

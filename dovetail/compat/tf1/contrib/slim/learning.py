@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .....runtime.observability.timeline import Timeline
 from .....graph.core.default_graph import GraphKeys, get_default_graph
 from .....graph.core.errors import OutOfRangeError
 from .....graph.core.graph import Graph, Tensor
@@ -17,6 +16,7 @@ from .....graph.ops.math.arithmetic import floormod
 from .....graph.ops.math.compare import equal, greater_equal
 from .....graph.variables.collections import local_variables_initializer
 from .....runtime.config import ConfigProto, RunMetadata, RunOptions
+from .....runtime.observability.timeline import Timeline
 from .....train.global_step import get_or_create_global_step
 from .....train.optimizers.optimizer import Optimizer
 from .....train.saving.saver import Saver
