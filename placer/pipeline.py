@@ -18,7 +18,7 @@ from .partition.partition import partition
 from .partition.prune import needed
 from .plan import Plan
 from .rules.place import place as place_nodes
-from .schedule.critical_path import urgent_first
+from .schedule.critical_path import order_by_rank
 from .schedule.from_search import execution_order
 from .schedule.pacing import schedule_receives
 from .search import SEARCHES
@@ -131,10 +131,10 @@ def place(
             allow_soft_placement=allow_soft_placement,
             search=search,
         )
-        urgency = None
+        ranked = None
         if search is None:
-            urgency = urgent_first(steps, decisions.device_of, found, fed)
-            steps = urgency.nodes
+            ranked = order_by_rank(steps, decisions.device_of, found, fed)
+            steps = ranked.nodes
         else:
             steps = execution_order(
                 steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv,
@@ -144,8 +144,8 @@ def place(
             steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv,
             copies=True,
         )  # fmt: skip
-        if urgency is not None:
-            cut = urgency.sends_first(cut)
+        if ranked is not None:
+            cut = ranked.sends_first(cut)
         if enable_recv_scheduling:
             cut = schedule_receives(cut)
     return Plan(

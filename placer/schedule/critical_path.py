@@ -1,20 +1,20 @@
 """List scheduling by critical path (upward rank), for steps that rules placed.
 
-A node's *urgency* is the longest way from it to the end of the step: its own time and that of all that hangs on it, transfers included
-(the upward rank of HEFT: Topcuoglu et al., 2002, doi:10.1109/71.993206). A device that may choose runs the most urgent node that is
-ready. So what another device needs for a long computation is made, and sent, before what only matters here; and of a
-value that goes to several devices, the one with the most to do gets it first.
+A node's *upward rank* is the longest path from its start to the end of the step: its own time and that of all its successors,
+transfers included (HEFT: Topcuoglu et al., 2002, doi:10.1109/71.993206). A device that may choose runs the ready node of the
+highest rank. So a value that another device needs for a long computation is made, and sent, before values that only this device
+needs; and of several devices that need one value, the one with the longest remaining path gets it first.
 
-    by creation     task 0   [ local work          ][ s ]                  by urgency   task 0   [ s ][ local work          ]
+    by creation     task 0   [ local work          ][ s ]                  by rank      task 0   [ s ][ local work          ]
                     task 1                             [ what needs s ]                 task 1      [ what needs s ]
 
 Times are the analytic ones of the searches (`search/from_graph.py`), and no better than what is known of shapes. So the order
 of creation is kept unless a step is predicted to be clearly shorter in the other one, by the clock of programs that run one
 node after the other.
 
-Kept in any case is the order of nodes that a user can tell apart: those that use the same state of which one changes it, and those
-with effects on one device. Steps with loops or branches, or with nodes that may wait for other steps, keep the order that they have; so
-do steps of more than `MOST` nodes, which should not take longer to start for it: ask for a search there.
+The order of nodes that a user can tell apart is always kept: those that use the same state of which one changes it, and those
+with effects on one device. Steps with loops or branches, or with nodes that may block until another step runs, keep the order
+of creation. So do steps of more than `MOST` nodes, because ordering them would delay the first step: use a search there.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ WORTH = 0.03  # the share of the step's time that another order must save
 
 
 @dataclass(frozen=True, slots=True)
-class Urgency:
+class RankedOrder:
     """The nodes of a step in the order in which they should run.
 
     Attributes:
-        nodes: all of them. behind: node -> seconds from its start to the end of the step; empty where nothing is known.
+        nodes: all of them. upward_rank: node -> seconds from its start to the end of the step; empty where no time is known.
     """
 
     nodes: list[Node]
-    behind: Mapping[Node, float]
+    upward_rank: Mapping[Node, float]
 
     def sends_first(self, cut: Partitioned) -> Partitioned:
-        """The same partitions, where sends that follow each other are in the order of what hangs on them."""
-        behind = self.behind
-        if not behind or len(cut.channels) < 2:
+        """The same partitions; sends that follow each other are in the order of their receivers' upward ranks."""
+        ranks = self.upward_rank
+        if not ranks or len(cut.channels) < 2:
             return cut
-        hangs: dict[tuple[Tensor | Node, str], float] = defaultdict(
+        highest: dict[tuple[Tensor | Node, str], float] = defaultdict(
             float
-        )  # (value, task) -> the most that waits for it there
+        )  # (value, task) -> the highest rank of its users there
         crossing = set(cut.values)
         for device, part in cut.partitions.items():
             task = task_of(device)
             for node in part.nodes:
                 for value in (*node.inputs, *node.controls):
                     if value in crossing:
-                        hangs[value, task] = max(hangs[value, task], behind.get(node, 0.0))
+                        highest[value, task] = max(highest[value, task], ranks.get(node, 0.0))
 
-        def hanging(step: Step) -> float:
+        def by_rank(step: Step) -> float:
             channel = step[1]
             assert isinstance(channel, Channel)
-            return -hangs[cut.values[channel.id], task_of(channel.destination)]
+            return -highest[cut.values[channel.id], task_of(channel.destination)]
 
         return replace(
-            cut, partitions={device: _sorted_sends(part, hanging) for device, part in cut.partitions.items()}
+            cut, partitions={device: _sorted_sends(part, by_rank) for device, part in cut.partitions.items()}
         )
 
 
@@ -83,7 +83,7 @@ def _sorted_sends(part: Partition, key: Callable[[Step], float]) -> Partition:
             run.append(step)
             continue
         if len(run) > 1:
-            first = sorted(run, key=key)  # (stable: what is equally urgent stays as it is)
+            first = sorted(run, key=key)  # (stable: sends of equal rank keep their order)
             changed = changed or first != run
             run = first
         out += run
@@ -93,9 +93,9 @@ def _sorted_sends(part: Partition, key: Callable[[Step], float]) -> Partition:
     return replace(part, steps=tuple(out)) if changed else part
 
 
-def urgent_first(
+def order_by_rank(
     nodes: Sequence[Node], device_of: Callable[[Node], str], cluster: Cluster, feeds: Collection[Tensor] = ()
-) -> Urgency:
+) -> RankedOrder:
     """The order in which a step that was placed by rules should run.
 
     Args:
@@ -103,23 +103,23 @@ def urgent_first(
         feeds: tensors that the client gives.
     """
     nodes = list(nodes)
-    unknown = Urgency(nodes, {})
+    unknown = RankedOrder(nodes, {})
     if not 2 < len(nodes) <= MOST:
         return unknown
     names = [device_of(n) for n in nodes]
     if len(set(names)) < 2 or is_steered(nodes) or any(n.opdef.is_blocking for n in nodes):
         return unknown
     step = _Step(nodes, names, cluster, frozenset(feeds))
-    behind = step.urgencies()
-    order = step.in_order_of(behind)
+    ranks = step.upward_ranks()
+    order = step.in_order_of(ranks)
     usual = step.takes(range(len(nodes)))
     if step.takes(order) < usual * (1 - WORTH):
         nodes = [nodes[i] for i in order]
-    return Urgency(nodes, dict(zip(step.nodes, behind, strict=True)))
+    return RankedOrder(nodes, dict(zip(step.nodes, ranks, strict=True)))
 
 
 class _Step:
-    """Nodes by number, in lists: what each takes, and what follows whom how much later."""
+    """The step as lists by the nodes' numbers: seconds of each node, its successors and predecessors with the delays between them."""
 
     def __init__(self, nodes: list[Node], names: list[str], cluster: Cluster, fed: frozenset[Tensor]) -> None:
         self.nodes = nodes
@@ -129,7 +129,9 @@ class _Step:
         self.device = device = [numbers[name] for name in names]
         self.seconds: list[float] = []
         seconds = self.seconds
-        self.after: list[list[tuple[int, float]]] = [[] for _ in nodes]  # node -> what it leads to, and how much later
+        self.after: list[list[tuple[int, float]]] = [
+            [] for _ in nodes
+        ]  # node -> its successors, each with its delay in seconds
         self.before: list[list[tuple[int, float]]] = [[] for _ in nodes]
         number = {node: i for i, node in enumerate(nodes)}
         for i, node in enumerate(nodes):
@@ -162,12 +164,12 @@ class _Step:
         self.after[a].append((b, later))
         self.before[b].append((a, later))
 
-    def urgencies(self) -> list[float]:
-        """The longest way from the start of each node to the end."""
-        behind = list(self.seconds)
-        for i in range(len(behind) - 1, -1, -1):
-            behind[i] += max((later + behind[b] for b, later in self.after[i]), default=0.0)
-        return behind
+    def upward_ranks(self) -> list[float]:
+        """The longest path from the start of each node to the end of the step, in seconds."""
+        ranks = list(self.seconds)
+        for i in range(len(ranks) - 1, -1, -1):
+            ranks[i] += max((later + ranks[b] for b, later in self.after[i]), default=0.0)
+        return ranks
 
     def takes(self, order: Iterable[int]) -> float:
         """Seconds of the step, when each device runs its nodes in this order and waits where a value has not come."""
@@ -180,8 +182,8 @@ class _Step:
             free[self.device[i]] = ends[i] = at + self.seconds[i]
         return max(ends)
 
-    def in_order_of(self, behind: Sequence[float]) -> list[int]:
-        """The nodes in the order in which they start, when each device takes the most urgent one that is ready."""
+    def in_order_of(self, ranks: Sequence[float]) -> list[int]:
+        """The nodes in the order in which they start, when each device takes the ready one of the highest rank."""
         waiting = [len(before) for before in self.before]
         comes = [0.0] * len(waiting)  # when all that a node needs is there
         events = [(0.0, 0, i) for i, count in enumerate(waiting) if not count]  # (when, 0: ready or 1: has run, node)
@@ -196,7 +198,7 @@ class _Step:
                 _, has_run, i = heappop(events)
                 touched.add(self.device[i])
                 if not has_run:
-                    heappush(ready[self.device[i]], (-behind[i], i))
+                    heappush(ready[self.device[i]], (-ranks[i], i))
                     continue
                 busy[self.device[i]] = False
                 for b, later in self.after[i]:
@@ -213,4 +215,4 @@ class _Step:
         return order
 
 
-__all__ = ["MOST", "Urgency", "urgent_first"]
+__all__ = ["MOST", "RankedOrder", "order_by_rank"]

@@ -29,7 +29,7 @@ from ...placer.pipeline import STRATEGIES
 from ...placer.plan import Plan
 from ...placer.rules.place import place
 from ...placer.rules.placement import Placement
-from ...placer.schedule.critical_path import urgent_first
+from ...placer.schedule.critical_path import order_by_rank
 from ...placer.schedule.from_search import execution_order
 from ...placer.schedule.pacing import schedule_receives
 from ...placer.search.from_graph import CLIENT
@@ -207,10 +207,10 @@ class Master:
             )
         options = session.config.graph_options
         device_of, reached = self._one_sided.updates(session, nodes, placement.device_of, set(fed))
-        urgency = None
+        ranked = None
         if session.config.placement_strategy == "rules":
-            urgency = urgent_first(nodes, device_of, session.cluster, fed)
-            nodes = urgency.nodes
+            ranked = order_by_rank(nodes, device_of, session.cluster, fed)
+            nodes = ranked.nodes
         else:
             costs = as_profile(session.config.placement_costs)
             nodes = execution_order(
@@ -222,8 +222,8 @@ class Master:
             nodes, device_of, fetches=fetched, feeds=fed,
             enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed, copies=True,
         )  # fmt: skip
-        if urgency is not None:
-            cut = urgency.sends_first(cut)
+        if ranked is not None:
+            cut = ranked.sends_first(cut)
         posted: dict[int, Posted] = {}
         if setting("DOVETAIL_ONE_SIDED_READS"):
             reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)

@@ -11,7 +11,7 @@ import dovetail as dt
 from dovetail.graph.core.graph import Node
 from dovetail.placer.partition.partitioned_graph import Channel
 from dovetail.placer.schedule import critical_path
-from dovetail.placer.schedule.critical_path import urgent_first
+from dovetail.placer.schedule.critical_path import order_by_rank
 from dovetail.placer.simulate import simulate
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
@@ -169,4 +169,4 @@ def test_large_and_single_device_steps_cost_nothing() -> None:
     with dt.Graph().as_default() as graph:
         dt.add(dt.constant(1.0), 1.0)
         nodes = list(graph.nodes)
-        assert urgent_first(nodes, lambda n: CPU.format(0), None).behind == {}  # type: ignore[arg-type]
+        assert order_by_rank(nodes, lambda n: CPU.format(0), None).upward_rank == {}  # type: ignore[arg-type]
