@@ -3,7 +3,7 @@
 What must hold between them:
 
 - A user sets the *peer timeout* (`ConfigProto.peer_timeout_s`, 5 s by default): a call ends that long after the last sign of life.
-- A caller pings whoever owes it a reply every `PING_S`, so several pings fit into the smallest useful peer timeout.
+- A caller pings each peer that owes it a reply every `PING_S`, so several pings fit into the smallest useful peer timeout.
 - ZeroMQ ends a silent connection after `HEARTBEAT_TIMEOUT_MS`, and TCP a silent stream after `STREAM_SILENCE_MS`. Both are below the
   default peer timeout: a connection that is still up then proves that the process of a silent task runs (`transport/zmq_liveness.py`).
 - A lost tensor is asked for every `ASK_S`. `STUCK_LINK_S` is more than `HEARTBEAT_TIMEOUT_MS`: ZeroMQ gets its chance to break a dead

@@ -164,7 +164,7 @@ class _Result:
             if t in self.again.lent or any(self.is_outside(taker, t, members) for taker in takers.get(t, ()))
         ]  # fmt: skip
         if not outputs:
-            raise NotFusibleError("nobody takes its results")
+            raise NotFusibleError("none of its results is used")
         axes_of = {t: tuple(None if a is None else number[a] for a in axes) for t, axes in group.dims.items()}
         reduced = tuple(a in group.reduced for a in group.space)
         sizes = tuple(a.size for a in group.space)
@@ -176,7 +176,7 @@ class _Result:
         seen = {x for axes in kernel.input_axes for x in axes}
         seen |= {x for a in kernel.assumed if a.over is None for x in a.axes}
         if any(i not in seen and d is None for i, d in enumerate(sizes)):
-            raise NotFusibleError("a size is known to nobody")
+            raise NotFusibleError("a size is unknown")
         return kernel
 
     def is_outside(self, taker: object, tensor: Tensor, members: set[Node]) -> bool:

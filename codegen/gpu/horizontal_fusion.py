@@ -223,7 +223,7 @@ class MultiTensorUpdate(GpuKernel):
             with device.lock:
                 device.make_current()
                 if not all_unshared(states):
-                    device.must_run("an update of a variable whose value somebody holds")
+                    device.must_run("an update of a variable whose value is still referenced")
                 if device.updates is not None:
                     device.updates += states
                 addresses = [x.pointer for x in numbers]

@@ -69,7 +69,7 @@ class OptimizerUpdate(GpuKernel):
                 device.make_current()
                 old = [pointer_of(s) for s in states]
                 if not all(map(is_unshared, states)):
-                    device.must_run("an update of a variable whose value somebody holds")
+                    device.must_run("an update of a variable whose value is still referenced")
                 if device.updates is not None:
                     device.updates += states
                 new: list[Any] = [

@@ -90,7 +90,7 @@ def mutable_values(device: Device, states: Sequence[VariableState]) -> Iterator[
             state.move(on_device(state, device))
         held.enter_context(device.entered())
         if not all(map(is_unshared, states)):
-            device.must_run("an update of a variable whose value somebody holds")
+            device.must_run("an update of a variable whose value is still referenced")
         if device.updates is not None:
             device.updates += states
         for state in states:

@@ -27,7 +27,7 @@ class IndexedSlices(TensorOperators[Tensor]):
         values: the rows, shape `[n, ...]`.
         indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add
             up.
-        dense_shape: shape of the whole tensor as an int vector; None when nobody knows.
+        dense_shape: shape of the whole tensor as an int vector; None when it is unknown.
 
     >>> table_gradient = IndexedSlices(rows, ids, dense_shape=[1000, 16])
     >>> dt.convert_to_tensor(table_gradient)   # the dense form

@@ -74,7 +74,7 @@ _UNUSED, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
 
 
 def _capsule_gone(address: int) -> None:
-    """A capsule goes that nobody took: its array goes, too. It is told by address, since it has no references any more."""
+    """Free the array of a capsule that no consumer took. The capsule is given by address: it has no references any more."""
     api = ctypes.pythonapi
     valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", api))
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", api))

@@ -37,7 +37,7 @@ class Stream:
 
 
 class Event:
-    """A point in a stream. Events without timing are used again when nobody holds them."""
+    """A point in a stream. Events without timing are reused when no reference to them is left."""
 
     __slots__ = ("handle", "returned")
 

@@ -89,7 +89,7 @@ class _Writer(TileWriter):
         arguments = [f"{target} + {where}" if where else target]
         arguments.append(f"{value}.to({stored_as(v.dtype)})" if v.dtype in NARROW else value)
         arguments += [f"mask={mask}"] if mask else []
-        # What goes into one row comes in any order, and nobody looks before the kernel ends.
+        # Atomic additions into one row come in any order; no reader sees the row before the kernel ends.
         arguments += [] if store.how == SET else ['sem="relaxed"']
         self.line(f"{_STORES[store.how]}({', '.join(arguments)})")
 

@@ -127,7 +127,7 @@ def _readable(tensor: Tensor) -> Tensor:
         if reader.type == "ReadVariableOp":
             return reader.outputs[0]
     raise UnimplementedError(
-        None, None, f"The variable '{tensor.op.name}' is read by nobody, so its value is not known"
+        None, None, f"The variable '{tensor.op.name}' is read by no node, so its value is not known"
     )
 
 

@@ -49,7 +49,7 @@ def work(server: tf.train.Server, last_step: int) -> None:
 
 
 def main() -> None:
-    """Serve and train; then go on serving until standard input closes, for whoever still uses the cluster."""
+    """Serve and train; then go on serving until standard input closes, for tasks that still use the cluster."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()
