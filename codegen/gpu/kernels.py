@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +56,7 @@ class _Ready:
 class GpuKernel(ABC):
     """A kernel on the GPU: brings its inputs to the device, allocates its outputs, launches the fastest of its candidates.
 
-    Subclasses say what there is to launch in `choose`.
+    Subclasses say what there is to launch in `choose`, or override `__call__` where there is one kernel only.
 
     Args:
         gpu: the device, and how its kernels run.
@@ -76,7 +76,6 @@ class GpuKernel(ABC):
         self._has_others = False
         self.checked = gpu.check
 
-    @abstractmethod
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
 
@@ -84,6 +83,7 @@ class GpuKernel(ABC):
             shapes: of the inputs that are loaded.
             others: values of the inputs that are not loaded, as tuples.
         """
+        raise NotImplementedError(f"{type(self).__name__} overrides __call__ and launches without candidates")
 
     def takes_array(self, position: int) -> bool:
         """Whether an input is only read by launches, so that it may be in GPU memory however small it is."""
