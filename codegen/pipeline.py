@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ..graph.core.dtypes import FLOAT8
 from ..graph.core.settings import setting
 from .backend import Backend, ContextOf
 from .ir.fused_kernel import FusedKernel
@@ -148,7 +149,6 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
 
 def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     """For GPUs."""
-    from ..graph.core.dtypes import FLOAT8
     from .fusion.epilogue import fuse_epilogues
     from .fusion.fuse import fuse
     from .gpu.graph_regions import with_graph_regions  # the GPU code generator, some 60 modules

@@ -14,6 +14,7 @@ from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
+from .cost.profile import as_profile
 from .partition.partition import partition
 from .partition.prune import needed
 from .plan import Plan
@@ -22,6 +23,7 @@ from .schedule.critical_path import order_by_rank
 from .schedule.from_search import execution_order
 from .schedule.pacing import schedule_receives
 from .search import SEARCHES
+from .search.problem import Objective
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -111,13 +113,10 @@ def place(
         solutions: list[Solution] = []
         measured = None
         if costs is not None:
-            from .cost.profile import as_profile
-
             measured = as_profile(costs)
         search = None
         if strategy != "rules":
             from .search.assign import searching
-            from .search.problem import Objective
 
             search = searching(
                 found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,

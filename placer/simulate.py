@@ -20,9 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.core.dtypes import bfloat16, float32
+from .cost.profile import as_profile
 from .plan_data import PlanData
 from .render.text import short, size_text
 from .render.timeline import Bar, Chart
+from .search import evaluate
+from .search.from_graph import step_problem
 from .search.problem import Problem, summed
 from .search.types import Floats, Ints
 
@@ -197,9 +200,6 @@ def step_of(
 
     The nodes are numbered in an order that all programs of the plan follow.
     """
-    from .cost.profile import as_profile
-    from .search.from_graph import step_problem
-
     order, where = _merged({str(device): p.nodes for device, p in plan.partitions.items()})
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
     narrow = any(
@@ -259,7 +259,6 @@ def timeline(
 
     `in_order`: devices run nodes by their numbers, and wait for each; else the ready node of the highest priority goes first.
     """
-    from .search import evaluate
     from .search.memory_profile import Held
 
     device = np.asarray(assignment, np.int32)
@@ -295,8 +294,6 @@ def timeline(
 
 def seconds_of(problem: Problem, assignment: npt.ArrayLike) -> float:
     """How long the step of `timeline` takes, without the timeline."""
-    from .search import evaluate
-
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
     device = np.asarray(assignment, np.int32)
     return float(evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish))

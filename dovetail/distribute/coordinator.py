@@ -23,6 +23,7 @@ import numpy as np
 
 from ..graph.core.build import placeholder, to_array
 from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.dtypes import as_dtype, string
 from ..graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
@@ -30,6 +31,8 @@ from ..graph.ops.state.variables import is_variable_initialized
 from ..graph.variables.collections import global_variables
 from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..graph.variables.store import AUTO_REUSE
+from ..runtime.config import ConfigProto
+from ..runtime.session.session import Session
 from .parameter_server import ParameterServerStrategy
 from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues, checked_dataset
 from .values import DistributedVariable
@@ -269,8 +272,6 @@ class ClusterCoordinator:
     def session(self) -> Any:
         """A session of this client that sees the parameter servers, for looking at variables."""
         if self._session is None:
-            from ..runtime.session.session import Session
-
             self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
         return self._session
 
@@ -388,8 +389,6 @@ class ClusterCoordinator:
 
     def _connect(self, n: int, target: str) -> None:
         """A session for a worker's thread, which `close` closes."""
-        from ..runtime.session.session import Session
-
         session = Session(target, graph=self._graph, config=_config())
         with self._changed:
             if self._closed:
@@ -420,14 +419,10 @@ def _is_fed(value: Any) -> bool:
 
 
 def _dtype_of(array: Any) -> Any:
-    from ..graph.core.dtypes import as_dtype, string
-
     return string if array.dtype == object else as_dtype(array.dtype)
 
 
 def _config() -> Any:
-    from ..runtime.config import ConfigProto
-
     # No filters: the graph has nodes on all workers, and is placed as a whole. Steps touch only those they need.
     return ConfigProto(wait_for_cluster_s=5.0)
 

@@ -8,7 +8,9 @@ from typing import Any
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.device import canonical_name
 from ..graph.core.errors import UnimplementedError
+from ..graph.core.settings import setting
 from ..graph.ops.state.collectives import are_gpus
+from ..placer.cluster.spec import local_devices
 from .reduction import CrossDeviceOps, NcclAllReduce
 from .strategy import Strategy
 
@@ -83,8 +85,6 @@ class TPUStrategy(Strategy):
 def accelerators() -> list[str]:
     """The GPUs of this process, by their short names."""
     from ..codegen.gpu.driver.api import gpu_memory
-    from ..graph.core.settings import setting
-    from ..placer.cluster.spec import local_devices
 
     task = "/job:localhost/replica:0/task:0"
     found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory())

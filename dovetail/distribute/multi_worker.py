@@ -17,12 +17,16 @@ from typing import Any
 
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
+from ..graph.core.device import canonical_name
 from ..graph.core.errors import FailedPreconditionError
 from ..graph.core.graph import Tensor
+from ..graph.ops.array.identity_and_placeholders import no_op
+from ..graph.ops.array.shapes import transpose
 from ..graph.ops.state import collectives
 from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
+from ..runtime.worker.colocated import colocated_servers
 from .mirrored import accelerators
 from .reduction import ReduceOp, all_reduced, buckets, parted, reduction_of, scaled
 from .resolvers import roles
@@ -217,7 +221,6 @@ class MultiWorkerMirroredStrategy(Strategy):
     def _gather_across(self, value: Tensor, axis: int) -> Tensor:
         if len(self._workers) <= 1:
             return value
-        from ..graph.ops.array.shapes import transpose
 
         rank = value.shape.rank
         if axis == 0:
@@ -255,8 +258,6 @@ class MultiWorkerMirroredStrategy(Strategy):
     def barrier(self) -> Any:
         """A node that ends when all workers have come to it."""
         if len(self._workers) <= 1:
-            from ..graph.ops.array.identity_and_placeholders import no_op
-
             return no_op()
         return self._collective(lambda i: collectives.barrier(self._members, self._rank, i))
 
@@ -266,8 +267,6 @@ class CollectiveAllReduceStrategy(MultiWorkerMirroredStrategy):
 
 
 def _text(device: Any) -> str:
-    from ..graph.core.device import canonical_name
-
     return canonical_name(device if isinstance(device, str) else device.to_string())
 
 
@@ -295,7 +294,6 @@ _started: dict[str, Any] = {}  # those that have no other owner, by address
 def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
     """This process's server of a task: the one that listens, or a new one."""
     from ..runtime.server.server import Server
-    from ..runtime.worker.colocated import colocated_servers
 
     address = spec.task_address(job, index)
     for server in colocated_servers():

@@ -11,6 +11,9 @@ from ..graph.core.default_graph import get_default_graph
 from ..graph.core.dtypes import DType
 from ..graph.core.graph import Tensor
 from ..graph.core.opdef import nbytes
+from ..graph.ops.array.concat_stack import concat
+from ..graph.ops.array.identity_and_placeholders import identity
+from ..graph.ops.math.arithmetic import add_n, floordiv, multiply, truediv
 from ..graph.ops.state import collectives
 from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
@@ -96,7 +99,6 @@ class ReductionToOneDevice(CrossDeviceOps):
         with graph.colocate_with(None, ignore_existing=True), graph.device(self.reduce_to_device or device):
             if any(isinstance(v, IndexedSlices) for v in values):
                 return joined_slices(values, op, len(values))
-            from ..graph.ops.math.arithmetic import add_n
 
             tensors = [convert(v) for v in values]
             total = (self.accumulation_fn or add_n)(tensors)
@@ -229,8 +231,6 @@ def device_of(destination: Any) -> str | None:
 
 def on_each(value: Any, destinations: Any) -> Any:
     """A value as it is for one destination; a `PerReplica` with the value on each device where destinations are several."""
-    from ..graph.ops.array.identity_and_placeholders import identity
-
     places = destinations.values if isinstance(destinations, (DistributedValues, DistributedVariable)) else ()
     if len(places) < 2:
         return value
@@ -249,8 +249,6 @@ def _packs(num_packs: int) -> int:
 
 def scaled(total: Tensor, count: int) -> Tensor:
     """A sum of `count` values, divided by it: rounded down for whole numbers."""
-    from ..graph.ops.math.arithmetic import floordiv, multiply, truediv
-
     if not (total.dtype.is_floating or total.dtype.is_complex):
         return floordiv(total, count)
     if count & (count - 1) == 0:
@@ -260,8 +258,6 @@ def scaled(total: Tensor, count: int) -> Tensor:
 
 def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSlices:
     """The sum (or mean over `count`) of `IndexedSlices`: all their rows, one after another."""
-    from ..graph.ops.array.concat_stack import concat
-
     if not all(isinstance(v, IndexedSlices) for v in values):
         raise TypeError("Replicas gave IndexedSlices and tensors for one value; pass one kind from all of them")
     rows = concat([v.values for v in values], 0)

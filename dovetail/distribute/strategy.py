@@ -17,6 +17,12 @@ from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.device import canonical_name
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
+from ..graph.ops.array.concat_stack import concat, split
+from ..graph.ops.array.identity_and_placeholders import group
+from ..graph.ops.array.shapes import shape
+from ..graph.ops.math.arithmetic import truediv
+from ..graph.ops.math.cast import cast
+from ..graph.ops.math.reduce import reduce_sum
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization, variable_creator_scope
 from .context import (
     contexts,
@@ -200,8 +206,6 @@ class Strategy:
             value = value.values[0] if len(value.values) == 1 else PerReplica(value.values)
         if axis is None:
             return self._reduced(op, value)
-        from ..graph.ops.array.shapes import shape
-        from ..graph.ops.math.reduce import reduce_sum
 
         values = value.values if isinstance(value, DistributedValues) else (value,)
         sums, counts = [], []
@@ -213,8 +217,6 @@ class Strategy:
         total = self._reduced(ReduceOp.SUM, PerReplica(sums))
         if op is ReduceOp.SUM:
             return total
-        from ..graph.ops.math.arithmetic import truediv
-        from ..graph.ops.math.cast import cast
 
         count = self._reduced(ReduceOp.SUM, PerReplica(counts))
         return truediv(total, cast(count, total.dtype.base))
@@ -250,7 +252,6 @@ class Strategy:
     def gather(self, value: Any, axis: int) -> Any:
         """The replicas' values, joined along an axis, in the order of replicas."""
         self._require_cross_replica()
-        from ..graph.ops.array.concat_stack import concat
 
         def joined(v: Any) -> Any:
             parts = [convert(x) for x in (v.values if isinstance(v, DistributedValues) else [v])]
@@ -271,8 +272,6 @@ class Strategy:
 
     def group(self, value: Any, name: str | None = None) -> Node:
         """One node for the nodes of all replicas."""
-        from ..graph.ops.array.identity_and_placeholders import group
-
         node: Node = group(*[v.op if isinstance(v, Tensor) else v for v in self.unwrap(value)], name=name)
         return node
 
@@ -290,7 +289,6 @@ class Strategy:
         count = len(self._devices)
         if count == 1:
             return map_structure(convert, batch)
-        from ..graph.ops.array.concat_stack import split
 
         return map_structure(lambda t: PerReplica(split(convert(t), count, 0)), batch)
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..graph.core.errors import UnimplementedError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import children, describe, map_structure
+from ..graph.ops.array.identity_and_placeholders import group
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..graph.variables.ref_and_resource import ResourceVariable
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization
@@ -126,8 +127,6 @@ class DistributedVariable(ResourceVariable):
             if len(self.values) == 1:
                 self._initializers = self.values[0].initializer
             else:
-                from ..graph.ops.array.identity_and_placeholders import group
-
                 with self.graph.init_scope(), self.graph.name_scope(None):
                     nodes = [v.initializer for v in self.values]
                     self._initializers = group(*nodes, name=f"{self.primary.op.name}/replicas_init")
@@ -180,8 +179,6 @@ class DistributedVariable(ResourceVariable):
 
     def _change_all(self, op: str, value: Any, name: str | None) -> Node:
         """Change every copy; a `PerReplica` has a value for each."""
-        from ..graph.ops.array.identity_and_placeholders import group
-
         values = value.values if isinstance(value, DistributedValues) else [value] * len(self.values)
         if self._on_read and op == "Assign" and self.aggregation is VariableAggregation.SUM:
             values = [v / self._strategy.num_replicas_in_sync for v in values]  # so that the sum reads as was assigned

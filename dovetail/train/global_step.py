@@ -10,6 +10,7 @@ from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.dtypes import int64
 from ..graph.core.graph import Graph
 from ..graph.core.shape import compatible, text
+from ..graph.variables.initializers import zeros_initializer
 from ..graph.variables.scope import get_variable
 
 
@@ -46,8 +47,6 @@ def create_global_step(graph: Graph | None = None) -> Any:
     Raises:
         ValueError: the graph has one already.
     """
-    from ..graph.variables.initializers import zeros_initializer
-
     graph = graph or get_default_graph()
     if get_global_step(graph) is not None:
         raise ValueError('"global_step" already exists.')

@@ -20,6 +20,8 @@ from ...graph.core.frames import is_steered
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
+from ..search import evaluate
+from ..search.from_graph import step_problem
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
@@ -51,8 +53,6 @@ def execution_order(
         return nodes
     if is_steered(nodes) or any(n.opdef.is_blocking for n in nodes):
         return nodes
-    from ..search import evaluate
-    from ..search.from_graph import step_problem
 
     problem = step_problem(
         nodes, cluster, feeds=feeds, costs=costs, narrow=narrow, fetches=fetches, contended=contended

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...placer.cluster.spec import ClusterSpec
+from ..mirrored import accelerators
 from .tf_config import task_index, tf_config
 
 
@@ -45,8 +46,6 @@ class ClusterResolver:
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
         """How many accelerators each task has, by type: by default as many as this process."""
-        from ..mirrored import accelerators
-
         count = len(accelerators())
         return {"GPU": count} if count else {}
 
@@ -298,8 +297,6 @@ class SlurmClusterResolver(ClusterResolver):
         on_node = places[number][1]
         share = counts[hosts.index(places[number][0])]
         if gpus_per_node is None:
-            from ..mirrored import accelerators
-
             gpus_per_node = len(accelerators())
         self._gpus = gpus_per_node // share if gpus_per_task is None else gpus_per_task
         if self._gpus * share > gpus_per_node:

@@ -5,6 +5,7 @@ Event files are written by tensorboardX (`pip install 'dovetail[tensorboard]'`),
 
 from typing import Any
 
+from ...graph.ops.io.summaries import messages
 from .nodes import histogram, image, merge, merge_all, scalar, tensor_summary
 from .writer import FileWriter, FileWriterCache
 
@@ -15,7 +16,6 @@ def __getattr__(name: str) -> Any:
     """tensorboardX's messages, loaded when they are used."""
     if name not in _MESSAGES:
         raise AttributeError(f"module 'dovetail.summary' has no attribute {name!r}")
-    from ...graph.ops.io.summaries import messages
 
     if name != "Event":
         return getattr(messages(), name)

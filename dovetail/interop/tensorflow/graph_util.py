@@ -8,6 +8,8 @@ from typing import Any
 from ...graph.core import dtypes
 from ...graph.formats.protos import message
 from ...graph.formats.values import make_tensor_proto, write_attr
+from ...graph.ops.array.identity_and_placeholders import identity
+from ...graph.ops.state.variables import read_variable
 from ...graph.tensorflow.export_graph_def import needed_by, node_of
 from ...graph.tensorflow.import_graph_def import import_graph_def
 
@@ -157,9 +159,6 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
 
 def _value_of(place: Any) -> Any:
     """A tensor with the value of a variable, from its reference."""
-    from ...graph.ops.array.identity_and_placeholders import identity
-    from ...graph.ops.state.variables import read_variable
-
     if place.type == "VarHandleOp":
         return read_variable(place.outputs[0])
     return identity(place.outputs[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ... import __version__
 from .cluster import cluster
 from .demo import demo
 from .inspect import devices, plan
@@ -22,8 +23,6 @@ app = typer.Typer(
 
 def version() -> None:
     """Print the version."""
-    from ... import __version__
-
     print(f"dovetail {__version__}")
 
 

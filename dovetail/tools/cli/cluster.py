@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ...graph.core.errors import OpError
+from ...placer.cluster import file_format
 from .common import errors_explained, read_jobs
 
 cluster = typer.Typer(help="Start, watch, restart and stop a cluster of this machine.", no_args_is_help=True)
@@ -55,8 +57,6 @@ def up(
 @cluster.command()
 def schema() -> None:
     """Print the JSON schema of cluster files, which editors use for completion and checks."""
-    from ...placer.cluster import file_format
-
     print(json.dumps(file_format.schema(), indent=2))
 
 
@@ -91,7 +91,6 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from ...graph.core.errors import OpError
     from ...runtime.server.monitor import ClusterMonitor, TaskStatus
     from .watch import picture
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import typer
 
+from ...graph.core.errors import OpError
+
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
 
 
 @contextmanager
 def errors_explained(*more: type[Exception]) -> Iterator[None]:
     """Turn errors that a person can mend into a line without a traceback, and Ctrl-C into a clean end."""
-    from ...graph.core.errors import OpError
-
     explained: tuple[type[Exception], ...] = (OpError, ValueError, TypeError, OSError, *more)
     try:
         yield

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ...placer.cluster.load import cluster_text, read_cluster
 from .common import errors_explained
 
 
@@ -39,7 +40,6 @@ def devices(
             _measured(target, out)
             return
         if cluster is not None:
-            from ...placer.cluster.load import read_cluster
             from .plan import devices_table
 
             print(devices_table(read_cluster(cluster).devices))
@@ -52,7 +52,6 @@ def devices(
 
 def _measured(target: str, out: Path | None) -> None:
     """Measure, show, and write a cluster file."""
-    from ...placer.cluster.load import cluster_text
     from ...runtime.session.profiling import measure
     from .plan import devices_table, links_table
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...graph.core.settings import setting
 from .common import errors_explained, read_jobs
 
 if TYPE_CHECKING:
@@ -104,8 +105,6 @@ def list_(folder: _Folder = None) -> None:
 
 
 def _folder(given: Path | None) -> Path:
-    from ...graph.core.settings import setting
-
     folder = given or setting("DOVETAIL_KEYS")
     if not folder:
         raise ValueError("Which folder of keys? Name one, or set DOVETAIL_KEYS")

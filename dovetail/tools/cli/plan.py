@@ -29,6 +29,7 @@ from ...placer.plan import Plan
 from ...placer.render.text import WIDTH, number_text, short, size_text, table
 from ...placer.render.timeline import time_text
 from ...placer.simulate import simulate
+from ...runtime.session.fetches import parse_fetches
 
 PLACED, UNPLACEABLE, MISUSED, DIFFERENT = 0, 1, 2, 3
 
@@ -209,7 +210,6 @@ def _elements(graph: Graph, wanted: Any) -> list[Tensor | Node] | None:
     """The fetches that a program names, however nested; None: none named."""
     if wanted is None:
         return None
-    from ...runtime.session.fetches import parse_fetches
 
     found = parse_fetches(graph, wanted)
     return [*map(graph.get_tensor_by_name, found.tensors), *map(graph.get_operation_by_name, found.targets)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...runtime.session.prepared_steps import address_of
 from .common import errors_explained
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ def status(target: _Target) -> None:
     """
     with errors_explained():
         from ...runtime.server.monitor import ClusterMonitor
-        from ...runtime.session.prepared_steps import address_of
 
         with ClusterMonitor(address_of(target)) as observer:
             views = observer.look()
@@ -55,7 +55,6 @@ def top(
         from rich.live import Live
 
         from ...runtime.server.monitor import ClusterMonitor
-        from ...runtime.session.prepared_steps import address_of
 
         console = _console()
         with ClusterMonitor(address_of(target)) as observer:

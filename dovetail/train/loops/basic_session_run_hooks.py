@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.default_graph import get_default_graph
+from ...graph.core.errors import UnimplementedError
+from ...interop.tensorboard import FileWriterCache
+from ...interop.tensorboard.writer import scalar_summary
 from ..global_step import get_global_step
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
@@ -156,8 +159,6 @@ class StepCounterHook(SessionRunHook):
     def _tell(self, rate: float, step: int) -> None:
         logger.info("%s: %g", self._tag, rate)
         if self._writer is not None:
-            from ...interop.tensorboard.writer import scalar_summary
-
             self._writer.add_summary(scalar_summary(self._tag, rate), step)
 
     def end(self, session: Any) -> None:
@@ -166,9 +167,6 @@ class StepCounterHook(SessionRunHook):
 
 
 def _writer_if_installed(folder: str) -> Any:
-    from ...graph.core.errors import UnimplementedError
-    from ...interop.tensorboard import FileWriterCache
-
     try:
         return FileWriterCache.get(folder)
     except UnimplementedError as e:

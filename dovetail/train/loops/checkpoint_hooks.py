@@ -11,6 +11,7 @@ from ...graph.core.default_graph import get_default_graph
 from ..saving.checkpoint_state import checkpoint_exists
 from ..saving.meta_graph import write_training_graph
 from .basic_session_run_hooks import SecondOrStepTimer, needed_step
+from .scaffold import Scaffold
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 logger = logging.getLogger(__name__)
@@ -110,8 +111,6 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _get_saver(self) -> Any:
         if self._saver is None:
-            from .scaffold import Scaffold
-
             if self._scaffold is not None:
                 return self._scaffold.saver
             self._saver = Scaffold.get_or_default("saver", "savers", _no_saver)

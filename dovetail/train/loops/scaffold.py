@@ -13,6 +13,7 @@ from ...graph.variables.collections import (
     local_variables_initializer,
     report_uninitialized_variables,
 )
+from ...interop.tensorboard import merge_all
 from ..saving.saver import Saver
 
 
@@ -80,8 +81,6 @@ class Scaffold:
         if self._local_init_op is None:
             self._local_init_op = self.get_or_default("local_init_op", keys.LOCAL_INIT_OP, self.default_local_init_op)
         if self._summary_op is None:
-            from ...interop.tensorboard import merge_all
-
             self._summary_op = self.get_or_default("summary_op", keys.SUMMARY_OP, merge_all)
         if self._saver is None:
             self._saver = self.get_or_default("saver", keys.SAVERS, lambda: Saver(sharded=True, allow_empty=True))

@@ -18,6 +18,8 @@ from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import FLOATS, DType
 from ...graph.core.graph import Node, Tensor
 from ...graph.gradients.reverse import gradients
+from ...graph.ops.array.identity_and_placeholders import group, identity
+from ...graph.ops.math.cast import cast
 from ...graph.ops.state.variables import assign_add, change_resource
 from ...graph.tensors.indexed_slices import IndexedSlices, map_values
 from ...graph.variables.collections import trainable_variables
@@ -228,8 +230,6 @@ class Optimizer:
 
     def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
         """A node of that name after all updates."""
-        from ...graph.ops.array.identity_and_placeholders import group
-
         node: Node = group(*update_ops, name=name_scope)
         return node
 
@@ -310,7 +310,6 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
     """`tensor` in that element type: itself, where it has it."""
     if tensor.dtype.base is dtype.base:
         return tensor
-    from ...graph.ops.math.cast import cast
 
     changed: Tensor = cast(tensor, dtype.base)
     return changed
@@ -342,8 +341,6 @@ def _as_gradient(grad: Any) -> Any:
 
 def _together(grads: Sequence[Any]) -> list[Any]:
     """The gradients again, each after all of them."""
-    from ...graph.ops.array.identity_and_placeholders import identity
-
     known = [g for g in grads if g is not None]
     if not known:
         return list(grads)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...graph.core.shape import is_static
+from ...graph.ops.array.creation import zeros
+from ...graph.variables.initializers import zeros_initializer
 from ...graph.variables.ref_and_resource import ResourceVariable
 from ...graph.variables.scope import get_variable, variable_scope
 from ...graph.variables.variable import Variable
@@ -47,9 +49,7 @@ def create_slot_with_initializer(
 
 def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
     """A slot of zeros, of the variable's shape, and of its type unless `dtype` says another."""
-    from ...graph.ops.array.creation import zeros
     from ...graph.ops.array.shapes import shape
-    from ...graph.variables.initializers import zeros_initializer
 
     dtype = primary.dtype.base if dtype is None else dtype
     dims = primary.get_shape().dims_tuple
