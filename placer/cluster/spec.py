@@ -291,9 +291,28 @@ class Cluster:
                     return link
         return None
 
+    @cached_property
+    def _numbers(self) -> dict[tuple[str, ...], dict[tuple[object, ...], list[int]]]:
+        """Fields of a name -> values of these fields -> numbers of the devices that have them; filled as asked."""
+        return {}
+
+    def numbers(self, pattern: DeviceFields) -> Sequence[int]:
+        """The numbers in `devices` of those that a spec admits, ascending.
+
+        It takes as long as the answer is, not as there are devices: they are looked through once for each set of fields that
+        specs set.
+        """
+        fields = tuple(f for f in DeviceName.__slots__ if getattr(pattern, f) is not None)
+        found = self._numbers.get(fields)
+        if found is None:
+            found = self._numbers[fields] = {}
+            for number, device in enumerate(self.devices):
+                found.setdefault(tuple(getattr(device.name, f) for f in fields), []).append(number)
+        return found.get(tuple(getattr(pattern, f) for f in fields), ())
+
     def matching(self, pattern: DeviceFields) -> tuple[DeviceInfo, ...]:
         """The devices that a spec admits, in the order of `devices`."""
-        return tuple(device for device in self.devices if matches(pattern, device.name))
+        return tuple(self.devices[i] for i in self.numbers(pattern))
 
     def filtered(self, device_filters: Iterable[str]) -> Cluster:
         """The cluster as a session with `device_filters` sees it.

@@ -46,7 +46,7 @@ def passed_over(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict
         of = [device_of(b) for b in before if b in running]  # one that is not run is a placeholder that is fed
         if all(device == here for device in of):
             continue  # what it joins is one message to anybody then
-        apart = sum(device != other for other in to for device in of)
+        apart = sum(len(to) - (device in to) for device in of)
         if apart <= sum(device != here for device in of) + len(to - {here}):
             passed[node] = before
     return passed

@@ -171,7 +171,7 @@ def cpu_of(task: str, devices: Collection[str], cluster: Cluster) -> str | None:
     if any("/device:CPU:" not in d for d in devices):
         return None
     here = f"{task}/device:CPU:0"
-    return here if any(str(d.name) == here for d in cluster.devices) else None
+    return here if here in cluster else None
 
 
 def _variables(part: Sequence[Node], device: Mapping[Node, str]) -> Iterator[tuple[Node, Place]]:

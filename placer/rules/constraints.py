@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
-from ...graph.core.device import DeviceFields, DeviceSpec, is_compatible, matches, merge, override, parse_strict
+from ...graph.core.device import DeviceFields, DeviceSpec, is_compatible, merge, override, parse_strict
 from ...graph.core.dtypes import resource
 from ...graph.core.errors import InternalError, InvalidArgumentError
 from ...graph.core.graph import Node
@@ -62,10 +62,13 @@ class Constraint:
     on_master: bool
 
 
-class Candidates(NamedTuple):
-    """The devices that a constraint admits, as numbers of `Cluster.devices`, best first.
+@dataclass(frozen=True)  # no slots: the cached set lives in the instance
+class Candidates:
+    """The devices that a constraint admits.
 
-    `given_up` says in words what soft placement gave up to get them; '' when nothing.
+    Attributes:
+        devices: numbers of `Cluster.devices`, best first.
+        given_up: what soft placement gave up to get them, in words; '' when nothing.
     """
 
     devices: tuple[int, ...]
@@ -74,6 +77,11 @@ class Candidates(NamedTuple):
     @property
     def first(self) -> int:
         return self.devices[0]
+
+    @cached_property
+    def as_set(self) -> frozenset[int]:
+        """The same devices, to ask for one of thousands."""
+        return frozenset(self.devices)
 
 
 class ConflictError(Exception):
@@ -95,6 +103,7 @@ class Constraints:
         self._ids: dict[Constraint, int] = {}
         self._merged: dict[tuple[int, int], int] = {}
         self._candidates: dict[int, Candidates] = {}
+        self._ranks: dict[tuple[str, ...], list[int]] = {}
         self._types_present = {d.name.device_type for d in cluster.devices}
 
     def __getitem__(self, number: int) -> Constraint:
@@ -138,7 +147,7 @@ class Constraints:
         except InvalidArgumentError as e:
             text = f"Malformed assigned device '{assigned}': {e.message}"
             raise InternalError(node, node, text) from None
-        if not any(str(d.name) == str(spec) for d in self.cluster.devices):
+        if str(spec) not in self.cluster:
             raise InternalError(node, node, f"Assigned device '{assigned}' does not match any device")
         if spec.device_type not in types:
             text = f"Assigned device '{assigned}' does not have registered OpKernel support for {node.type}"
@@ -233,12 +242,20 @@ class Constraints:
             return None
 
     def _admitted(self, spec: DeviceFields, c: Constraint) -> tuple[int, ...]:
-        found = [
-            i for i, d in enumerate(self.cluster.devices)
-            if d.name.device_type in c.types and matches(spec, d.name)
-            and (not c.on_master or d.name.task_name == self.cluster.master)
-        ]  # fmt: skip
-        return tuple(sorted(found, key=lambda i: self._preference(i, c.types)))
+        found = [i for i in self.cluster.numbers(spec) if not self._why_unable(i, c)]
+        if len(found) > 1:
+            found.sort(key=self._rank(c.types).__getitem__)
+        return tuple(found)
+
+    def _rank(self, types: tuple[str, ...]) -> list[int]:
+        """Device -> its place in the order of preference, which depends on the types and on nothing else of a constraint."""
+        rank = self._ranks.get(types)
+        if rank is None:
+            ordered = sorted(range(len(self.cluster.devices)), key=lambda i: self._preference(i, types))
+            rank = self._ranks[types] = [0] * len(ordered)
+            for place, i in enumerate(ordered):
+                rank[i] = place
+        return rank
 
     def _preference(self, device: int, types: Sequence[str]) -> tuple[bool, str, int, str]:
         """The master's task first, then tasks by name; in a task the best device type, then devices by name.
@@ -248,13 +265,21 @@ class Constraints:
         tasks have devices of the same types, both orders choose the same device.
         """
         name = self.cluster.devices[device].name
-        return name.task_name != self.cluster.master, name.task_name, types.index(name.device_type), str(name)
+        best = types.index(name.device_type) if name.device_type in types else len(types)
+        return name.task_name != self.cluster.master, name.task_name, best, str(name)
 
-    def why_not(self, device: int, c: Constraint) -> str:
-        """The first reason why a constraint does not admit a device; '' when it does."""
+    def refused(self, number: int) -> dict[str, list[int]]:
+        """The devices that meet a constraint's request and are no candidates for another reason, by this reason."""
+        c, chosen = self._all[number], self.candidates(number).as_set
+        found: dict[str, list[int]] = {}
+        for device in self.cluster.numbers(c.requested):
+            if device not in chosen:
+                found.setdefault(self._why_unable(device, c), []).append(device)
+        return found
+
+    def _why_unable(self, device: int, c: Constraint) -> str:
+        """Why nodes of a constraint cannot run on a device, whatever they request; '' when they can."""
         name = self.cluster.devices[device].name
-        if not matches(c.requested, name):
-            return f"'{c.requested}' is required"
         if name.device_type not in c.types:
             return f"no kernel for {name.device_type}"
         if c.on_master and name.task_name != self.cluster.master:

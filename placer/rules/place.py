@@ -148,12 +148,13 @@ class _Pass:
         failed: list[int] = []
         first = np.zeros(int(classes.max(initial=-1)) + 1, np.int32)
         rule = np.zeros(len(first), np.uint8)
-        for c in np.unique(classes).tolist():
+        used, where = np.unique(classes, return_index=True)
+        for c, i in zip(used.tolist(), where.tolist(), strict=True):
             found = self.groups.constraints.candidates(c)
             if found.devices:
                 first[c], rule[c] = found.first, _plain_rule(found)
             else:
-                failed.append(int(alone[np.argmax(classes == c)]))
+                failed.append(int(alone[i]))
         self.device[alone] = first[classes]
         self.rule[alone] = rule[classes]
         return min(failed, default=None)
@@ -173,7 +174,7 @@ class _Pass:
                     rule = Rule.ASSIGNED
                 elif len(found.devices) > 1 and (stays := self._stays_with_input(node)):
                     input_device = int(self.device[node.inputs[0].op.index])
-                    if input_device in found.devices:
+                    if input_device in found.as_set:
                         d, rule = input_device, stays
                 if i in self.groups:
                     self.chosen[root] = d
@@ -209,6 +210,8 @@ class _Pass:
         np.minimum.at(low, src, device[dst])
         np.maximum.at(high, src, device[dst])
         has_late_consumer = set(src[is_late[dst]].tolist())
+        by_source = np.argsort(src, kind="stable")
+        src, dst = src[by_source], dst[by_source]
         together = np.where(low == high, low, UNPLACED).tolist()
         for i in indices.tolist():
             root = self.groups.find(i)
@@ -217,9 +220,10 @@ class _Pass:
                 found = self._candidates(i, root)
                 d, rule = found.first, _plain_rule(found)
                 if i in has_late_consumer:
-                    places = set(device[dst[src == i]].tolist())
+                    begin, end = np.searchsorted(src, (i, i + 1))
+                    places = set(device[dst[begin:end]].tolist())
                     together[i] = places.pop() if len(places) == 1 else UNPLACED
-                if len(found.devices) > 1 and together[i] in found.devices:
+                if len(found.devices) > 1 and together[i] in found.as_set:
                     d, rule = together[i], Rule.CONSUMERS
                 if i in self.groups:
                     self.chosen[root] = d

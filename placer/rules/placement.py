@@ -187,7 +187,7 @@ class Placement:
             required=demand.required,
             group=tuple(all_nodes[j].name for j in reasons.members(i)),
             candidates=tuple(names[d] for d in demand.candidates),
-            rejected=tuple(Rejection(d, why) for d, why in zip(names, demand.against, strict=True) if why),
+            rejected=tuple(Rejection(names[d], why) for d, why in demand.against(len(names)).items()),
             chosen=names[int(self.index[i])],
             rule=Rule(int(self.rules[i])),
             overruled=tuple(overruled),

@@ -1,7 +1,8 @@
 """The provenance of a placement: what each decision depends on, as plain data that can be saved and explained later.
 
-Few demands stand behind many nodes: a million nodes ask for some dozens of devices. So each distinct demand
-is kept once, with what it says about every device, and nodes refer to it by number.
+Few demands stand behind many nodes: a million nodes ask for some thousands of devices. So each distinct demand
+is kept once, and nodes refer to it by number. A demand lists the devices that meet its request; about all others of the cluster
+there is one thing to say.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from .colocation import Groups, Note
 
 Ints = npt.NDArray[np.signedinteger[Any]]
-ONLY_SOFT = "only soft placement would take it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,25 @@ class Demand:
     Attributes:
         required: the merged request; '' when it asks for nothing.
         candidates: numbers of the devices that meet it, best first.
-        against: per device the first reason against it; '' for candidates.
+        refused: devices that match the request and are no candidates: the reason, and their numbers.
         given_up: what soft placement gave up to have candidates, in words; '' when nothing.
     """
 
     required: str
     candidates: tuple[int, ...]
-    against: tuple[str, ...]
+    refused: tuple[tuple[str, tuple[int, ...]], ...]
     given_up: str
+
+    @property
+    def otherwise(self) -> str:
+        """The reason against all devices that are neither candidates nor in `refused`."""
+        return f"'{self.required}' is required"
+
+    def against(self, devices: int) -> dict[int, str]:
+        """Device -> the first reason against it, for each of so many devices that is no candidate."""
+        listed = {d: reason for reason, some in self.refused for d in some}
+        chosen = frozenset(self.candidates)
+        return {d: listed.get(d, self.otherwise) for d in range(devices) if d not in chosen}
 
 
 @dataclass(frozen=True)  # no slots: the cached look-up tables live in the instance
@@ -100,10 +111,6 @@ def reasons_of(groups: Groups) -> Reasons:
 
 def _demand(groups: Groups, number: int) -> Demand:
     constraints = groups.constraints
-    constraint, found = constraints[number], constraints.candidates(number)
-    chosen = frozenset(found.devices)
-    against = (
-        "" if d in chosen else constraints.why_not(d, constraint) or ONLY_SOFT
-        for d in range(len(constraints.cluster.devices))
-    )
-    return Demand(str(constraint.requested), found.devices, tuple(against), found.given_up)
+    found = constraints.candidates(number)
+    refused = tuple((reason, tuple(devices)) for reason, devices in constraints.refused(number).items())
+    return Demand(str(constraints[number].requested), found.devices, refused, found.given_up)

@@ -20,7 +20,7 @@ from functools import reduce
 from itertools import combinations
 from operator import and_
 
-from ...graph.core.device import DeviceName, DeviceSpec, matches, parse_strict
+from ...graph.core.device import DeviceName, DeviceSpec, parse_strict
 from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
@@ -75,7 +75,7 @@ def members(nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] 
         text = "" if i in overruled or _asker(node) is not node else node.device
         if text not in requests:
             spec = parse_strict(text)
-            requests[text] = spec, _bits(matches(spec, d.name) for d in devices)
+            requests[text] = spec, sum(1 << i for i in cluster.numbers(spec))
         if node.type not in able:
             at_master = Trait.HOST_ONLY in node.opdef.traits
             able[node.type] = _bits(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -163,11 +164,10 @@ class _Reader:
         self._blocks.append(RecordedBlock(around, spec, description, file, at))
 
     def _take_demand(self, record: records.Demand) -> None:
-        required, candidates, against, given_up = record.demand
-        count = len(self._devices)
-        if len(against) != count:
-            raise _BadError(f"a demand judges {len(against)} devices; there are {count}")
-        self._demands.append(Demand(required, tuple(_below(c, count) for c in candidates), against, given_up))
+        required, candidates, refused, given_up = record.demand
+        for d in chain(candidates, *(some for _, some in refused)):
+            _below(d, len(self._devices))
+        self._demands.append(Demand(required, candidates, refused, given_up))
 
     def _take_note(self, record: records.Note) -> None:
         node, by, kind, text = record.note

@@ -56,9 +56,9 @@ class Block(Struct):
 
 
 class Demand(Struct):
-    """What is asked of some nodes' device: the request, the candidates, the reason against each device, what was given up."""
+    """What is asked of some nodes' device: the request, the candidates, which that match are none and why, what was given up."""
 
-    demand: tuple[str, tuple[Index, ...], tuple[str, ...], str]
+    demand: tuple[str, tuple[Index, ...], tuple[tuple[str, tuple[Index, ...]], ...], str]
 
 
 class Note(Struct):

@@ -1,12 +1,13 @@
 """Writes a plan as text: one JSON value per line, the same text for the same plan. `read.py` reads it.
 
-    {"dovetail-plan": 1, "nodes": 3, "master": "/job:...", "soft": false, "fetches": [...], "feeds": [...],
+    {"dovetail-plan": 2, "nodes": 3, "master": "/job:...", "soft": false, "fetches": [...], "feeds": [...],
      "targets": [node, ...] or null for all nodes}
     {"device": "/job:...", "memory_bytes": 8589934592, ...} of the cluster, numbered from 0
     {"link": ["/job:ps", "/job:worker"], "latency": 5e-05, "bandwidth": 1e9}
     {"line": ["train.py", 12, "w = tf.Variable(...)"]} source lines, blocks and demands are numbered likewise
     {"block": [outer or -1, spec, description, line]}
-    {"demand": [required, candidates, reason per device, what was given up]}
+    {"demand": [required, candidates, [[reason, [device, ...]], ...], what was given up]}
+                                                           devices that match the request and are no candidates
     {"note": [node, by, kind, text]}
     [name, op, inputs, control inputs, attrs, request, colocation, container, line, outputs, block]
     {"placed": [device, rule, demand, group] per node}     -1: not placed; group -1: on its own
@@ -38,7 +39,7 @@ from ..plan_data import PlanData
 if TYPE_CHECKING:
     from ...graph.core.scopes import DeviceBlock
 
-FORMAT, VERSION = "dovetail-plan", 1
+FORMAT, VERSION = "dovetail-plan", 2
 CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")
 DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops")
 
@@ -84,7 +85,7 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
     for link in cluster.links:
         yield {"link": [link.a, link.b], "latency": link.latency, "bandwidth": link.bandwidth}
     for demand in reasons.demands:
-        yield {"demand": [demand.required, demand.candidates, demand.against, demand.given_up]}
+        yield {"demand": [demand.required, demand.candidates, demand.refused, demand.given_up]}
     for note in reasons.notes:
         yield {"note": list(note)}
     if with_graph:

@@ -153,8 +153,8 @@ class _Writer:
             "colocations": colocations.rows,
             "rules": [rule.text for rule in Rule],
             "demands": [
-                {"required": d.required, "candidates": d.candidates, "against": d.against,
-                 "givenUp": d.given_up}
+                {"required": d.required, "candidates": d.candidates, "refused": d.refused,
+                 "otherwise": d.otherwise, "givenUp": d.given_up}
                 for d in reasons.demands
             ],
             "notes": [[self.at[note.node], note.text] for note in reasons.notes if note.node in self.at],

@@ -194,8 +194,10 @@ function decisionOf(node) {
   const demand = plan.demands[plan.demand[node]];
   const group = plan.groupOf.has(node) ? plan.groups[plan.groupOf.get(node)] : null;
   const notes = plan.notesOf.get(group ? "g" + plan.groupOf.get(node) : node) || [];
-  const against = new Map(); // reason -> devices
-  demand.against.forEach((reason, d) => { if (reason) against.set(reason, [...(against.get(reason) || []), d]); });
+  const against = new Map(demand.refused); // reason -> devices
+  const told = new Set([...demand.candidates, ...demand.refused.flatMap(([, devices]) => devices)]);
+  const others = plan.devices.map((d) => d.at).filter((d) => !told.has(d));
+  if (others.length) against.set(demand.otherwise, others);
   const blocks = [];
   for (let b = plan.block[node]; b; b = plan.blocks[b - 1][2]) blocks.push(plan.blocks[b - 1]);
   return {

@@ -99,7 +99,7 @@ def test_files(plan, tmp_path):
     same(plan, Plan.load(path))
     assert [p.name for p in tmp_path.iterdir()] == ["a.plan"]
     first = json.loads(path.read_text().splitlines()[0])
-    assert first["dovetail-plan"] == 1
+    assert first["dovetail-plan"] == 2
     with pytest.raises(FileNotFoundError):
         Plan.load(tmp_path / "b.plan")
 
@@ -162,7 +162,7 @@ def test_damage_is_told_and_never_anything_else(data):
         (["{}"], "this is no plan"),
         (["[1]"], "this is no plan"),
         (["nonsense"], "JSONDecodeError"),
-        (['{"dovetail-plan": 2}'], "version 2 is not known; this release reads version 1"),
+        (['{"dovetail-plan": 3}'], "version 3 is not known; this release reads version 2"),
     ],
 )
 def test_what_is_no_plan(lines, told):

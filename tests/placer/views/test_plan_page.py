@@ -131,8 +131,9 @@ def test_nodes_and_their_decisions(plan, data):
         demand = data["demands"][data["demand"][i]]
         assert demand["required"] == decision.required
         assert [devices[d] for d in demand["candidates"]] == list(decision.candidates)
-        against = [(devices[d], why) for d, why in enumerate(demand["against"]) if why]
-        assert against == [(r.device, r.reason) for r in decision.rejected]
+        against = {devices[d]: why for why, some in demand["refused"] for d in some}
+        others = set(devices) - set(decision.candidates)
+        assert {d: against.get(d, demand["otherwise"]) for d in others} == {r.device: r.reason for r in decision.rejected}
         file, line, code = data["lines"][data["line"][i]]
         assert (data["files"][file], line, code) == (node.source.file, node.source.line, node.source.text)
         assert data["runs"][i] == runs.get(name, 0)
