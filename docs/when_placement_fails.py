@@ -279,12 +279,13 @@ CUTTING = [
     Case("An objective that does not exist", "", 'tf.place(None, cluster, strategy="auto", objective="cost")'),
     Case(
         "More state than memory",
-        "The [search](automatic-placement.md) knows how much memory devices have. It names the tightest set of nodes.",
+        "Where the memory of devices is known, variables must fit it, by the rules and by a [search](automatic-placement.md) alike. "
+        "The error names the tightest set of variables.",
         """
         with tf.device("/job:ps/task:0"):
             table = tf.get_variable("table", [1000, 1000], initializer=tf.zeros_initializer())
         small = {"ps": [{"name": "cpu:0", "memory": "1 MiB"}]}
-        tf.place(None, cluster, devices=small, fetches=table, strategy="auto")
+        tf.place(None, cluster, devices=small, fetches=table)
         """,
     ),
     Case(

@@ -14,6 +14,7 @@ from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
+from .cost.memory import check_state
 from .cost.profile import as_profile
 from .partition.partition import partition
 from .partition.prune import needed
@@ -85,8 +86,8 @@ def place(
 
     Raises:
         InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
-        ResourceExhaustedError: a search cannot fit the variables into the devices' memory; the text names
-            the tightest set.
+        ResourceExhaustedError: the variables do not fit the devices' memory, where that is described; the text names the
+            tightest set.
         OSError: the file that describes the cluster cannot be read.
         ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
             such job.
@@ -130,6 +131,7 @@ def place(
             allow_soft_placement=allow_soft_placement,
             search=search,
         )
+        check_state(decisions)
         ranked = None
         if search is None:
             ranked = order_by_rank(steps, decisions.device_of, found, fed)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ...graph.core.graph import Node, Tensor
 from ..cluster.spec import Cluster
+from ..cost.memory import NAMED, all_too_large, one_too_large
 from ..render.text import size_text
 from ..rules.colocation import Groups
 from . import SEARCHES
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ..rules.place import Search
 
 Strategy: TypeAlias = str | Callable[[Problem], npt.ArrayLike]
-NAMED = 5  # nodes that an error names
 
 
 def assign(
@@ -219,15 +219,9 @@ def _too_much_at_once(
 def _does_not_fit(
     e: InfeasibleError, problem: Problem, nodes: Sequence[Node], cluster: Cluster
 ) -> ResourceExhaustedError:
-    heavy = sorted(e.nodes.tolist(), key=lambda i: -float(problem.memory[i]))
-    names = ", ".join(f"'{nodes[i].name}'" for i in heavy[:NAMED])
-    names += f" and {len(heavy) - NAMED} more" if len(heavy) > NAMED else ""
-    devices = ", ".join(str(cluster.devices[d].name) for d in e.devices) or "no device"
-    need = size_text(int(problem.memory[e.nodes].sum()))
-    have = size_text(int(problem.capacity[list(e.devices)].sum())) if e.devices else "nothing"
-    short = f", {size_text(int(np.ceil(e.short)))} too little" if e.short else ", in pieces that do not fit together"
-    return ResourceExhaustedError(
-        nodes[heavy[0]], nodes[heavy[0]],
-        f"Memory does not suffice: {names} may only be on {devices}; they need {need}, and there is "
-        f"{have} in all{short}. Allow more devices, give them more memory, or split the variables.",
-    )  # fmt: skip
+    heavy = [i for i in e.nodes.tolist() if problem.memory[i] > 0]
+    state = [(nodes[i], float(problem.memory[i])) for i in heavy]
+    may = [cluster.devices[d] for d in e.devices]
+    if e.short and len(np.unique(problem.unit[heavy])) == 1:
+        return one_too_large(state, may, len(may) == problem.devices)
+    return all_too_large(state, may, e.short)

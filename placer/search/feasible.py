@@ -112,11 +112,11 @@ def first_assignment(problem: Problem) -> Ints:
     if found is not None:
         return found
     short = memory.sum() - capacity.sum()
-    biggest = np.flatnonzero(problem.unit == int(memory.argmax())).astype(np.int32)
+    holding = np.flatnonzero(memory > 0)
     raise InfeasibleError(
         f"No packing of {memory.sum():.6g} bytes into {capacity.sum():.6g} was found, though the sums fit "
-        f"({-short:.6g} bytes to spare); the largest piece, with node {biggest[0]}, needs {memory.max():.6g}",
-        biggest, tuple(np.flatnonzero(allowed[memory.argmax()]).tolist()), 0.0,
+        f"({-short:.6g} bytes to spare); the largest piece, unit {memory.argmax()}, needs {memory.max():.6g}",
+        np.flatnonzero(problem.memory > 0).astype(np.int32), tuple(np.flatnonzero(allowed[holding].any(axis=0)).tolist()), 0.0,
     )  # fmt: skip
 
 

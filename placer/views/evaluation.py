@@ -20,6 +20,8 @@ from ..render.text import short, size_text
 from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
+from ..search.problem import InfeasibleError, Problem
+from ..search.types import Ints
 from ..simulate import Span, Timeline, seconds_of, step_of, timeline
 
 if TYPE_CHECKING:
@@ -154,10 +156,9 @@ def evaluate(
         bound = max(bound, min(plan.solution.lower_bound, step.makespan))
     single = None
     for d in np.flatnonzero(problem.unit_allowed.all(axis=0)).tolist():
-        if problem.memory.sum() <= problem.capacity[d]:
-            seconds = seconds_of(problem, np.full(len(names), d, np.int32))
-            if single is None or seconds < single[1]:
-                single = devices[d], seconds
+        seconds = _seconds(problem, np.full(len(names), d, np.int32))
+        if np.isfinite(seconds) and (single is None or seconds < single[1]):
+            single = devices[d], seconds
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
@@ -175,7 +176,10 @@ def evaluate(
 
 
 def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
-    """What the step would take with a node's group on each other device that it may have: (device, seconds), best first."""
+    """What the step would take with a node's group on each other device that it may have: (device, seconds), best first.
+
+    The seconds are infinite where the step would not fit the devices' memory.
+    """
     problem, assignment, names, devices = step_of(plan)
     decision = plan.decisions.decision(node)
     group = [names.index(name) for name in decision.group if name in set(names)]
@@ -184,7 +188,7 @@ def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
         if device != decision.chosen and group:
             moved = assignment.copy()
             moved[group] = devices.index(device)
-            out.append((device, seconds_of(problem, moved)))
+            out.append((device, _seconds(problem, moved)))
     return sorted(out, key=lambda pair: pair[1])
 
 
@@ -198,10 +202,22 @@ def alternatives_text(plan: PlanData, node: str) -> list[str]:
     lines = [f"  there one step is predicted to take {time_text(here)}; elsewhere:"]
     for device, seconds in others[:4]:
         change = f"{seconds / here - 1:+.1%}" if here > 0 else "the same"
-        lines.append(f"    {short(device)}: {time_text(seconds)} ({change})")
+        told = f"{time_text(seconds)} ({change})" if np.isfinite(seconds) else "does not fit its memory"
+        lines.append(f"    {short(device)}: {told}")
     if len(others) > 4:
         lines.append(f"    and {len(others) - 4} more, none faster than these")
     return lines
+
+
+def _seconds(problem: Problem, assignment: Ints) -> float:
+    """What a step takes; infinite where it does not fit the devices' memory."""
+    from ..search.memory_profile import check_assignment  # compiles: not for programs that only print plans
+
+    try:
+        check_assignment(problem, assignment)
+    except InfeasibleError:
+        return np.inf
+    return seconds_of(problem, assignment)
 
 
 def _bubble(plan: PlanData, step: Timeline) -> Bubble | None:

@@ -2,7 +2,7 @@
 
 A program is a function that builds a graph, named as `train.py:build` or `package.module:build`, a file that
 `save_graph` wrote, or an ONNX model (`model.onnx`). The exit status is for scripts: 0 for a plan, 1 when the
-graph cannot be placed, 2 for a command that cannot be understood or a program that fails, 3 when `--diff`
+graph cannot be placed (also for want of memory), 2 for a command that cannot be understood or a program that fails, 3 when `--diff`
 found a difference.
 """
 
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...graph.core.errors import InvalidArgumentError, OpError
+from ...graph.core.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.io.deserialize import load as load_graph
 from ...placer.cluster.load import as_cluster
@@ -158,7 +158,7 @@ def run(
         return MISUSED
     try:
         plan = place(graph, found, fetches=asked, allow_soft_placement=soft, strategy=strategy)
-    except InvalidArgumentError as e:
+    except (InvalidArgumentError, ResourceExhaustedError) as e:
         print(f"error: {e}", file=sys.stderr)
         return UNPLACEABLE
     _write(

@@ -89,6 +89,52 @@ def test_variables_that_do_not_fit_are_named_with_what_is_short(graph):
         dt.place(graph, {"w": 2}, devices=small, fetches=large.value(), strategy="auto")
 
 
+@pytest.mark.parametrize("strategy", ["rules", "auto"])
+@pytest.mark.parametrize(
+    ("count", "elements", "kib", "message"),
+    [
+        (1, 65536, 200, "'v0' needs 256.0 KiB, and no device has more than 200.0 KiB: 56.0 KiB too little. Split it"),
+        (
+            5, 32768, 128.125, {
+                "rules": "'v0', 'v1', 'v2', 'v3', 'v4' need 640.0 KiB together on /job:w/task:0/CPU:0, which has 128.1 KiB: "
+                "511.9 KiB too little. Spread them",
+                "auto": "'v0', 'v1', 'v2', 'v3', 'v4' need 640.0 KiB together, and may only be on /job:w/task:0/CPU:0, "
+                "/job:w/task:1/CPU:0, /job:w/task:2/CPU:0, /job:w/task:3/CPU:0, which have 512.5 KiB: 127.5 KiB too little. Allow",
+            },
+        ),
+        (
+            5, 16384, 120, {
+                "rules": "need 320.0 KiB together on /job:w/task:0/CPU:0, which has 120.0 KiB: 200.0 KiB too little",
+                "auto": "need 320.0 KiB together, and may only be on /job:w/task:0/CPU:0, /job:w/task:1/CPU:0, /job:w/task:2/CPU:0, "
+                "/job:w/task:3/CPU:0, which have 480.0 KiB, but no way was found to give each a place: the largest needs 64.0 KiB",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_rules_and_searches_refuse_what_does_not_fit_alike_in_sums_that_add_up(
+    graph, strategy, count, elements, kib, message
+):
+    with dt.name_scope(""):
+        made = [dt.reduce_sum(dt.get_variable(f"v{i}", [elements])) for i in range(count)]
+    devices = {"w": [{"name": "cpu:0", "memory": int(kib * 1024)}]}
+    with pytest.raises(ResourceExhaustedError) as e:
+        dt.place(graph, {"w": 4}, devices=devices, fetches=made, strategy=strategy, budget_s=0.1)
+    assert (message if isinstance(message, str) else message[strategy]) in str(e.value)
+    assert f"'v0' was made at {__file__}:" in str(e.value)
+    assert e.value.op.name == "v0"
+
+
+def test_a_variable_that_may_be_on_one_device_only_is_measured_by_that(graph):
+    with dt.device("/task:1"):
+        v = dt.get_variable("v", [1024])
+    devices = {"w": [{"name": "cpu:0", "memory": 8192}], "/job:w/task:1": [{"name": "cpu:0", "memory": 1024}]}
+    for strategy in ("rules", "auto"):
+        with pytest.raises(
+            ResourceExhaustedError, match=r"no device that it may be on has more than 1\.0 KiB: 3\.0 KiB too"
+        ):
+            dt.place(graph, {"w": 2}, devices=devices, fetches=v, strategy=strategy)
+
+
 def test_variables_are_spread_where_one_device_cannot_hold_them(graph):
     variables = [dt.Variable(np.zeros([1024, 256], np.float32), name=f"v{i}") for i in range(4)]
     total = dt.add_n([dt.reduce_sum(v) for v in variables])

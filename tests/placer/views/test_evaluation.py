@@ -77,6 +77,21 @@ def test_alternatives_are_what_a_plan_with_that_move_takes(products):
     assert "elsewhere:" not in placed(products).explain("left")
 
 
+def test_what_does_not_fit_elsewhere_says_so():
+    with dt.Graph().as_default() as graph:
+        with dt.device("/task:0"):
+            x = dt.placeholder(dt.float32, [512, 512], name="x")
+        made = dt.tanh(dt.matmul(x, x, name="product"), name="made")
+        with dt.device("/task:0"):
+            y = dt.matmul(made, made, name="y")
+        devices = {"worker": SLOW["worker"], "/job:worker/task:1": [{"name": "cpu:0", "flops": 1e9, "memory": 2**19}]}
+        plan = dt.place(graph, {"worker": 2}, devices=devices, fetches=y, strategy="auto", budget_s=0.1)
+        ((device, seconds),) = alternatives(plan, "product")  # it makes 1 MiB
+        assert (device, seconds) == ("/job:worker/replica:0/task:1/device:CPU:0", np.inf)
+        assert "/job:worker/task:1/CPU:0: does not fit its memory" in plan.explain("product")
+        assert plan.report().best_single[0] == "/job:worker/replica:0/task:0/device:CPU:0"
+
+
 def test_replicas_are_named_where_they_would_be_faster():
     with dt.Graph().as_default() as graph:
         h = dt.placeholder(dt.float32, [4096, 256])

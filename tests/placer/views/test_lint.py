@@ -113,14 +113,6 @@ def test_a_constant_that_is_sent_in_each_step():
     assert (found.kind, found.nodes, found.bytes) == ("constant-sent", ("c",), 1 << 18)
 
 
-def test_state_that_does_not_fit():
-    with dt.Graph().as_default() as g:
-        dt.Variable(np.zeros(100, "float32"), name="v")
-    plan = place(g, {"worker": 1}, devices={"worker": [{"name": "cpu:0", "memory": 100}]})
-    (found,) = plan.check()
-    assert found.kind == "memory" and found.bytes == 300 and "holds 400 B of state, but has 100 B" in found.text
-
-
 def test_the_dearest_comes_first():
     g, made = model(balanced=False, reads=2)
     sizes = [w.bytes for w in place(g, CLUSTER, fetches=made).check()]

@@ -133,6 +133,18 @@ def test_what_cannot_be_placed_exits_with_1(folder: Path) -> None:
     assert "What would work:" in result.stderr and "train_it.py:" in result.stderr
 
 
+def test_too_little_memory_exits_with_1_by_rules_and_by_a_search(folder: Path) -> None:
+    (folder / "small.yaml").write_text("jobs: {ps: 2, worker: 1}\ndevices: {ps: [{name: cpu:0, memory: 4}]}\n")
+    for strategy in ("rules", "auto"):
+        result = plan("train_it.py:graph_and_fetches", "--strategy", strategy, cluster="small.yaml")
+        assert result.exit_code == 1 and not result.stdout
+        assert (
+            "error: Memory does not suffice: 'v' needs 8 B, and no device that it may be on has more than 4 B"
+            in result.stderr
+        )
+        assert 'v = tf.Variable([1.0, 2.0], name="v")' in result.stderr
+
+
 def test_soft_placement(folder: Path) -> None:
     code = "import dovetail as tf\ndef f():\n    with tf.device('/job:ps/gpu:0'):\n        tf.negative(1.0, name='y')\n"
     (folder / "soft_program.py").write_text(code)

@@ -1,0 +1,100 @@
+"""Whether the state behind variables fits the memory of devices, and the error when it does not.
+
+Rules and searches give the same error, `ResourceExhaustedError`. It names the tightest set of nodes, what that needs, and
+what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from ...graph.core.errors import ResourceExhaustedError
+from ...graph.core.graph import Node
+from ...graph.core.opdef import Trait
+from ..cluster.spec import DeviceInfo
+from ..render.text import short, size_text
+from ..rules.placement import Placement
+from .static import state_bytes
+
+NAMED = 5  # nodes or devices that an error names
+MORE = "give the devices more memory"
+
+
+def check_state(placed: Placement) -> None:
+    """ResourceExhaustedError when the state that was put on a device is larger than its memory, where that is known."""
+    devices = placed.cluster.devices
+    if all(d.memory_bytes is None for d in devices):
+        return
+    held: list[tuple[int, Node, int]] = [
+        (int(placed.index[n.index]), n, state_bytes(n)[0]) for n in placed if Trait.STATE_HANDLE in n.opdef.traits
+    ]
+    for d, group in groupby(sorted(held, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
+        state, room = [(n, size) for _, n, size in group], devices[d].memory_bytes
+        if room is None or sum(size for _, size in state) <= room:
+            continue
+        largest = max(state, key=lambda entry: entry[1])
+        candidates = set(placed.decision(largest[0]).candidates)
+        may = [other for other in devices if str(other.name) in candidates]
+        if all(other.memory_bytes is not None and other.memory_bytes < largest[1] for other in may):
+            raise one_too_large([largest], may, len(may) == len(devices))
+        text = f"{_needed(state)} on {short(str(devices[d].name))}, which has {size_text(room)}"
+        cure = f'Spread them with device blocks or with strategy="auto", or {MORE}'
+        raise _error(state, text, sum(size for _, size in state) - room, cure)
+
+
+def one_too_large(
+    state: Sequence[tuple[Node, float]], may: Sequence[DeviceInfo], anywhere: bool
+) -> ResourceExhaustedError:
+    """The error for one variable, or several that must share a device, for which every device is too small.
+
+    Args:
+        state: (node, bytes) of what has to be on one device. may: the devices that it may be on; anywhere: whether these are all.
+    """
+    room = max(d.memory_bytes or 0 for d in may)
+    it = "it" if len(state) == 1 else "they"
+    text = (
+        f"{_needed(state)}, and no device{'' if anywhere else f' that {it} may be on'} has more than {size_text(room)}"
+    )
+    cure = (
+        "Split it with a partitioner" if len(state) == 1 else "They must share a device: take away what colocates them"
+    )
+    return _error(state, text, sum(size for _, size in state) - room, f"{cure}, or {MORE}")
+
+
+def all_too_large(
+    state: Sequence[tuple[Node, float]], may: Sequence[DeviceInfo], missing: float
+) -> ResourceExhaustedError:
+    """The error for variables that have no room on the devices on which alone they may be.
+
+    Args:
+        state: (node, bytes) of all of them. missing: the bytes that they need more than there are; 0 where the sums fit, but not
+            the pieces.
+    """
+    names = ", ".join(short(str(d.name)) for d in may[:NAMED]) + (
+        f" and {len(may) - NAMED} more" if len(may) > NAMED else ""
+    )
+    have = size_text(sum(d.memory_bytes or 0 for d in may))
+    text = f"{_needed(state)}, and may only be on {names}, which {'has' if len(may) == 1 else 'have'} {have}"
+    if missing:
+        return _error(state, text, missing, f"Allow more devices, or {MORE}")
+    largest = max(size for _, size in state)
+    text += f", but no way was found to give each a place: the largest needs {size_text(largest)}"
+    return _error(state, text, 0.0, f"Allow more devices, {MORE}, or split the largest with a partitioner")
+
+
+def _needed(state: Sequence[tuple[Node, float]]) -> str:
+    """`'a', 'b' need 2.0 MiB together`, the largest first."""
+    heavy = sorted(state, key=lambda entry: -entry[1])
+    names = ", ".join(f"'{n.name}'" for n, _ in heavy[:NAMED])
+    names += f" and {len(heavy) - NAMED} more" if len(heavy) > NAMED else ""
+    need = size_text(sum(size for _, size in state))
+    return f"{names} needs {need}" if len(state) == 1 else f"{names} need {need} together"
+
+
+def _error(state: Sequence[tuple[Node, float]], text: str, missing: float, cure: str) -> ResourceExhaustedError:
+    node = max(state, key=lambda entry: entry[1])[0]
+    line = node.source
+    made = f"\n  '{node.name}' was made at {line}" + (f": {line.text}" if line.text else "")
+    less = f": {size_text(missing)} too little" if missing else ""
+    return ResourceExhaustedError(node, node, f"Memory does not suffice: {text}{less}. {cure}.{made}")
