@@ -86,14 +86,14 @@ class KernelInfo:
     def source(self) -> str:
         """The source text that is compiled. A GPU kernel's depends on sizes; unknown sizes count as 1024."""
         if not self.on_gpu:
-            from .cpu.emit.nest import source_of
+            from .cpu.emit.nest import source_of  # loads numba
 
             return source_of(*as_run(self.group)).text
         if isinstance(self.group, EpilogueKernel):
-            from .gpu.select import likely_source
+            from .gpu.select import likely_source  # loads the GPU compiler
 
             return likely_source(self.group)
-        from .gpu.emit.schedules import fused
+        from .gpu.emit.schedules import fused  # loads the GPU compiler
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
         joined = [_product(sizes[a] for a in part) for part in self.group.parts]

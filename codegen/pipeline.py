@@ -149,7 +149,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
 
 def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     """For GPUs."""
-    from .fusion.epilogue import fuse_epilogues
+    from .fusion.epilogue import fuse_epilogues  # loads the compiler
     from .fusion.fuse import fuse
     from .gpu.graph_regions import with_graph_regions  # the GPU code generator, some 60 modules
     from .gpu.horizontal_fusion import fuse_updates

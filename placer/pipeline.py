@@ -117,7 +117,7 @@ def place(
             measured = as_profile(costs)
         search = None
         if strategy != "rules":
-            from .search.assign import searching
+            from .search.assign import searching  # loads the searches
 
             search = searching(
                 found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,

@@ -26,6 +26,7 @@ from .render.text import short, size_text
 from .render.timeline import Bar, Chart
 from .search import evaluate
 from .search.from_graph import step_problem
+from .search.memory_profile import Held
 from .search.problem import Problem, summed
 from .search.types import Floats, Ints
 
@@ -259,8 +260,6 @@ def timeline(
 
     `in_order`: devices run nodes by their numbers, and wait for each; else the ready node of the highest priority goes first.
     """
-    from .search.memory_profile import Held
-
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
     if in_order:

@@ -18,6 +18,7 @@ from ..graph.core.repeated_field import Repeated
 from ..graph.core.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec
 from ..placer.cost.profile import Profile, as_profile
+from .observability.timeline import StepStats
 
 _STAYS = frozenset(
     {"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"}
@@ -387,6 +388,4 @@ class RunMetadata:
     @property
     def step_stats(self) -> StepStats:
         """The trace in TensorFlow's format, for `timeline.Timeline`; empty if the step was not traced."""
-        from .observability.timeline import StepStats
-
         return StepStats() if self.trace is None else self.trace.step_stats

@@ -1,6 +1,7 @@
 """The structure of the source tree: no import circles, no module that is too large, and every package says what it is for."""
 
 import ast
+import sys
 from pathlib import Path
 
 import networkx
@@ -50,6 +51,32 @@ def test_the_check_sees_imports_of_every_kind(tmp_path: Path, monkeypatch: pytes
         "dovetail.placer.cluster.spec",
         "dovetail.graph.core.shape",
     }
+
+
+def test_imports_inside_functions_say_why() -> None:
+    """A large library names itself. Of our own modules and the standard library's, a comment names what need not be loaded."""
+    silent = []
+    for path in FILES.values():
+        if "compat" in path.parts:
+            continue
+        text = path.read_text(encoding="utf-8")
+        lines, tree = ["", *text.splitlines()], ast.parse(text)
+        inside = {
+            node.lineno: node
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        ends = {node.end_lineno for node in inside.values()}
+        for number, node in inside.items():
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            ours = isinstance(node, ast.ImportFrom) and node.level > 0
+            first = number - 1 not in ends  # of several that follow each other
+            commented = any("#" in line for line in lines[number - 1 : (node.end_lineno or number) + 1])
+            if first and not commented and (ours or any(m.split(".")[0] in sys.stdlib_module_names for m in modules)):
+                silent.append(f"{path.relative_to(ROOT)}:{number}: {lines[number].strip()}")
+    assert not silent, "\n".join(silent)
 
 
 def test_no_module_is_too_large() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +52,7 @@ class _Ready:
     results: int
 
 
-class GpuKernel(ABC):
+class GpuKernel:
     """A kernel on the GPU: brings its inputs to the device, allocates its outputs, launches the fastest of its candidates.
 
     Subclasses say what there is to launch in `choose`, or override `__call__` where there is one kernel only.

@@ -41,7 +41,7 @@ class MirroredStrategy(Strategy):
     def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: CrossDeviceOps | None = None) -> None:
         super().__init__(accelerators() or ["/device:CPU:0"] if devices is None else devices, cross_device_ops)
         if cross_device_ops is None and len(self._devices) > 1 and are_gpus(self._devices):
-            from ..codegen.gpu.driver.nccl import bindings
+            from ..codegen.gpu.driver.nccl import bindings  # loads the CUDA bindings
 
             if bindings():
                 self._cross_device_ops = NcclAllReduce()
@@ -84,7 +84,7 @@ class TPUStrategy(Strategy):
 
 def accelerators() -> list[str]:
     """The GPUs of this process, by their short names."""
-    from ..codegen.gpu.driver.api import gpu_memory
+    from ..codegen.gpu.driver.api import gpu_memory  # loads the CUDA bindings
 
     task = "/job:localhost/replica:0/task:0"
     found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory())

@@ -213,7 +213,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             return False
         if all(":CPU:" in d for d in self._devices):
             return True
-        from ..codegen.gpu.driver import nccl
+        from ..codegen.gpu.driver import nccl  # loads the CUDA bindings
 
         ring = self._communication is CollectiveCommunication.RING
         return not ring and are_gpus(self._devices) and bool(nccl.bindings())
@@ -293,7 +293,7 @@ _started: dict[str, Any] = {}  # those that have no other owner, by address
 
 def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
     """This process's server of a task: the one that listens, or a new one."""
-    from ..runtime.server.server import Server
+    from ..runtime.server.server import Server  # loads ZeroMQ
 
     address = spec.task_address(job, index)
     for server in colocated_servers():

@@ -96,11 +96,11 @@ if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name 
     def __getattr__(name: str) -> Any:
         """What needs ZeroMQ or protobuf, and old names: loaded when they are used."""
         if name == "Server":
-            from ..runtime.server.server import Server
+            from ..runtime.server.server import Server  # loads ZeroMQ
 
             return Server
         if name == "ServerDef":
-            from ..runtime.server.server import ServerDef
+            from ..runtime.server.server import ServerDef  # loads ZeroMQ
 
             return ServerDef
         if name in _MESSAGES:

@@ -6,6 +6,7 @@ renamed is still read under its old name (`RENAMED`), with a warning.
 
 from __future__ import annotations
 
+import difflib
 import os
 import warnings
 from dataclasses import dataclass
@@ -181,7 +182,6 @@ _OLD_NAME = {new: old for old, new in RENAMED.items()}
 @cache
 def _warn_of_misspelt() -> None:
     """Warn once about environment variables whose names nearly match a setting, since they have no effect."""
-    import difflib
 
     for name in os.environ:
         if name.startswith("DOVETAIL_") and name not in SETTINGS and name not in RENAMED:

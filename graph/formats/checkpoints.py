@@ -22,6 +22,7 @@ safetensors has no texts and no bfloat16; they are stored as the bytes that they
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -321,8 +322,6 @@ class CheckpointReader:
         """
         found = self._tensors.get(name)
         if found is None:
-            import difflib
-
             close = difflib.get_close_matches(name, self._tensors, n=3) or sorted(self._tensors)[:5]
             raise NotFoundError(
                 None,

@@ -9,6 +9,7 @@ placement by the rules is one of the starts, so the answer is never predicted to
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -148,7 +149,6 @@ def _topologically(nodes: Sequence[Node]) -> list[Node]:
     against = any(inside.get(c, -1) > i for i, node in enumerate(nodes) for c in node.control_inputs)
     if not against:
         return list(nodes)
-    from graphlib import TopologicalSorter
 
     before = {node: [b for b in node.before if b in inside] for node in nodes}  # not back to a loop's begin
     return list(TopologicalSorter(before).static_order())

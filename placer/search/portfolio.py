@@ -157,7 +157,7 @@ class _Search:
         if strategy == "auto" and clock:
             yield from self._tried(self._lists_of_large() if self._is_large else self._lists_on_levels())
         if strategy in ("auto", "exact"):
-            from .exact import exactly, is_small
+            from .exact import exactly, is_small  # loads the searches
 
             if strategy == "exact" or (not self._is_large and is_small(self.problem, self.items, self.dearer)):
                 proven = exactly(self.problem, self.items, self._chosen(), self.value, self.bound)

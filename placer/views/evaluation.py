@@ -145,7 +145,7 @@ def evaluate(
     client: bool = False,
 ) -> Evaluation:
     """What a plan is worth; the arguments are those of `simulate`."""
-    from ..search.bounds import lower_bound
+    from ..search.bounds import lower_bound  # a field has this name
 
     if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
         return Evaluation(0.0, 0.0, _finder(plan), None, (), (), None)

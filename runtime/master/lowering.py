@@ -354,7 +354,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     Raises:
         InvalidArgumentError: the step does not run on that device.
     """
-    from ...codegen.explain import explain
+    from ...codegen.explain import explain  # loads the compiler
 
     unit = next((u for u in lower_partitions(plan.partitioned, plan.graph) if u.device == device), None)
     if unit is None:

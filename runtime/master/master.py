@@ -254,7 +254,7 @@ class Master:
                     None,
                     f"There is no placement strategy {strategy!r} (ConfigProto.placement_strategy); strategies: {known}",
                 )
-            from ...placer.search.assign import searching
+            from ...placer.search.assign import searching  # loads the searches
 
             fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
             costs, running = as_profile(session.config.placement_costs), None

@@ -26,6 +26,7 @@ from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
 from ..master import lowering as _kernels_of  # noqa: F401  registers the function that lists a plan's kernels
 from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
+from .partial_run import PartialRun
 from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Session:
 
             self._backend = connect(address_of(target), self._config, wait_for_cluster or 0.0)
         else:
-            from .local_backend import make_local_backend
+            from .local_backend import make_local_backend  # loads ZeroMQ
 
             self._backend = make_local_backend(self._graph, self._config)
         self._steps = PreparedSteps(self._graph, self._backend)
@@ -200,8 +201,6 @@ class Session:
         >>> seen = session.partial_run(handle, hidden, {x: images})
         >>> session.partial_run(handle, loss, {y: answer(seen)})  # `hidden` is not computed again
         """
-        from .partial_run import PartialRun
-
         self._check_runnable()
         wanted = self._parse(fetches)
         made = PartialRun(self._graph, wanted, [self._fed_tensor(key) for key in feeds or ()])
@@ -402,7 +401,7 @@ class Session:
         Raises:
             NotFoundError: a target of unknown form. UnavailableError: no server answers there.
         """
-        from .cluster_backend import reset_cluster
+        from .cluster_backend import reset_cluster  # loads ZeroMQ
 
         reset_cluster(address_of(target), list(containers or ()), check_config(config))
 

@@ -293,7 +293,7 @@ class CudaIpc:
         return arrived
 
     def _incoming(self, loan: Sequence[Any]) -> Incoming:
-        from ...codegen.gpu.driver.device import device
+        from ...codegen.gpu.driver.device import device  # loads the CUDA bindings
 
         _, gpu, name, shape, offset, handle, size, number, place, of_block = loan
         if gpu not in self.gpus:
@@ -318,9 +318,7 @@ class CudaIpc:
             if block is not made:
                 _keep_word(flag)  # the block stays open; its byte says when to close it
                 closed(made.device, made.pointer)
-        use = _Import(
-            block, self._borrower.borrow(reference, 1)
-        )  # last: a refused tensor must not return the loan
+        use = _Import(block, self._borrower.borrow(reference, 1))  # last: a refused tensor must not return the loan
         return Incoming(block.device, tuple(shape), dtype, block.pointer + offset, use)
 
     # --- tick --------------------------------------------------------------------------------------------------------

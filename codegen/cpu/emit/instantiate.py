@@ -27,7 +27,7 @@ _IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import", r
 @cache
 def versions() -> str:
     """The parameters of a kernel besides its text."""
-    from importlib import metadata
+    from importlib import metadata  # loads the mail package
 
     here = Path(__file__).parent
     files = (*sorted((here.parent.parent / "vecmath").glob("*.py")), here / "philox.py", Path(philox.__file__))

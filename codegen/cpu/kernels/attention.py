@@ -69,7 +69,7 @@ class _Blocks:
 
 @lru_cache(maxsize=256)
 def _blocks(queries: int, keys: int, depth: int, deep: int) -> _Blocks:
-    from .gemm_source import INNER
+    from .gemm_source import INNER  # loads numba
     from .microkernel import MR, NR  # which only load with Numba
 
     lanes = NR["float32"]
@@ -199,7 +199,9 @@ def _gradient(
     executor.share_units(function, (*arrays, *results), numbers, units, threads)
     if parts == 1:
         return made
-    return made[0], *(executor.added(executor.ordered(x).reshape(*given.stack, parts, *x.shape[-2:]), -3) for x in made[1:])
+    return made[0], *(
+        executor.added(executor.ordered(x).reshape(*given.stack, parts, *x.shape[-2:]), -3) for x in made[1:]
+    )
 
 
 def _room(executor: Executor, threads: int, scores: int, cut: _Blocks) -> Array:

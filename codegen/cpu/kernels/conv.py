@@ -1,8 +1,8 @@
 """Convolutions and their gradients on CPUs: padding, and how they are cut into units of work.
 
-    forward, gradient by the image    boxes of pixels by panels of channels (`convolve`, loops in `conv_source`)
-    gradient by the filter            chunks of boxes by channels (`filter_gradient`, loops in `conv_filter_source`)
-    gradient by a strided image       one convolution for each phase of its pixels (`phases_of`, a sub-pixel decomposition)
+forward, gradient by the image    boxes of pixels by panels of channels (`convolve`, loops in `conv_source`)
+gradient by the filter            chunks of boxes by channels (`filter_gradient`, loops in `conv_filter_source`)
+gradient by a strided image       one convolution for each phase of its pixels (`phases_of`, a sub-pixel decomposition)
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def boxes_of(
         strides, spans: of the windows, for rows and then for columns; a span is from the first tap to the last, both included.
         itemsize: bytes of an element. threads: how many share the work.
     """
-    from .conv_source import STEPS
+    from .conv_source import STEPS  # loads numba
     from .microkernel import NR  # which only load with Numba
 
     images, rows, columns, channels = result
@@ -176,7 +176,9 @@ def convolve(
 FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
 _PIXELS = 256  # most pixels of a box: a panel of that size stays in the L1 cache
 _FILTERS_SEEN = L2_BYTES // 4  # bytes of the image that a box should read
-_FEWEST = 128  # pixels of a box that reads more: with large dilations, packing its input takes longer than the cache misses
+_FEWEST = (
+    128  # pixels of a box that reads more: with large dilations, packing its input takes longer than the cache misses
+)
 _KINDS, _PIECE = 1024, L2_BYTES // 4  # rows and bytes of a piece of the filter at most
 _COLUMNS = 512  # of a piece at most: so do a box's panels
 _FILTER_UNITS = 16  # target number of work units
@@ -250,7 +252,7 @@ def filter_gradient(executor: Executor, function: Function, threads: int, window
     x, y = executor.ordered(x), executor.ordered(y)
     (high, wide), inner, channels = window.taps, x.shape[3], y.shape[3]
     cuts = cuts_of(y.shape, inner, window, x.itemsize)
-    from .microkernel import NR
+    from .microkernel import NR  # loads numba
 
     lanes = NR[x.dtype.name]
     jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)

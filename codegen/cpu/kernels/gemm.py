@@ -250,7 +250,9 @@ def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMA
     return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
 
 
-def record_product(planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int) -> Sequence[Value]:
+def record_product(
+    planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int
+) -> Sequence[Value]:
     """Record a product of any size into a native plan; gives its output."""
     a, b = map(planner.in_memory, inputs)
     for _ in range(2):
@@ -304,7 +306,7 @@ def _unit(
 ) -> tuple[tuple[int, int, int, int, int, int], int, int]:
     """(rows and panels of a unit of work, how many pieces of each factor stay packed, steps at a time, whether the factors are
     exchanged); units; elements that a thread packs."""
-    from .gemm_source import INNER, LONG
+    from .gemm_source import INNER, LONG  # loads numba
     from .microkernel import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size

@@ -23,6 +23,7 @@ import ctypes
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
@@ -155,8 +156,6 @@ class _Code:
 
     def looks(self, nanoseconds: int) -> int:
         """How many looks take so long, on this machine."""
-        import time
-
         some, fastest = 2000, float("inf")
         for _ in range(3):
             began = time.perf_counter_ns()

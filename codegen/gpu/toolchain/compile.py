@@ -85,7 +85,7 @@ def triton_version() -> str:
     Raises:
         FailedPreconditionError: there is none.
     """
-    from importlib import metadata
+    from importlib import metadata  # loads the mail package
 
     try:
         return metadata.version("triton")

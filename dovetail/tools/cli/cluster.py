@@ -33,7 +33,7 @@ def up(
 ) -> None:
     """Start a process for each task, show what they do, start those again that end. Ctrl-C stops all."""
     with errors_explained():
-        from ...runtime.server.local_cluster import LocalCluster, Supervisor, UpFile
+        from ...runtime.server.local_cluster import LocalCluster, Supervisor, UpFile  # loads ZeroMQ
 
         jobs = read_jobs(str(file))
 
@@ -64,7 +64,7 @@ def schema() -> None:
 def stop(file: _File) -> None:
     """Stop a cluster that is up."""
     with errors_explained():
-        from ...runtime.server.local_cluster import stop
+        from ...runtime.server.local_cluster import stop  # loads ZeroMQ
 
         stop(file)
         print("Stopped.")
@@ -77,7 +77,7 @@ def restart(
 ) -> None:
     """End one task of a cluster that is up, so that it is started again. What it held is lost."""
     with errors_explained(LookupError):
-        from ...runtime.server.local_cluster import restart
+        from ...runtime.server.local_cluster import restart  # loads ZeroMQ
 
         restart(file, task)
 
@@ -91,7 +91,7 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from ...runtime.server.monitor import ClusterMonitor, TaskStatus
+    from ...runtime.server.monitor import ClusterMonitor, TaskStatus  # loads ZeroMQ
     from .watch import picture
 
     console = Console()

@@ -25,14 +25,14 @@ def demo(
     """Train a reader of handwritten digits across processes of this machine, and show what ran where."""
     from rich.console import Console
 
-    from ..demo.data import DataMissingError
+    from ..demo.data import DataMissingError  # loads what the demo needs
     from ..demo.run import STEPS, Settings, run
     from ..demo.watch import DemoError
 
     console = Console()
     with errors_explained(DataMissingError, DemoError):
         if strategy is not None:
-            from ..demo import strategies
+            from ..demo import strategies  # loads what the demo needs
 
             def say(line: str) -> None:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)

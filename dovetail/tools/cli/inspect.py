@@ -11,6 +11,7 @@ import typer
 
 from ...placer.cluster.load import cluster_text, read_cluster
 from .common import errors_explained
+from .plan import MISUSED, devices_table, links_table, run
 
 
 def devices(
@@ -40,8 +41,6 @@ def devices(
             _measured(target, out)
             return
         if cluster is not None:
-            from .plan import devices_table
-
             print(devices_table(read_cluster(cluster).devices))
             return
 
@@ -52,8 +51,7 @@ def devices(
 
 def _measured(target: str, out: Path | None) -> None:
     """Measure, show, and write a cluster file."""
-    from ...runtime.session.profiling import measure
-    from .plan import devices_table, links_table
+    from ...runtime.session.profiling import measure  # a parameter has this name
 
     found = measure(target, lambda text: print(text, file=sys.stderr))
     print(devices_table(found.devices))
@@ -105,8 +103,6 @@ def plan(
 
     Exit status: 0 planned, 1 it cannot be placed, 2 a mistake in the command or the program, 3 --diff differs.
     """
-    from .plan import MISUSED, run
-
     try:
         status = run(
             program, cluster, master=master, fetches=fetch or (), soft=soft, strategy=strategy, explain=explain or (),

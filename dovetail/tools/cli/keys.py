@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...graph.core.settings import setting
+from ...runtime.transport.keys import ALLOWED, SERVERS, Keys, part_of, parts_of, public_keys, write_cluster, write_keys
 from .common import errors_explained, read_jobs
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ def new(
 ) -> None:
     """Make a key; or, with --cluster, one for each task and each client, who all let each other in."""
     with errors_explained():
-        from ...runtime.transport.keys import write_cluster, write_keys
-
         where = _folder(folder)
         if cluster is None:
             if client:
@@ -66,7 +65,7 @@ def allow(
 ) -> None:
     """Let owners of public keys connect to the server of a folder, or to all of a cluster's. Servers that run notice by themselves."""
     with errors_explained():
-        from ...runtime.transport.keys import allow, read_public
+        from ...runtime.transport.keys import allow, read_public  # a command has this name
 
         for key in [read_public(f) for f in files]:  # all are read before one is allowed
             for path in allow(_folder(folder), key):
@@ -80,7 +79,7 @@ def revoke(
 ) -> None:
     """Let them in no more, and end the connections that they have."""
     with errors_explained(LookupError):
-        from ...runtime.transport.keys import revoke
+        from ...runtime.transport.keys import revoke  # a command has this name
 
         for name in names:
             for path in revoke(_folder(folder), name):
@@ -91,8 +90,6 @@ def revoke(
 def list_(folder: _Folder = None) -> None:
     """Show whose keys are in a folder."""
     with errors_explained():
-        from ...runtime.transport.keys import ALLOWED, SERVERS, Keys, parts_of, public_keys
-
         where = _folder(folder)
         parts = list(parts_of(where)) or [where]
         for part in parts:
@@ -112,7 +109,7 @@ def _folder(given: Path | None) -> Path:
 
 
 def _pairs() -> Iterator[KeyPair]:
-    from ...runtime.transport.zmq_auth import new_key_pair
+    from ...runtime.transport.zmq_auth import new_key_pair  # loads ZeroMQ
 
     while True:
         yield new_key_pair()
@@ -120,8 +117,6 @@ def _pairs() -> Iterator[KeyPair]:
 
 def _tasks(text: str) -> list[tuple[str, str]]:
     """Part and address of each task of a cluster."""
-    from ...runtime.transport.keys import part_of
-
     jobs = read_jobs(text)
     known = {
         job: tasks if not isinstance(tasks, int) else dict.fromkeys(range(tasks), "") for job, tasks in jobs.items()

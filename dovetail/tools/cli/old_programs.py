@@ -17,6 +17,6 @@ def tf1(context: typer.Context) -> None:
     `-m module` and `-c code` work as with Python. Python processes that the program starts find Dovetail, too.
     """
     with errors_explained():
-        from ...compat.tf1.importing import run
+        from ...compat.tf1.importing import run  # loads the finder of TensorFlow's modules
 
         run(context.args)

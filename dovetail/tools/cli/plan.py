@@ -30,6 +30,7 @@ from ...placer.render.text import WIDTH, number_text, short, size_text, table
 from ...placer.render.timeline import time_text
 from ...placer.simulate import simulate
 from ...runtime.session.fetches import parse_fetches
+from ...runtime.session.session import Session
 
 PLACED, UNPLACEABLE, MISUSED, DIFFERENT = 0, 1, 2, 3
 
@@ -46,8 +47,6 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
     """
     try:
         if text is None or "://" in text:
-            from ...runtime.session.session import Session
-
             with Session(text or "", graph=Graph()) as session:
                 return as_cluster(session, master=master)
         return as_cluster(text, master=master)
@@ -83,7 +82,7 @@ def build(program: str) -> tuple[Graph, Any]:
 
 def _model(path: str) -> tuple[Graph, Any]:
     """The graph of an ONNX model, and its outputs."""
-    from ...interop.onnx import load
+    from ...interop.onnx import load  # loads the ONNX importers
 
     with Graph().as_default() as graph:
         try:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ...runtime.logs import set_up_log
 from .common import errors_explained, from_environment, read_jobs
 
 
@@ -42,7 +43,6 @@ def server(
 
         if cluster is None:
             cluster, job, task = from_environment(job, task)
-        from ...runtime.logs import set_up_log
 
         if metrics is not None:
             os.environ["DOVETAIL_METRICS"] = metrics

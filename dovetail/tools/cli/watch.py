@@ -35,7 +35,7 @@ def status(target: _Target) -> None:
     Exit status 1 when a task does not answer.
     """
     with errors_explained():
-        from ...runtime.server.monitor import ClusterMonitor
+        from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
 
         with ClusterMonitor(address_of(target)) as observer:
             views = observer.look()
@@ -54,7 +54,7 @@ def top(
     with errors_explained():
         from rich.live import Live
 
-        from ...runtime.server.monitor import ClusterMonitor
+        from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
 
         console = _console()
         with ClusterMonitor(address_of(target)) as observer:
@@ -86,7 +86,7 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
     from rich.console import Group
     from rich.table import Table
 
-    from ...runtime.server.monitor import rates
+    from ...runtime.server.monitor import rates  # loads ZeroMQ
 
     rows: list[dict[str, str]] = []
     links = Table(box=None, pad_edge=False, header_style="bold")

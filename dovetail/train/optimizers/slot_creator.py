@@ -49,7 +49,7 @@ def create_slot_with_initializer(
 
 def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
     """A slot of zeros, of the variable's shape, and of its type unless `dtype` says another."""
-    from ...graph.ops.array.shapes import shape
+    from ...graph.ops.array.shapes import shape  # a parameter has this name
 
     dtype = primary.dtype.base if dtype is None else dtype
     dims = primary.get_shape().dims_tuple
