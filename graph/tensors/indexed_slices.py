@@ -16,7 +16,7 @@ from ..core.constant_value import static_dims
 from ..core.dtypes import DType
 from ..core.graph import Graph, Node, Tensor
 from ..core.hooks import hooks
-from ..core.operators import TensorOperators
+from ..core.operators import TensorOperators, operators
 from ..core.shape import TensorShape, text
 
 
@@ -86,6 +86,10 @@ class IndexedSlices(TensorOperators[Tensor]):
             )
         made: Tensor = hooks.sum_rows(self.values, self.indices, self.dense_shape[0])
         return made
+
+    def __neg__(self) -> Any:
+        """The same rows with the opposite sign; other operators need the dense form."""
+        return self._mapped(operators["neg"])
 
     # --- as a part of structures: see `graph.structure`, `runtime.fetches` ----------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ...graph.ops.math.cast import cast
 from ...graph.ops.math.compare import equal, where
 from ...graph.ops.math.static_operands import as_bytes
 from ...graph.ops.state import tables as _tables  # noqa: F401  (defines the ops)
-from ...graph.ops.strings.strings import as_string, string_to_hash_bucket_fast
+from ...graph.ops.strings.strings import as_string, string_to_hash_bucket_fast, string_to_hash_bucket_strong
 from ...graph.tensors.sparse_tensor import SparseTensor
 
 _LOGGER = logging.getLogger("dovetail")
@@ -197,20 +197,51 @@ class StaticHashTable:
 HashTable = StaticHashTable
 
 
+class HasherSpec(NamedTuple):
+    """How words get their hash buckets (`tf.contrib.lookup`).
+
+    Attributes:
+        hasher: "fasthash", or "stronghash" (SipHash). key: two numbers, for "stronghash".
+    """
+
+    hasher: str
+    key: Sequence[int] | None = None
+
+
+FastHashSpec = HasherSpec("fasthash")
+
+
+def StrongHashSpec(key: Sequence[int]) -> HasherSpec:
+    """Buckets that only a holder of the key, two numbers, can predict. ValueError: not two. TypeError: not whole numbers."""
+    if len(key) != 2:
+        raise ValueError(f"key must have size 2, got {len(key)}.")
+    if not all(isinstance(k, (int, np.integer)) for k in key):
+        raise TypeError(f"Invalid key {key!r}. Must be unsigned integer values.")
+    return HasherSpec("stronghash", key)
+
+
 class IdTableWithHashBuckets:
     """Ids of words: those of a table, then hash buckets for all other words.
 
     Args:
         table: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
-        key_dtype: type of the keys; None: the table's, or string. int32 and int64 go with tables of int64.
+        hasher_spec: a `HasherSpec`. key_dtype: type of the keys; None: the table's, or string. int32 and int64 go with tables of int64.
 
     Raises:
-        ValueError: no buckets and no table. TypeError: ids that are not int64, or keys of another type.
+        ValueError: no buckets and no table; when words are looked up: an unknown hasher. TypeError: ids that are not int64,
+            keys of another type, or a `hasher_spec` that is none.
     """
 
     def __init__(
-        self, table: Any, num_oov_buckets: int, hasher_spec: Any = None, name: str | None = None, key_dtype: Any = None
+        self,
+        table: Any,
+        num_oov_buckets: int,
+        hasher_spec: HasherSpec | None = FastHashSpec,
+        name: str | None = None,
+        key_dtype: Any = None,
     ) -> None:
+        if not isinstance(hasher_spec or FastHashSpec, HasherSpec):
+            raise TypeError(f"hasher_spec must be of type HasherSpec, got {hasher_spec!r}")
         if num_oov_buckets < 0 or (table is None and not num_oov_buckets):
             raise ValueError("oov_buckets must be > 0 if no table is supplied.")
         if table is not None and table.value_dtype is not int64:
@@ -221,7 +252,7 @@ class IdTableWithHashBuckets:
             raise TypeError(f"Invalid key_dtype, expected integer or string but got {self.key_dtype.name}.")
         if table is not None and inner is not self.key_dtype and not (inner.is_integer and self.key_dtype.is_integer):
             raise TypeError(f"Invalid key_dtype {self.key_dtype.name} for a table of {inner.name}")
-        self._buckets, self._table = num_oov_buckets, table
+        self._buckets, self._table, self._hasher = num_oov_buckets, table, hasher_spec or FastHashSpec
 
     @property
     def initializer(self) -> Node:
@@ -254,14 +285,20 @@ class IdTableWithHashBuckets:
                 words = cast(words, int64)
             if not self._buckets:
                 return self._table.lookup(words)
-            bucket = string_to_hash_bucket_fast(
-                words if words.dtype.base is string else as_string(words), self._buckets
-            )
+            bucket = self._bucket_of(words if words.dtype.base is string else as_string(words))
             if self._table is None:
                 return bucket
             found = self._table.lookup(words)
             missing = equal(found, self._table.default_value)
             return where(missing, add(bucket, cast(self._table.size(), int64)), found)
+
+    def _bucket_of(self, words: Tensor) -> Tensor:
+        hasher, key = self._hasher
+        if hasher == "fasthash":
+            return string_to_hash_bucket_fast(words, self._buckets)
+        if hasher == "stronghash" and key is not None:
+            return string_to_hash_bucket_strong(words, self._buckets, key)
+        raise ValueError(f"Unknown hasher {hasher!r}: use FastHashSpec or StrongHashSpec(key)")
 
 
 class StaticVocabularyTable(IdTableWithHashBuckets):
@@ -366,17 +403,24 @@ class DenseHashTable:
 
 
 def _ids(
-    fill: Initializer, num_oov_buckets: int, default_value: Any, key_dtype: DType, name: str | None
+    fill: Initializer,
+    num_oov_buckets: int,
+    hasher_spec: HasherSpec | None,
+    default_value: Any,
+    key_dtype: DType,
+    name: str | None,
 ) -> StaticHashTable | IdTableWithHashBuckets:
     table = StaticHashTable(fill, default_value, name=name or "string_to_index")
-    return IdTableWithHashBuckets(table, num_oov_buckets, key_dtype=key_dtype) if num_oov_buckets > 0 else table
+    if num_oov_buckets <= 0:
+        return table
+    return IdTableWithHashBuckets(table, num_oov_buckets, hasher_spec, key_dtype=key_dtype)
 
 
 def index_table_from_tensor(
     vocabulary_list: Any,
     num_oov_buckets: int = 0,
     default_value: int = -1,
-    hasher_spec: Any = None,
+    hasher_spec: HasherSpec | None = FastHashSpec,
     dtype: Any = string,
     name: str | None = None,
 ) -> StaticHashTable | IdTableWithHashBuckets:
@@ -390,9 +434,8 @@ def index_table_from_tensor(
     if not count:
         raise ValueError("vocabulary_list must not be empty, and its size must be known")
     keys = cast(words, int64) if words.dtype.base.is_integer else words
-    return _ids(
-        KeyValueTensorInitializer(keys, np.arange(count)), num_oov_buckets, default_value, words.dtype.base, name
-    )
+    fill = KeyValueTensorInitializer(keys, np.arange(count))
+    return _ids(fill, num_oov_buckets, hasher_spec, default_value, words.dtype.base, name)
 
 
 def index_to_string_table_from_tensor(
@@ -420,7 +463,7 @@ def index_table_from_file(
     num_oov_buckets: int = 0,
     vocab_size: int | None = None,
     default_value: int = -1,
-    hasher_spec: Any = None,
+    hasher_spec: HasherSpec | None = FastHashSpec,
     key_dtype: Any = string,
     name: str | None = None,
     key_column_index: int = TextFileIndex.WHOLE_LINE,
@@ -438,7 +481,7 @@ def index_table_from_file(
     fill = TextFileInitializer(
         vocabulary_file, inner, key_column_index, int64, value_column_index, vocab_size, delimiter
     )
-    return _ids(fill, num_oov_buckets, default_value, kind, name)
+    return _ids(fill, num_oov_buckets, hasher_spec, default_value, kind, name)
 
 
 def index_to_string_table_from_file(

@@ -299,6 +299,9 @@ def test_indexed_slices(graph):
     np.testing.assert_array_equal(value(rows * 2.0), [[0], [10], [0], [4]])
     np.testing.assert_array_equal(value(a.scalar_mul(2.0, rows).values), [[2], [4], [8]])
     assert cast(rows, "float64").values.dtype.name == "float64"
+    opposite = -IndexedSlices(rows.values, rows.indices)  # which has no dense form
+    np.testing.assert_array_equal(value(opposite.values), [[-1], [-2], [-4]])
+    assert opposite.indices is rows.indices
     with pytest.raises(ValueError, match="it has no dense_shape"):
         convert(IndexedSlices(constant([1.0]), constant([0])))
     assert "values=" in repr(rows)

@@ -51,6 +51,29 @@ def test_tables_from_words_to_ids_and_back(tmp_path):
     assert all(0 <= i < 5 for i in found[3])
 
 
+def test_hash_buckets_follow_the_hasher():
+    lookup, words = tf.contrib.lookup, ["b", "unknown", "other", "7"]
+    made = {
+        spec: lookup.index_table_from_tensor(["a", "b"], num_oov_buckets=1000, hasher_spec=spec)
+        for spec in (lookup.FastHashSpec, lookup.StrongHashSpec((1, 2)), lookup.StrongHashSpec((3, 4)), None)
+    }
+    ids = [table.lookup(tf.constant(words)) for table in made.values()]
+    fast = tf.string_to_hash_bucket_fast(words, 1000)
+    strong = [tf.string_to_hash_bucket_strong(words, 1000, key) for key in ((1, 2), (3, 4))]
+    with tf.Session() as session:
+        session.run(tf.tables_initializer())
+        for found, bucket in zip(session.run(ids), session.run([fast, *strong, fast]), strict=True):
+            assert found.tolist() == [1, *(bucket[1:] + 2)]
+    unknown = lookup.index_table_from_tensor(["a"], num_oov_buckets=1, hasher_spec=lookup.HasherSpec("md5", None))
+    with pytest.raises(ValueError, match="md5"):
+        unknown.lookup(tf.constant(words))
+    with pytest.raises(TypeError, match="HasherSpec"):
+        lookup.index_table_from_tensor(["a"], num_oov_buckets=1, hasher_spec=1)
+    for key, error in (((1,), ValueError), ((1, "2"), TypeError)):
+        with pytest.raises(error, match="key"):
+            lookup.StrongHashSpec(key)
+
+
 def test_columns_of_a_file(tmp_path):
     path = tmp_path / "table"
     path.write_text("7 a 0.5\n8 b 1.5\n", encoding="utf-8")
