@@ -409,7 +409,7 @@ class TensorShape:
         return TensorShape(picked) if isinstance(key, slice) else Dimension(picked)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (TensorShape, Sequence)) and other is not None:
+        if not isinstance(other, (TensorShape, Sequence, int, Dimension)) and other is not None:
             return NotImplemented
         try:
             return self.dims_tuple == as_dims(other)

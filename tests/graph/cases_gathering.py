@@ -140,7 +140,7 @@ CASES = [
     ),
     OpCase(
         "GatherNd",
-        lambda x, i: a.gather_nd(x, i, batch_dims=1),
+        lambda x, i: a.gather_nd(x, i, batch_dims=constant(1)),
         [real(2, 3), index([[2], [0]])],
         lambda x, i: x[[0, 1], [2, 0]],
         grad=True,

@@ -695,8 +695,20 @@ def _dropout_noise_shape() -> None:
     assert (columns == columns[:1]).all()
     shaped = run(nn.dropout(x, rate=0.5, noise_shape=constant([500, 1]), seed=1), feeds)
     assert (shaped == shaped[:, :1]).all()
+    for shorter in ([4], [1]):  # broadcast as any shape is
+        found = run(nn.dropout(x, rate=0.5, noise_shape=shorter, seed=5), feeds)
+        assert (found == found[:1]).all()
+    assert (found == found[0, 0]).all()
     with pytest.raises(ValueError, match="one size for each of the 2 dimensions"):
-        nn.dropout(x, rate=0.5, noise_shape=[1])
+        nn.dropout(x, rate=0.5, noise_shape=[None])
+    for larger in ([7], [2, 500, 4]):
+        with pytest.raises(ValueError, match="broadcast|compatible"):
+            nn.dropout(x, rate=0.5, noise_shape=larger)
+    for rate in ([0.1, 0.2], placeholder("float32", [2])):
+        with pytest.raises(ValueError, match="one number"):
+            nn.dropout(x, rate=rate)
+        with pytest.raises(ValueError, match="one number"):
+            nn.dropout(x, keep_prob=rate)
 
 
 def _dropout_gradient() -> None:

@@ -13,6 +13,7 @@ from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.state.scatter_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
+from dovetail.graph.ops.state.variables import assign
 from dovetail.graph.variables.collections import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 
@@ -71,6 +72,8 @@ def _slices(use_resource):
         value = np.full(dims, 7.0, np.float32) + np.arange(np.prod(dims), dtype=np.float32).reshape(dims)
         expected[at] = value
         np.testing.assert_array_equal(run.run(v[at].assign(value)), expected)
+        np.testing.assert_array_equal(run.run(assign(v[at], -value))[at], -value)
+        np.testing.assert_array_equal(run.run(assign(v[at], value)), expected)
     before, expected[1] = run.run(v.read_value()), 1.0
     np.testing.assert_array_equal(run.run(v[row].assign([1.0] * 4), {row: 1}), expected)
     assert before[1, 0] != 1.0  # a value once read stays

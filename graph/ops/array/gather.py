@@ -202,8 +202,11 @@ def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, 
     """
     with op_scope(name, "GatherNd", params, indices) as scope:
         x, coordinates = convert(params, name="params"), index_operand(indices, "indices")
-        if batch_dims:
-            coordinates = _with_batchcoordinates_of(coordinates, int(batch_dims))
+        if isinstance(batch_dims, Tensor) or batch_dims:
+            known = static_int(batch_dims) if isinstance(batch_dims, Tensor) else batch_dims
+            if known is None:
+                raise ValueError(f"batch_dims must be known before the graph runs: {batch_dims!r}")
+            coordinates = _with_batchcoordinates_of(coordinates, int(known))
         return apply("GatherNd", (x, coordinates), None, scope)
 
 

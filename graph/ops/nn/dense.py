@@ -148,7 +148,9 @@ def log_poisson_loss(
         if not compute_full_loss:
             return loss
         small = logical_and(greater_equal(true, 0), less_equal(true, 1))
-        safe = where_v2(small, 1, true)  # its logarithm is finite, so the gradient of the branch not taken is finite, too
+        safe = where_v2(
+            small, 1, true
+        )  # its logarithm is finite, so the gradient of the branch not taken is finite, too
         stirling = true * log(safe) - true + 0.5 * log(2 * math.pi * safe)
         return add(loss, where_v2(small, 0, stirling), name=scope)
 
@@ -169,14 +171,14 @@ def dropout(
     Args:
         x: of floating type.
         keep_prob: probability that an element stays, in (0, 1]; the old form of `rate = 1 - keep_prob`.
-        noise_shape: shape of the random choices, broadcast to x's: size 1 where one choice is for a whole
-            axis; None (also as
-            a size): x's own.
+        noise_shape: shape of the random choices, broadcast to x's: size 1 where one choice is for a whole axis; None
+            (also as a size, if it has all of x's axes): x's own.
         seed: seed of the choices (see `get_seed`).
         rate: probability that an element is dropped, in [0, 1).
 
     Raises:
-        ValueError: neither or both of keep_prob and rate, one out of range, or x is not of a floating type.
+        ValueError: neither or both of keep_prob and rate, one out of range or not a single number; x is not of a floating
+            type; `noise_shape` does not broadcast to x's.
 
     >>> dropout(x, rate=0.25, noise_shape=[None, 1])   # drops whole rows
     """
@@ -195,7 +197,12 @@ def dropout(
                 "x has to be a floating point tensor since it's going to be scaled. "
                 f"Got a {values.dtype.name} tensor instead."
             )
-        drop = 1 - keep_prob if rate is None else rate
+        given = keep_prob if rate is None else rate
+        if not isinstance(given, (int, float)):
+            given = convert(given, name="rate")
+            if given.shape.ndims:
+                raise ValueError(f"The rate, or keep_prob, is one number for all elements, not {given!r}")
+        drop = 1 - given if rate is None else given
         if isinstance(drop, (int, float)) and drop == 0:
             return values
         # A narrow type has too few numbers below 1 to tell rates apart.
@@ -216,7 +223,11 @@ def _noise_shape(x: Tensor, wanted: Any) -> Any:
         return wanted
     sizes = list(as_dims(wanted) or ())
     if x.dims is not None and len(sizes) != len(x.dims):
-        raise ValueError(f"noise_shape {sizes} must have one size for each of the {len(x.dims)} dimensions of {x!r}")
+        if None in sizes:
+            raise ValueError(
+                f"noise_shape {sizes} must have one size for each of the {len(x.dims)} dimensions of {x!r}"
+            )
+        return sizes
     own: Any = x.dims or (None,) * len(sizes)
     known = [o if s is None else s for s, o in zip(sizes, own, strict=True)]
     return [shape(x)[i] if d is None else d for i, d in enumerate(known)]

@@ -277,7 +277,7 @@ def assign(
     """Store `value` in a variable.
 
     Args:
-        ref: a variable, or the result of another assignment.
+        ref: a variable, a slice of one (`v[1:3]`), or the result of another assignment.
         value: of the variable's element type, and of its shape unless `validate_shape` is False.
 
     Returns:
@@ -288,7 +288,8 @@ def assign(
 
     >>> step = dt.assign(v, v * 2)
     """
-    if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+    is_slice = isinstance(ref, Tensor) and ref.op.type == "StridedSlice"
+    if is_slice or not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
         return ref.assign(value, name=name)
     return _change("Assign", ref, value, {"validate_shape": validate_shape is not False}, name)
 

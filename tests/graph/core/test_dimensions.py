@@ -77,6 +77,7 @@ def test_arithmetic_of_sizes():
 def test_shapes_join_and_travel():
     shape, unknown = TensorShape([None, 3]), TensorShape(None)
     assert (shape + [4]).as_list() == [None, 3, 4] and ([4] + shape).as_list() == [4, None, 3]
+    assert TensorShape([3]) == 3 and TensorShape([3]) == Dimension(3) and TensorShape([3]) != 4 and unknown != 3
     assert shape.most_specific_compatible_shape([2, 3]).as_list() == [None, 3]
     assert shape.most_specific_compatible_shape([2, 4]).as_list() == [None, None]
     assert shape.most_specific_compatible_shape([2]).rank is None
