@@ -27,6 +27,7 @@ from .node_mapping import COMPOSED, UnsupportedError, attrs_of, composed_attrs, 
 
 Ends = list[tuple[int, int]]  # outputs, as number of the node and of the output
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, MalformedError)
+_SHAPELESS = 21  # graphs of this version, or an older one, write a placeholder of unknown shape as a scalar
 
 
 def import_graph_def(
@@ -227,6 +228,8 @@ class _Importer:
                 return
             definition = opdef(op_of(proto))
             attrs = attrs_of(proto, definition, [self._tensor(end) for end in inputs])
+            if proto.op == "Placeholder" and attrs["shape"] == () and self.definition.versions.producer <= _SHAPELESS:
+                attrs["shape"] = None
             number = self._take(proto.name, definition.name, inputs, attrs, beside)
         except InvalidArgumentError as e:
             raise InvalidArgumentError(

@@ -181,6 +181,22 @@ def test_an_attribute_that_is_not_supported_is_told() -> None:
     assert len(source)
 
 
+@pytest.mark.parametrize(("producer", "dims"), [(0, None), (21, None), (22, [])])
+def test_a_scalar_placeholder_of_an_old_graph_has_any_shape(producer, dims) -> None:
+    with tf.Graph().as_default() as source:
+        x = tf.placeholder(tf.float32, [], name="x")
+        tf.placeholder(tf.float32, [2], name="pair")
+        tf.add(x, 1.0, name="y")
+    found = source.as_graph_def()
+    found.versions.producer = producer
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, y, pair = tf.import_graph_def(found, return_elements=["x:0", "y:0", "pair:0"])
+        assert [t.shape.ndims if dims is None else t.shape.as_list() for t in (x, y)] == [dims, dims]
+        assert pair.shape.as_list() == [2]
+        value = 2.0 if dims == [] else [2.0, 3.0]
+        np.testing.assert_array_equal(session.run(y, {x: value}), np.add(value, 1.0))
+
+
 def test_python_functions_belong_to_the_process() -> None:
     with tf.Graph().as_default() as graph:
         tf.py_func(lambda x: x + 1.0, [tf.constant(1.0)], tf.float32, name="mine")
