@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _switches import turn_off
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"dovetail": "dovetail", "tensorflow": "tensorflow.compat.v1"}
 TITLES = {"dovetail": "Dovetail", "tensorflow": "TensorFlow"}
@@ -35,6 +37,8 @@ def load(system: str) -> Any:
     if system == "dovetail":
         sys.path.insert(0, str(ROOT))
     tf = importlib.import_module(MODULES[system])
+    if system == "dovetail":
+        turn_off()
     if system == "tensorflow":
         tf.disable_v2_behavior()
     return tf
@@ -194,7 +198,8 @@ def _trainer(tf: Any, server: Any, cluster: dict[str, list[str]], task: int) -> 
     return run
 
 
-def _cpu_seconds(pids: list[int]) -> float:
+def cpu_seconds(pids: list[int]) -> float:
+    """Processor seconds that these processes have spent."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for pid in pids:
@@ -239,20 +244,20 @@ def drive(system: str) -> None:
                     run(1.0)
                     answer: Any = {}
                 elif "train" in request:
-                    cpu = _cpu_seconds(pids)
+                    cpu = cpu_seconds(pids)
                     workers = [p for (job, _), p in servers.items() if job == "worker"]
                     for p in workers:
                         print(request["train"], file=p.stdin, flush=True)
                     answer = {"seconds": [float(p.stdout.readline()) for p in workers]}  # type: ignore[union-attr]
-                    answer["cpu"] = _cpu_seconds(pids) - cpu
+                    answer["cpu"] = cpu_seconds(pids) - cpu
                 else:
                     assert run is not None
-                    cpu, seconds = _cpu_seconds(pids), []
+                    cpu, seconds = cpu_seconds(pids), []
                     for _ in range(request["run"]):
                         began = time.perf_counter()
                         run(1.0)
                         seconds.append(time.perf_counter() - began)
-                    answer = {"seconds": seconds, "cpu": _cpu_seconds(pids) - cpu}
+                    answer = {"seconds": seconds, "cpu": cpu_seconds(pids) - cpu}
             except Exception:
                 answer = {"error": traceback.format_exc()}
             print(json.dumps(answer), flush=True)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from _clusters import ROOT, digits, load
+from _clusters import digits, load
 
 BATCH = 64
 RATE = 0.1
@@ -74,9 +74,7 @@ def _step(session: Any, train: Any, x: Any, y: Any, task: int) -> Train:
 
 def mirrored_dovetail(cluster: dict[str, list[str]], task: int) -> Train:
     """MultiWorkerMirroredStrategy, AUTO."""
-    sys.path.insert(0, str(ROOT))
-    import dovetail as tf
-
+    tf = load("dovetail")
     strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
     with strategy.scope():
         x, y = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.int64, [None])

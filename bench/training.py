@@ -40,9 +40,9 @@ LIMIT_S = 300.0  # also for starting
 
 
 class Cluster:
-    """The processes of one system. `missing` says why there are none (any more)."""
+    """The processes of one system, with `settings` in their environment. `missing` says why there are none (any more)."""
 
-    def __init__(self, system: str, python: str, way: str) -> None:
+    def __init__(self, system: str, python: str, way: str, **settings: str) -> None:
         self.missing = ""
         jobs = CLUSTERS[way]
         ports = iter(_free_ports(sum(jobs.values())))
@@ -52,10 +52,12 @@ class Cluster:
             (job, i): subprocess.Popen(
                 [python, str(TASK), system, way, json.dumps(cluster), job, str(i)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, start_new_session=True,
+                env=os.environ | settings,
             )
             for job, count in jobs.items()
             for i in range(count)
         }  # fmt: skip
+        self.pids = [p.pid for p in self._tasks.values()]
         self.workers = [p for (job, _), p in self._tasks.items() if job == "worker"]
 
     def train(self, steps: int) -> float | None:

@@ -1,0 +1,166 @@
+"""Turns off one mechanism of the runtime in this process, for `runtime_ablation.py`: the runtime itself has no such switches.
+
+The environment variable `BENCH_WITHOUT` names it. `turn_off` runs in every process of the cluster that goes without, before it has
+servers and sessions; it replaces the few functions that the mechanism is reached through.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+NAME = "BENCH_WITHOUT"
+
+
+def _module(path: str) -> Any:
+    return importlib.import_module(f"dovetail.runtime.{path}")
+
+
+def _accumulates() -> None:
+    _module("master.remote_memory").direct_additions = lambda *_: []
+
+
+def _data_triggered() -> None:
+    _module("master.master").data_triggered = lambda cut: ()
+
+
+def _elision() -> None:
+    _module("worker.registration").Registration.reports = property(lambda self: True)
+
+
+def _coalescing() -> None:
+    """Each tensor leaves at once."""
+    scheduler = _module("worker.step_scheduler")
+
+    def push(self: Any, destination: str, channel: Any, value: Any) -> None:
+        task = scheduler.task_of(destination)
+        self._worker.send(task, self._number, {channel: value}, self._registered.trigger(self._client, task))
+
+    scheduler.StepRunner.push = push
+
+
+def _flush_heuristics() -> None:
+    """What a program sends waits until it pauses; only large tensors leave at once."""
+    scheduler = _module("worker.step_scheduler")
+    scheduler.RegisteredProgram.continued = lambda self, channel, seconds: None
+
+    def push(self: Any, destination: str, channel: Any, value: Any) -> None:
+        queue = self._threads.run_queues.current
+        queue.sent, queue.sent_at = channel, 0.0
+        task = scheduler.task_of(destination)
+        together = queue.outbox.setdefault(task, {})
+        together[channel] = value
+        large = getattr(value, "nbytes", 0) >= scheduler.LARGE_BYTES and not self._worker.is_near(task)
+        if large or len(together) >= scheduler.MAX_COALESCED:
+            self._worker.send(task, self._number, queue.outbox.pop(task), self._registered.trigger(self._client, task))
+
+    scheduler.StepRunner.push = push
+
+
+def _receive_order() -> None:
+    """The order of receives says nothing about sends."""
+    _module("master.lowering").coalesced_sends = lambda cut: {}
+
+
+def _inline_parts() -> None:
+    _module("worker.worker").only_segment = lambda registered: None
+
+
+def _inline_segments() -> None:
+    """The pool runs every segment."""
+    _inline_parts()
+    scheduler = _module("worker.step_scheduler")
+    del scheduler.Segment.is_short
+    scheduler.Segment.is_short = property(lambda self: False, lambda self, value: None)
+
+
+def _colocated() -> None:
+    _module("session.cluster_backend").find_colocated = lambda address, incarnation: None
+
+
+def _caller_thread() -> None:
+    _module("worker.colocated").CallerThread.take = lambda self, work: False
+
+
+def _repeat() -> None:
+    _module("session.cluster_backend").ClusterBackend.repeat = lambda self, parts, until: False
+
+
+def _busy_polling() -> None:
+    _module("transport.event_loop").EventLoop.busy_poll_hint = lambda self: None
+
+
+def _keeping_the_interpreter() -> None:
+    stream = _module("transport.stream").Stream
+    del stream.keeps_gil
+    stream.keeps_gil = property(lambda self: False, lambda self, value: None)
+
+
+def _others_first() -> None:
+    _module("worker.step_scheduler").RunQueue.at_end = lambda self, do: do()
+
+
+def _waiting_on_the_stream() -> None:
+    _module("transport.client").Connection.waits_on_stream = lambda self, seconds: False
+
+
+def _unix_streams() -> None:
+    """Peers of one machine have TCP streams, and still map each other's memory."""
+    streams = _module("transport.server_streams").ServerStreams
+    made = streams.__init__
+
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        self._listeners[0].offer = self._listeners[1].offer
+
+    streams.__init__ = make
+
+
+def _streams() -> None:
+    """All stays with ZeroMQ."""
+    _module("transport.stream_listener").StreamListener.offer = lambda self, peer: None
+
+
+def _overlap() -> None:
+    _module("master.lowering").overlap_collectives = lambda part, cut: list(part.steps)
+
+
+MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
+    "nothing": {},
+    "one-sided reads": {"DOVETAIL_ONE_SIDED_READS": "0"},
+    "one-sided updates": {"DOVETAIL_ONE_SIDED_UPDATES": "0"},
+    "one-sided accumulates": _accumulates,
+    "lent tensors, Unix streams": {"DOVETAIL_SHARED_MEMORY_MB": "0"},
+    "Unix streams": _unix_streams,
+    "streams": _streams,
+    "waiting on one stream": _waiting_on_the_stream,
+    "data-triggered start": _data_triggered,
+    "completion elision": _elision,
+    "send coalescing": _coalescing,
+    "send coalescing: flush heuristics": _flush_heuristics,
+    "send coalescing: order of receives": _receive_order,
+    "inline parts": _inline_parts,
+    "inline segments": _inline_segments,
+    "colocated servers": _colocated,
+    "caller's thread": _caller_thread,
+    "repeated steps": _repeat,
+    "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
+    "busy polling": _busy_polling,
+    "keeping the interpreter": _keeping_the_interpreter,
+    "other steps first": _others_first,
+    "overlapped collectives": _overlap,
+}
+"""By name: the function that turns it off, or the settings that do."""
+
+
+def environment(name: str) -> dict[str, str]:
+    """The environment of the processes that go without a mechanism."""
+    off = MECHANISMS[name]
+    return dict(off) if isinstance(off, dict) else {NAME: name}
+
+
+def turn_off() -> None:
+    """Turn off the mechanism that the environment names, if it names one."""
+    off = MECHANISMS.get(os.environ.get(NAME, ""))
+    if callable(off):
+        off()

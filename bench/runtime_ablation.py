@@ -1,0 +1,140 @@
+"""What each mechanism of the runtime gains: the same cluster with it and without it, at the same time.
+
+Both clusters run on this machine and take turns, a batch of steps each; a pair of batches gives one ratio, time without over time with,
+so that a machine that gets busy does so for both. A row has the median of the ratios, its quartiles, the ratio of the fastest batches,
+and that of the processor time of all processes. The mechanism "nothing" compares equal clusters: what it shows is noise.
+`_switches.py` turns the mechanisms off.
+
+    python bench/runtime_ablation.py                        # all: two hours on two cores
+    python bench/runtime_ablation.py --only "completion elision" --program "ten hops"
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from _clusters import Driver, cpu_seconds
+from _switches import MECHANISMS, environment
+from training import CLUSTERS, Cluster
+
+from _harness import report
+
+STEPS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "empty step": ("empty_step", 200, {}),
+    "variable read": ("variable_read", 150, {}),
+    "variable update": ("variable_update", 150, {}),
+    "ten hops": ("ten_hops", 40, {}),
+    "transfer 1 MiB": ("transfer", 50, {"mib": 1}),
+    "64 clients": ("many_clients", 1, {"clients": 64, "steps": 5}),
+}
+"""By name: the program, the steps of a batch, the program's parameters."""
+TRAINED = {"asynchronous": 60, "synchronous": 30, "mirrored": 60}  # steps of a batch
+WARM_BATCHES = 3
+Batch = Callable[[], tuple[float, float]]
+"""Runs a batch: seconds, and processor seconds of all processes, of a step."""
+
+
+def compare(on: Batch, off: Batch, pairs: int) -> dict[str, float]:
+    """Run batches in turn."""
+    for _ in range(WARM_BATCHES):
+        on()
+        off()
+    found: list[list[tuple[float, float]]] = [[], []]
+    for number in range(pairs):
+        for which in (0, 1) if number % 2 else (1, 0):
+            found[which].append((on, off)[which]())
+    ratios = [without / having for (having, _), (without, _) in zip(*found, strict=True)]
+    quarters = statistics.quantiles(ratios, n=4)
+    having, without = ([seconds for seconds, _ in batches] for batches in found)
+    cpu = [sum(used for _, used in batches) for batches in found]
+    return {
+        "on_us": min(having) * 1e6,
+        "off_us": min(without) * 1e6,
+        "median": quarters[1],
+        "low": quarters[0],
+        "high": quarters[2],
+        "fastest": min(without) / min(having),
+        "cpu": cpu[1] / cpu[0],
+    }
+
+
+def _steps(cluster: Driver, count: int) -> Batch:
+    def batch() -> tuple[float, float]:
+        answer = cluster.run(count)
+        return statistics.median(answer["seconds"]), answer["cpu"] / count
+
+    return batch
+
+
+def _trains(cluster: Cluster, count: int) -> Batch:
+    def batch() -> tuple[float, float]:
+        began = cpu_seconds(cluster.pids)
+        rate = cluster.train(count)
+        if rate is None:
+            raise RuntimeError(cluster.missing)
+        return 1 / rate, (cpu_seconds(cluster.pids) - began) / count
+
+    return batch
+
+
+def rows(mechanism: str, programs: Iterable[str], pairs: int) -> Iterable[dict[str, Any]]:
+    """The rows of one mechanism."""
+    settings = environment(mechanism)
+    with contextlib.ExitStack() as stack:
+        wanted = [name for name in STEPS if name in programs]
+        pair = [stack.enter_context(Driver("dovetail", **more)) for more in ({}, settings)] if wanted else []
+        for name in wanted:
+            program, count, parameters = STEPS[name]
+            for cluster in pair:
+                cluster.prepare(program, **parameters)
+            on, off = (_steps(cluster, count) for cluster in pair)
+            yield {"mechanism": mechanism, "program": name, **compare(on, off, pairs)}
+    for way in CLUSTERS:
+        name = f"{way} training"
+        if name not in programs:
+            continue
+        with contextlib.ExitStack() as stack:
+            both = [
+                stack.enter_context(contextlib.closing(Cluster("dovetail", sys.executable, way, **more)))
+                for more in ({}, settings)
+            ]
+            on, off = (_trains(cluster, TRAINED[way]) for cluster in both)
+            for _ in range(5):  # until kernels are compiled
+                on()
+                off()
+            yield {"mechanism": mechanism, "program": name, **compare(on, off, pairs)}
+
+
+def main() -> None:
+    """Print the rows as they are measured, and write them down."""
+    programs = [*STEPS, *(f"{way} training" for way in CLUSTERS)]
+    parser = argparse.ArgumentParser(description="What each mechanism of the runtime gains")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, machine and versions there")
+    parser.add_argument("--only", action="append", choices=list(MECHANISMS), metavar="NAME", help=", ".join(MECHANISMS))
+    parser.add_argument("--program", action="append", choices=programs, metavar="NAME", help=", ".join(programs))
+    parser.add_argument("--pairs", type=int, default=40, help="batches of each cluster")
+    args = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    for mechanism in args.only or MECHANISMS:
+        try:
+            for row in rows(mechanism, args.program or programs, args.pairs):
+                found.append(row)
+                print(
+                    f"{mechanism:36} {row['program']:22} {row['on_us']:9.0f} {row['off_us']:9.0f} µs   median {row['median']:.2f} "
+                    f"({row['low']:.2f}-{row['high']:.2f})  fastest {row['fastest']:.2f}  cpu {row['cpu']:.2f}",
+                    flush=True,
+                )  # fmt: skip
+        except (RuntimeError, TimeoutError) as error:
+            print(f"{mechanism}: {error}", file=sys.stderr, flush=True)
+    if args.json is not None:
+        what = report("What each mechanism of the runtime gains", False, ()) | {"rows": found}
+        args.json.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
