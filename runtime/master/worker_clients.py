@@ -167,13 +167,13 @@ class ClusterWorkers:
         page = (
             self._worker.direct.page()
             if owner == mine
-            else self._call(owner, "page", {}, "paged", peer_timeout_s).fields["page"]
+            else self._call(owner, "expose_memory", {}, "memory_exposed", peer_timeout_s).fields["page"]
         )
         if page is None:
             return False
         if task == mine:
             return self._worker.direct.sees(page)
-        return bool(self._call(task, "sees", {"page": page}, "seen", peer_timeout_s).fields["readable"])
+        return bool(self._call(task, "map_memory", {"page": page}, "memory_mapped", peer_timeout_s).fields["readable"])
 
     def post(
         self,
@@ -191,7 +191,7 @@ class ClusterWorkers:
         fields = {
             "session": session, "seed": seed, "isolated": isolated, "names": [list(n) for n in names], "changed": changed
         }  # fmt: skip
-        reply = self._call(task, "post", fields, "posted", peer_timeout_s).fields
+        reply = self._call(task, "publish", fields, "published", peer_timeout_s).fields
         return reply["incarnation"], reply["places"]
 
     def release(self, task: str, programs: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ class ClusterWorkers:
         if task == self._worker.task:
             self._worker.close_session(session)
         else:
-            self._tell(task, Message("forget_session", {"request": 0, "session": session}))
+            self._tell(task, Message("forget_session", {"session": session}))
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
         """As `WorkerClients.reset`."""

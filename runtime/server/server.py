@@ -351,9 +351,9 @@ class Server:
             "release": worker.on_release,
             "forget_session": worker.on_forget_session,
             "reset_containers": worker.on_reset_containers,
-            "page": worker.on_page,
-            "sees": worker.on_sees,
-            "post": worker.on_post,
+            "expose_memory": worker.on_expose_memory,
+            "map_memory": worker.on_map_memory,
+            "publish": worker.on_publish,
         }
 
     def _on_message(self, peer: bytes, message: Message) -> None:

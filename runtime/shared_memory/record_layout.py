@@ -62,7 +62,7 @@ class RecordAddress(NamedTuple):
             or len(fields) != 5
             or any(type(x) is not int or not 0 <= x < 1 << 63 for x in fields)
         ):
-            raise ValueError(f"not the place of a post: {fields!r:.80}")
+            raise ValueError(f"not the address of a record: {fields!r:.80}")
         return cls(*fields)
 
 

@@ -1,8 +1,9 @@
 """A task's service for variables in shared memory: it publishes variables, reads those of others, and falls back to messages.
 
 The placer says which values could be read in place (`placer/partition/one_sided_reads.py`). Published variables implement that
-(`variable_publisher.py`). The master connects owner and reader. The owner names a page of its memory (`page`), and the reader
-tries to map it (`sees`), once per pair and session. Then the owner publishes the variables (`post`), and the reader gets their
+(`variable_publisher.py`). The master connects owner and reader. The owner names a page of its memory (`expose_memory`), and the reader
+tries to map it (`map_memory`), once per pair and session. Then the owner publishes the variables (`publish`), and the reader gets the
+addresses of their records.
 
 If a value cannot be read when a step begins, the reader requests it with a `want`, which names the variable. The owner sends it as a
 tensor of the step, on its usual channel. Or it answers `denied` with an error, which ends the step: the variable has no value yet, or the
@@ -101,7 +102,7 @@ class RemoteVariables:
             shape = tuple([int(n) for n in dims.split(",") if n])
             kind = AccumulatorKind(False, as_dtype(dtype), shape, reduction)
         except (TypeError, ValueError) as e:
-            raise InvalidArgumentError(None, None, f"A post message is malformed: {e}") from None
+            raise InvalidArgumentError(None, None, f"A publish message is malformed: {e}") from None
         if not self._opens:
             return None
         posts, container = self.posts, container or self._default_container
@@ -227,7 +228,7 @@ class RemoteVariables:
 
 
 def accumulator_name(container: str, name: str, kind: AccumulatorKind) -> tuple[str, str, str, str, str]:
-    """The name of an accumulator of known shape in a `post` message."""
+    """The name of an accumulator of known shape in a `publish` message."""
     return container, name, kind.dtype.name, ",".join(map(str, kind.shape or ())), kind.reduction
 
 

@@ -132,7 +132,7 @@ class VariableReader(SeqlockReader):
         self.owner = _owner(place.pid)  # before the memory, so that both are the same process
         memory = borrower.map(Reference(place.pid, place.fd, place.segment, 0, place.offset))
         if place.offset < PAGE or place.offset % 8 or place.offset + RECORD_BYTES > len(memory):
-            raise MappingError("a post beyond its segment")
+            raise MappingError("a record beyond its segment")
         super().__init__(words_of(memory, place.offset))
         self._dtype = dtype
         self._borrower = borrower

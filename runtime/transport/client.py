@@ -24,7 +24,7 @@ from .connection_upgrade import STOP_LENDING, MemoryNegotiation, first_hello
 from .fault_injection import link_faults
 from .keys import Keys
 from .stream import Stream
-from .stream_listener import connect_tcp, connect_unix
+from .stream_listener import OFFERS, connect_stream
 from .zmq_sockets import (
     HIGH_WATER,
     LINGER_MS,
@@ -349,16 +349,11 @@ class Connection:
             self._stream.is_open = True
             self._watch.poller.modify(self._stream.fd, self._stream.events())
         stream = None
-        if said[0] == "at" and len(said) == 3 and answer is not None and self._stream is None:
-            stream = connect_unix(said[1], said[2], MAX_FRAMES, most_bytes())
-            if stream is not None:
-                answer.fields["stream"] = ["taken", said[2]]
-        if said[0] == "tcp" and len(said) == 3 and self._stream is None and self._keys is None:
-            host = dialled_host(self.address)
-            stream = connect_tcp(host, said[1], said[2], MAX_FRAMES, most_bytes())
+        if said[0] in OFFERS and self._stream is None and (said[0] == "unix" or self._keys is None):
+            stream = connect_stream(said, dialled_host(self.address), MAX_FRAMES, most_bytes())
             if stream is not None:
                 answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
-                answer.fields["stream"] = ["taken", said[2]]
+                answer.fields["stream"] = ["connected", said[-1]]
         if answer is not None:
             self.send(answer)
         if stream is not None:

@@ -8,12 +8,12 @@ address), it sends `hello` with `readable` false, and tensors to it are sent aga
 
 **Stream.** The field `stream` of a `hello` is a list: a keyword and its arguments.
 
-    called end    ["at", name, token]     you can map my memory: connect to this Unix socket and send this token
-    caller        ["tcp?"]                requests a stream over TCP; in the first message
+    called end    ["unix", name, token]   you can map my memory: connect to this Unix socket and send this token
+    caller        ["request"]             requests a stream over TCP; in the first message
     called end    ["tcp", port, token]    connect to this port of the address that you called, and send this token
-    caller        ["taken", token]        I am connected; this is my last message here, the next ones come on the stream
+    caller        ["connected", token]    this is my last message here, the next ones come on the stream
     called end    ["open"]                this is my last message here as well
-    called end    ["here"]                probe: ZeroMQ reports whether the peer is still connected
+    called end    ["probe"]               no message: ZeroMQ reports whether the peer is still connected
 
 Each end reads the stream only after the other's last ZeroMQ message, so no message overtakes another. When the stream ends,
 both ends fall back to ZeroMQ, and may upgrade again.
@@ -129,5 +129,5 @@ def first_hello(sharing: MemoryNegotiation, peer: bytes, keys: Keys | None) -> M
     hello = sharing.hello(peer)
     if keys is None:
         hello = hello or Message("hello", {"memory": None, "readable": False})
-        hello.fields["stream"] = ["tcp?"]
+        hello.fields["stream"] = ["request"]
     return hello

@@ -499,7 +499,7 @@ class Endpoint:
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client has closed its connection, or has died. For the I/O thread."""
         gone = self.counters.gone
-        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "stream": ["here"]})
+        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "stream": ["probe"]})
         self._router.give(peer, encode(said))
         return self.counters.gone > gone
 

@@ -17,7 +17,7 @@ from .connection_upgrade import MemoryNegotiation, first_hello
 from .event_loop import EventLoop
 from .keys import Keys
 from .stream import Stream
-from .stream_listener import TcpListener, UnixListener, connect_tcp, connect_unix
+from .stream_listener import OFFERS, StreamListener, connect_stream
 from .zmq_router import MAX_BACKLOG, Counters, ZmqRouter, address_of, is_dialled
 from .zmq_sockets import MAX_FRAMES, dialled_host
 
@@ -28,8 +28,8 @@ class ServerStreams:
     Args:
         io: the event loop that watches them.
         router: the ZeroMQ connections.
-        ip: the address of the TCP listener for other machines.
-        keys: if there are any, there is no TCP listener.
+        ip: the address of the listener for streams over TCP.
+        keys: if there are any, there are no streams over TCP.
         counters: the endpoint's counters.
         sharing: which peers can map whose memory.
         post: sends a message to a peer over its stream or ZeroMQ.
@@ -62,8 +62,9 @@ class ServerStreams:
         self._take = take
         self._refuse = refuse
         self._limits = MAX_FRAMES, most_bytes()
-        self._unix_listener = UnixListener(*self._limits)
-        self._tcp_listener = TcpListener(ip, *self._limits) if keys is None else None
+        self._listeners = [StreamListener(io, *self._limits)]  # Unix, and TCP
+        if keys is None:
+            self._listeners.append(StreamListener(io, *self._limits, ip))
         self.by_peer: dict[bytes, Stream] = {}
         # streams to use once the last ZeroMQ messages have left
         self._coming: dict[bytes, tuple[Stream, list[str]]] = {}
@@ -74,39 +75,33 @@ class ServerStreams:
         """Handle one step of the handshake: see `connection_upgrade.py`, then `stream_listener.py`."""
         answer = self._sharing.heard(peer, hello)
         said = hello.fields.get("stream") or [""]
-        dialled = is_dialled(peer)
-        if said[0] == "open":
-            if dialled and peer in self.by_peer:
+        if is_dialled(peer):
+            if said[0] == "open" and peer in self.by_peer:
                 self.by_peer[peer].is_open = True
                 self._await(peer, self.by_peer[peer])
-        elif said[0] == "taken":
-            stream = None if dialled else self._unix_listener.accept(peer, said[-1])
-            if stream is None and not dialled and self._tcp_listener is not None:
-                stream = self._tcp_listener.accept(peer, said[-1])
-            if stream is not None:
-                self._change_over(peer, stream, ["open"])
-        elif said[0] == "at" and len(said) == 3 and dialled and answer is not None and not self._has(peer):
-            stream = connect_unix(said[1], said[2], *self._limits)
-            if stream is not None:
-                self._change_over(peer, stream, ["taken", said[2]])
-                return
-        elif said[0] == "tcp" and len(said) == 3 and dialled and self._keys is None:
-            connecting = threading.Thread(target=self._connect_stream, args=(peer, *said[1:]), daemon=True)
-            connecting.start()  # it may take a second
-        elif said[0] in ("", "tcp?") and answer is not None and answer.fields["readable"] and not dialled:
-            answer.fields["stream"] = self._unix_listener.offer(peer)
-        elif said[0] == "tcp?" and not dialled and self._tcp_listener is not None:
-            offer = self._tcp_listener.offer(peer)
+            elif said[0] in OFFERS and not self._has(peer) and (said[0] == "unix" or self._keys is None):
+                # in a thread: it may take a second
+                threading.Thread(target=self._connect_stream, args=(peer, said), daemon=True).start()
+        elif said[0] == "connected":
+            for listener in self._listeners:
+                stream = listener.claim(peer, said[-1])
+                if stream is not None:
+                    self._change_over(peer, stream, ["open"])
+                    break
+        elif said[0] in ("", "request"):
+            offer = None
+            if answer is not None and answer.fields["readable"]:
+                offer = self._listeners[0].offer(peer)
+            elif said[0] and len(self._listeners) > 1:
+                offer = self._listeners[1].offer(peer)
             if offer is not None:
                 answer = answer or Message("hello", {"memory": None, "readable": False})
                 answer.fields["stream"] = offer
         if answer is not None:
             self._post(peer, encode(answer))
 
-    def _connect_stream(self, peer: bytes, port: Any, token: Any) -> None:
-        """Connect a stream over TCP. Runs in a thread of its own."""
-        host = dialled_host(address_of(peer))
-        stream = connect_tcp(host, port, token, *self._limits)
+    def _connect_stream(self, peer: bytes, offer: list[Any]) -> None:
+        stream = connect_stream(offer, dialled_host(address_of(peer)), *self._limits)
         if stream is None:
             return
 
@@ -114,7 +109,7 @@ class ServerStreams:
             if not self._router.has_dialled(peer) or self._has(peer):
                 stream.close()
             else:
-                self._change_over(peer, stream, ["taken", token])
+                self._change_over(peer, stream, ["connected", offer[-1]])
 
         if not self._io.call_soon(take):
             stream.close()
@@ -198,8 +193,8 @@ class ServerStreams:
 
     def listen(self, on: bool) -> None:
         """Start or stop accepting streams from other machines."""
-        if self._tcp_listener is not None:
-            self._tcp_listener.is_full = not on
+        for listener in self._listeners[1:]:
+            listener.is_full = not on
 
     def tidy(self, is_gone: Callable[[bytes], bool]) -> None:
         """End the streams of peers that are gone while messages wait for them. Drop accepted streams that no peer claimed.
@@ -211,9 +206,8 @@ class ServerStreams:
         for peer, stream in list(self.by_peer.items()):
             if stream.waiting() and not is_dialled(peer) and is_gone(peer):
                 self._leave(peer, stream)
-        self._unix_listener.tidy()
-        if self._tcp_listener is not None:
-            self._tcp_listener.tidy()
+        for listener in self._listeners:
+            listener.tidy()
 
     def hang_up(self, peer: bytes) -> None:
         """End the stream of a peer whose connection is closed."""
@@ -238,9 +232,8 @@ class ServerStreams:
         """Close all; what the kernel has taken still arrives."""
         for stream in (*self.by_peer.values(), *(stream for stream, _ in self._coming.values())):
             stream.close()
-        self._unix_listener.close()
-        if self._tcp_listener is not None:
-            self._tcp_listener.close()
+        for listener in self._listeners:
+            listener.close()
 
 
 __all__ = ["ServerStreams"]

@@ -265,45 +265,41 @@ class WorkerHandlers:
     def on_forget_session(self, peer: bytes, message: Message) -> None:
         """Forget a session."""
         self._worker.close_session(message.fields["session"])
-        self._closed(peer, message)
 
     def on_reset_containers(self, peer: bytes, message: Message) -> None:
         """Clear containers, and forget sessions."""
         fields = message.fields
         named = ([n for n in fields.get(what) or () if isinstance(n, str)] for what in ("containers", "sessions"))
         self._worker.reset(*named)
-        self._closed(peer, message)
-
-    def _closed(self, peer: bytes, message: Message) -> None:
         self._responder.reply(peer, Message("closed", {"request": message.fields["request"]}))
 
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
-    def on_page(self, peer: bytes, message: Message) -> None:
+    def on_expose_memory(self, peer: bytes, message: Message) -> None:
         """Reply with the address at which others can try to read this process's memory."""
         page = self._worker.direct.page()
-        self._responder.reply(peer, Message("paged", {"request": message.fields["request"], "page": page}))
+        self._responder.reply(peer, Message("memory_exposed", {"request": message.fields["request"], "page": page}))
 
-    def on_sees(self, peer: bytes, message: Message) -> None:
+    def on_map_memory(self, peer: bytes, message: Message) -> None:
         """Try to read the memory of another process."""
         readable = self._worker.direct.sees(message.fields["page"])
-        self._responder.reply(peer, Message("seen", {"request": message.fields["request"], "readable": readable}))
+        self._responder.reply(peer, Message("memory_mapped", {"request": message.fields["request"], "readable": readable}))
 
-    def on_post(self, peer: bytes, message: Message) -> None:
+    def on_publish(self, peer: bytes, message: Message) -> None:
         """Publish variables for others to read, or to update."""
-        self._executor.answer(self._executor.worker, peer, message, self._post)
+        self._executor.answer(self._executor.worker, peer, message, self._publish)
 
-    def _post(self, message: Message) -> Message:
+    def _publish(self, message: Message) -> Message:
         fields = message.fields
         names = fields["names"]
         lengths = (2, 5) if fields.get("changed") else (2,)  # the name of an accumulator includes its kind
         if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
-            raise InvalidArgumentError(None, None, "A post message must name variables by container and name")
+            raise InvalidArgumentError(None, None, "A publish message must name variables by container and name")
         places = self._worker.post(
             fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))
         )
         posted = {"incarnation": self._incarnation, "places": [p if p is None else list(p) for p in places]}
-        return Message("posted", {"request": fields["request"], **posted})
+        return Message("published", {"request": fields["request"], **posted})
 
 
 def _partners(units: Iterable[PartitionGraph]) -> Iterator[str]:

@@ -19,8 +19,9 @@ from dovetail.runtime.transport import client as connection_module, endpoint, st
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.transport.stream import Stream
-from dovetail.runtime.transport.stream_listener import UnixListener, connect_unix
+from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
 from dovetail.runtime.wire.messages import Message, WireError
 
 LIMITS = 64, 1 << 24
@@ -152,59 +153,61 @@ def test_threads_may_send_at_once() -> None:
 
 
 @pytest.fixture
-def listener() -> Iterator[UnixListener]:
-    made = UnixListener(*LIMITS)
+def listener() -> Iterator[StreamListener]:
+    io = EventLoop()
+    made = StreamListener(io, *LIMITS)
     yield made
     made.close()
+    io.close()
 
 
-def test_a_stream_is_made_of_an_offer(listener: UnixListener) -> None:
+def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
     offer = listener.offer(b"peer")
-    assert offer is not None and offer[0] == "at"
+    assert offer is not None and offer[0] == "unix"
     assert listener.offer(b"peer") is None  # one each
-    there = connect_unix(*offer[1:], *LIMITS)
-    here = listener.accept(b"peer", offer[2])
+    there = connect_stream(offer, "", *LIMITS)
+    here = listener.claim(b"peer", offer[2])
     assert there is not None and here is not None
     there.send([b"hello"])
     assert here.receive() == [[b"hello"]]
-    assert listener.accept(b"peer", offer[2]) is None  # good for once
+    assert listener.claim(b"peer", offer[2]) is None  # good for once
     there.close()
     here.close()
 
 
-def test_nobody_gets_the_stream_of_another(listener: UnixListener) -> None:
+def test_nobody_gets_the_stream_of_another(listener: StreamListener) -> None:
     one, two = listener.offer(b"one"), listener.offer(b"two")
     assert one is not None and two is not None and one[2] != two[2]
-    there = connect_unix(one[1], one[2], *LIMITS)
+    there = connect_stream(one, "", *LIMITS)
     assert there is not None
-    assert listener.accept(b"two", one[2]) is None
-    assert listener.accept(b"two", two[2]) is None  # who said its token has not come
-    assert listener.accept(b"two", "") is None and listener.accept(b"nobody", None) is None
-    here = listener.accept(b"one", one[2])
+    assert listener.claim(b"two", one[2]) is None
+    assert listener.claim(b"two", two[2]) is None  # who said its token has not come
+    assert listener.claim(b"two", "") is None and listener.claim(b"nobody", None) is None
+    here = listener.claim(b"one", one[2])
     assert here is not None
     there.close()
     here.close()
 
 
-def test_who_connects_and_dies_leaves_no_socket(listener: UnixListener) -> None:
+def test_who_connects_and_dies_leaves_no_socket(listener: StreamListener) -> None:
     one, two = listener.offer(b"one"), listener.offer(b"two")
     assert one is not None and two is not None
-    dead, there = connect_unix(*one[1:], *LIMITS), connect_unix(*two[1:], *LIMITS)
+    dead, there = connect_stream(one, "", *LIMITS), connect_stream(two, "", *LIMITS)
     assert dead is not None and there is not None
-    assert listener.accept(b"two", "") is None and listener.accept(b"two", two[2] + "0") is None
+    assert listener.claim(b"two", "") is None and listener.claim(b"two", two[2] + "0") is None
     late = listener.offer(b"three")
-    assert late is not None and listener.accept(b"three", late[2]) is None  # both have been let in by now
+    assert late is not None and listener.claim(b"three", late[2]) is None  # both have been let in by now
     dead.close()
     for _ in range(3):
         listener.tidy()
-    assert len(listener._backlog) == 1
-    here = listener.accept(b"two", two[2])
+    assert len(listener._accepted) == 1
+    here = listener.claim(b"two", two[2])
     assert here is not None  # who only takes long is waited for
     there.close()
     here.close()
 
 
-def test_strangers_at_the_landing_are_sent_away(listener: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_at_the_landing_are_sent_away(listener: StreamListener, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = listener.offer(b"peer")
     assert offer is not None
     silent, rude = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
@@ -212,8 +215,8 @@ def test_strangers_at_the_landing_are_sent_away(listener: UnixListener, monkeypa
         s.connect(f"\0{offer[1]}")
         s.settimeout(WAIT_S)
     rude.send(b"short")
-    there = connect_unix(*offer[1:], *LIMITS)
-    here = listener.accept(b"peer", offer[2])
+    there = connect_stream(offer, "", *LIMITS)
+    here = listener.claim(b"peer", offer[2])
     assert there is not None and here is not None
     assert silent.recv(1) == b""
     assert rude.recv(1) == b""
@@ -223,18 +226,18 @@ def test_strangers_at_the_landing_are_sent_away(listener: UnixListener, monkeypa
     again = listener.offer(b"other")
     assert again is not None
     monkeypatch.setattr(os, "geteuid", lambda: 123_456)
-    assert connect_unix(*again[1:], *LIMITS) is None
+    assert connect_stream(again, "", *LIMITS) is None
 
 
 @pytest.mark.parametrize(
     "name", [None, 7, "", "x", "/tmp/.X11-unix/X0", "dovetail-" + "g" * 32, "dovetail-" + "0" * 32 + "\n"]
 )
 def test_no_other_socket_is_connected_to(name: object) -> None:
-    assert connect_unix(name, "00" * 16, *LIMITS) is None
+    assert connect_stream(["unix", name, "00" * 16], "", *LIMITS) is None
 
 
 def test_where_nobody_listens_there_is_no_stream() -> None:
-    assert connect_unix("dovetail-" + "0" * 32, "00" * 16, *LIMITS) is None
+    assert connect_stream(["unix", "dovetail-" + "0" * 32, "00" * 16], "", *LIMITS) is None
 
 
 # --- over the transport ------------------------------------------------------------------------------------------------
@@ -296,8 +299,10 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
         until(lambda: arrived[-1] == 500, "a new connection was made")
 
 
-def test_a_server_that_takes_no_streams_is_spoken_to_over_zeromq(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connection_module, "connect_unix", lambda *_: None)
+def test_a_server_that_takes_no_streams_is_spoken_to_over_zeromq(
+    monkeypatch: pytest.MonkeyPatch, echo: Endpoint
+) -> None:
+    monkeypatch.setattr(connection_module, "connect_stream", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             connection.send(ping(seq))
@@ -400,12 +405,12 @@ def test_descriptors_are_given_back(echo: Endpoint) -> None:
     until(lambda: descriptors() <= before, "all are closed")
 
 
-def test_an_offer_is_made_within_bounds(listener: UnixListener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_is_made_within_bounds(listener: StreamListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing_module, "_MOST_OFFERS", 10)
     offers = [listener.offer(b"%d" % i) for i in range(30)]
     assert len(listener._offers) == 10
     first = offers[0]
-    assert first is not None and listener.accept(b"0", first[2]) is None
+    assert first is not None and listener.claim(b"0", first[2]) is None
 
 
 @pytest.mark.parametrize("size", [1 << 20, (5 << 20) + 3, 9 << 20])

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime.transport import client as connection_module, connection_upgrade, stream_listener
+from dovetail.runtime.transport import client as connection_module, connection_upgrade
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.stream_listener import TcpListener, connect_tcp
+from dovetail.runtime.transport.event_loop import EventLoop
+from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
 from dovetail.runtime.wire.messages import Message
 
 LIMITS = 64, 1 << 28
@@ -90,7 +91,7 @@ def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
 
 
 def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connection_module, "connect_tcp", lambda *_: None)
+    monkeypatch.setattr(connection_module, "connect_stream", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq
@@ -105,21 +106,32 @@ def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
 # --- meeting ---------------------------------------------------------------------------------------------------------
 
 
+class NoSockets:
+    """What an event loop polls beside descriptors: nothing."""
+
+    def settle(self) -> None: ...
+
+    def patience(self) -> float:
+        return 0.05
+
+
 @pytest.fixture
-def listener() -> Iterator[TcpListener]:
-    listener = TcpListener("127.0.0.1", *LIMITS)
-    yield listener
-    listener.close()
+def listener() -> Iterator[StreamListener]:
+    io = EventLoop()
+    made = StreamListener(io, *LIMITS, "127.0.0.1")
+    io.start("test", NoSockets(), None, made.close)
+    yield made
+    io.close()
 
 
-def test_a_stream_is_made_of_an_offer(listener: TcpListener) -> None:
+def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
     offer = listener.offer(b"anna")
     assert offer is not None and listener.offer(b"anna") is None
-    stream = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
+    stream = connect_stream(offer, "127.0.0.1", *LIMITS)
     assert stream is not None
-    assert listener.accept(b"berta", offer[2]) is None
-    other = listener.accept(b"anna", offer[2])
-    assert other is not None and listener.accept(b"anna", offer[2]) is None
+    assert listener.claim(b"berta", offer[2]) is None
+    other = listener.claim(b"anna", offer[2])
+    assert other is not None and listener.claim(b"anna", offer[2]) is None
     stream.send([b"head", b"tensor"])
     assert other.receive_within(WAIT_S) == [[b"head", b"tensor"]]
     assert other.receive_within(0.01) == []
@@ -127,15 +139,27 @@ def test_a_stream_is_made_of_an_offer(listener: TcpListener) -> None:
     other.close()
 
 
-def test_strangers_are_sent_away(listener: TcpListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_listener, "CONNECT_S", 0.05)
+def test_strangers_are_sent_away(listener: StreamListener) -> None:
     offer = listener.offer(b"anna")
     assert offer is not None
-    assert connect_tcp("127.0.0.1", offer[1], "00" * 16, *LIMITS) is None
+    assert connect_stream(["tcp", offer[1], "00" * 16], "127.0.0.1", *LIMITS) is None
     with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
+        until(lambda: bool(listener._silent), "it is accepted")
+        for _ in range(2):
+            listener._io.call_soon(listener.tidy)
         assert silent.recv(1) == b""
-    monkeypatch.setattr(stream_listener, "CONNECT_S", WAIT_S)
-    stream = connect_tcp("127.0.0.1", *offer[1:], *LIMITS)
+    stream = connect_stream(offer, "127.0.0.1", *LIMITS)
+    assert stream is not None
+    stream.close()
+
+
+def test_few_descriptors_are_kept_for_the_server_itself(listener: StreamListener) -> None:
+    offer = listener.offer(b"anna")
+    assert offer is not None
+    listener.is_full = True
+    assert connect_stream(offer, "127.0.0.1", *LIMITS) is None
+    listener.is_full = False
+    stream = connect_stream(offer, "127.0.0.1", *LIMITS)
     assert stream is not None
     stream.close()
 
@@ -144,7 +168,7 @@ def test_strangers_are_sent_away(listener: TcpListener, monkeypatch: pytest.Monk
     "port, token", [("x", "00" * 16), (1, "00" * 16), ("1", "00"), ("99999999", "00" * 16), ("1", "zz" * 16)]
 )
 def test_what_is_no_offer_is_refused(port: object, token: object) -> None:
-    assert connect_tcp("127.0.0.1", port, token, *LIMITS) is None
+    assert connect_stream(["tcp", port, token], "127.0.0.1", *LIMITS) is None
 
 
 def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None:

@@ -300,7 +300,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("two parts", [raw([1], msgpack.packb(["ping", {}]))], "the description is not"),
     ("four parts", [raw([1], msgpack.packb(["ping", {}, [], 0]))], "the description is not"),
     ("a map", [raw([1], msgpack.packb({"ping": 1, "a": 2, "b": 3}))], "the description is not"),
-    ("newer version", [header(V + 1, "ping", {"seq": 1}, [])], "version 3.*same release"),
+    ("newer version", [header(V + 1, "ping", {"seq": 1}, [])], f"version {V}.*same release"),
     ("older version", [msgpack.packb([1, "ping", {"seq": 1}, []])], "version 1.*same release"),
     ("kind is a number", [header(V, 7, {}, [])], "the description is not"),
     ("kind is a list", [header(V, [], {}, [])], "the description is not"),
