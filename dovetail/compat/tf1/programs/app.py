@@ -1,4 +1,4 @@
-"""Programs: `dt.app.run`, under TensorFlow 1's name."""
+"""Programs: `dt.app.run`, under TensorFlow 1's name: that of absl-py, which ends the program with what `main` returns."""
 
 from __future__ import annotations
 
@@ -6,22 +6,35 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from absl import app
+from absl import flags as absl
+
 from . import flags
 
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None) -> NoReturn:
     """Read the flags, call `main(argv)` with what is no flag, and exit with what it returns.
 
+    Arguments that look like flags and are not defined are passed on to `main`, as in TensorFlow.
+
     Args:
         main: a function; None: `main` of the program. argv: the command line; None: that of the process.
     """
-    rest = flags.FLAGS(argv)
-    absl = sys.modules.get("absl.flags")  # TensorFlow's flags are those of absl: a program may define some there
-    if absl is not None and not absl.FLAGS.is_parsed():
-        rest = absl.FLAGS(rest, known_only=True)
-    if main is None:
-        main = sys.modules["__main__"].main
-    sys.exit(main(rest))
+    app.run(
+        main or sys.modules["__main__"].main,
+        argv=None if argv is None else list(argv),
+        flags_parser=_parse_known,
+    )
+    raise SystemExit  # not reached: absl's run ends the program
+
+
+def _parse_known(argv: list[str]) -> list[str]:
+    """Read the flags that are defined; one with a wrong value ends the program with absl's message and exit status."""
+    try:
+        return flags.FLAGS(argv, known_only=True)
+    except absl.Error as e:
+        print(f"FATAL Flags parsing error:\n  {e}\nPass --helpshort or --helpfull to see help on flags.", file=sys.stderr)
+        sys.exit(1)
 
 
 __all__ = ["flags", "run"]
