@@ -249,6 +249,14 @@ def test_fails_when_run(case: str) -> None:
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(("start", "limit"), [(0, 2**63 - 1), (-(2**62), 2**62), (0, 2**60)])
+def test_a_range_beyond_all_memory_is_not_empty(start: int, limit: int) -> None:
+    ends = placeholder("int64", [2])
+    numbers = a.range(ends[0], ends[1])
+    with pytest.raises(MemoryError, match="range of"):
+        Interpreter(ends.graph).run(numbers, {ends: [start, limit]})
+
+
 # Attrs may come from a message, so the rules themselves must refuse what no public function would write.
 @pytest.mark.parametrize(
     ("op", "inputs", "attrs"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from ..math.static_operands import (
 
 _RANGE_TYPES = (int32, int64, float32, float64)  # the order in which one type gives way to the next
 _COUNTABLE = (*_RANGE_TYPES, float16, bfloat16)
+_MOST = 2**59  # elements: `np.arange` overflows beyond, and gives none
 
 
 def _range_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -49,7 +49,7 @@ def _range_length(start: Any, limit: Any, delta: Any) -> int:
     if (delta > 0 and start > limit) or (delta < 0 and start < limit):
         raise ValueError(f"from {start} the limit {limit} cannot be reached in steps of {delta}")
     if np.asarray(start).dtype.kind in "iu":
-        return len(builtins.range(int(start), int(limit), int(delta)))
+        return -((int(start) - int(limit)) // int(delta))
     return max(0, math.ceil((float(limit) - float(start)) / float(delta)))
 
 
@@ -60,6 +60,8 @@ def _range(start: Array, limit: Array, delta: Array) -> Array:
         count = _range_length(start, limit, delta)
     except ValueError as e:
         raise invalid(f"Cannot count: {e}") from None
+    if count > _MOST:
+        raise MemoryError(f"a range of {count} elements does not fit into memory")
     dtype = np.asarray(start).dtype
     if dtype.kind in "iu":
         return np.arange(int(start), int(start) + count * int(delta), int(delta)).astype(dtype)
