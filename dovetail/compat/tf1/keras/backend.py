@@ -35,6 +35,7 @@ class GraphState:
     Attributes:
         calls: tensor -> the call of a layer that made it.
         masks: tensor -> the mask of its time steps.
+        weights: those that layers have made.
         sessions: (session target, CPU devices) -> the session that runs the models of this graph with such needs.
         chosen: the session of `set_session`.
     """
@@ -42,6 +43,7 @@ class GraphState:
     def __init__(self) -> None:
         self.calls: dict[Any, Any] = {}
         self.masks: dict[Any, Any] = {}
+        self.weights: list[Any] = []
         self.sessions: dict[tuple[str, int], Session] = {}
         self.chosen: Session | None = None
         self._initialized: weakref.WeakKeyDictionary[Session, set[Any]] = weakref.WeakKeyDictionary()
@@ -78,6 +80,13 @@ def snake_case(name: str) -> str:
 
 
 def get_session(strategy: Any = None) -> Session:
+    """The session that runs the models of the default graph, as `session_of` finds it. Weights without a value get their first one."""
+    session = session_of(strategy)
+    initialize(session, [v for v in GraphState.of(session.graph).weights if not isinstance(v, DistributedVariable)])
+    return session
+
+
+def session_of(strategy: Any) -> Session:
     """The session that runs the models of the default graph: the open one (`with session:`), the one of `set_session`, that of the
     strategy's coordinator, or one of Keras' own, which has as many CPU devices as the strategy names."""
     graph = get_default_graph()
@@ -182,7 +191,7 @@ def batch_get_value(variables: Sequence[Any]) -> list[Any]:
         return []
     with variables[0].graph.as_default():
         strategy = _strategy_of(variables)
-        session = get_session(strategy)
+        session = session_of(strategy)
         initialize(session, variables, strategy)
         found: list[Any] = session.run([copies(v)[0] for v in variables])
         return found
@@ -211,7 +220,7 @@ def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
             nodes.append(copy.initializer)
             feeds[copy.initializer.inputs[1]] = array
     with variables[0].graph.as_default():
-        session = get_session(_strategy_of(variables))
+        session = session_of(_strategy_of(variables))
         session.run(nodes, feeds)
         GraphState.of(session.graph).initialized(session).update(variables)
 

@@ -16,7 +16,7 @@ from ....graph.core.nest import flatten, pack
 from ....graph.ops.array.creation import zeros
 from ....graph.ops.array.identity_and_placeholders import group
 from . import data
-from .backend import GraphState, get_session
+from .backend import GraphState, session_of
 from .callback import is_chief
 from .compiled import Compiled
 from .coordinated import Hands, is_client, plain
@@ -155,7 +155,7 @@ class Stepper:
                     self._reset = group(*nodes)
             hands = self._workers_of()
             if hands is None:
-                get_session(self._strategy).run(self._reset)
+                session_of(self._strategy).run(self._reset)
             else:
                 hands.finish()
                 hands.run(self._reset)
@@ -171,7 +171,7 @@ class Stepper:
             if self._totals is None:
                 with self._scope(), self._graph.name_scope(None):
                     self._totals = {k: m.result() for k, m in self._compiled.labelled().items()}
-            found = get_session(self._strategy).run(self._totals) if hands is None else hands.run(self._totals)
+            found = session_of(self._strategy).run(self._totals) if hands is None else hands.run(self._totals)
         return plain(found)
 
     def _workers(self) -> int:
@@ -187,7 +187,7 @@ class Stepper:
             with self._graph.as_default():
                 with self._scope():
                     end = self._strategy.barrier()
-                get_session(self._strategy).run(end)
+                session_of(self._strategy).run(end)
 
     def _of_first(self, value: Any) -> Any:
         """What the first worker gives for this value, whose type and shape are the same for all; all call it."""
@@ -196,7 +196,7 @@ class Stepper:
         with self._graph.as_default():
             with self._scope():
                 found = self._strategy._first_across(convert(value))
-            return get_session(self._strategy).run(found)
+            return session_of(self._strategy).run(found)
 
     def _take_first(self, variables: Sequence[Any]) -> None:
         """Give variables the values that the first worker has for them; all call it. Those of the others may have none yet."""
@@ -212,7 +212,7 @@ class Stepper:
                     )
                     for v in variables
                 ]
-            session = get_session(self._strategy)
+            session = session_of(self._strategy)
             session.run(group(*taken))
             GraphState.of(session.graph).initialized(session).update(variables)
 

@@ -24,7 +24,7 @@ from ....graph.core.nest import flatten
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.ops.array.shapes import shape
 from ....graph.ops.math.cast import cast
-from .backend import GraphState, get_session, initialize
+from .backend import GraphState, initialize, session_of
 from .layers.passes import move_averages, passing
 
 Spec = tuple[DType, tuple[int | None, ...]]
@@ -171,7 +171,7 @@ class Step:
 
     def _callable(self) -> Any:
         with self._model._graph.as_default():
-            session = get_session(self._strategy)
+            session = session_of(self._strategy)
         if session not in self._callables:
             initialize(session, self._model._all_variables(), self._strategy)
             self._callables[session] = session.make_callable(self._fetches, self._feeds)

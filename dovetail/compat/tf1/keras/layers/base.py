@@ -184,6 +184,7 @@ class Layer(Configured):
         )
         self._weights.append(variable)
         self._weight_names.append(name)
+        GraphState.of(variable.graph).weights.append(variable)
         if regularize is not None:
             self._regularized.append((variable, regularize))
         return variable

@@ -175,6 +175,20 @@ def test_a_masked_step_changes_no_state(unroll: bool) -> None:
     np.testing.assert_allclose(whole[:1], short, rtol=1e-5, atol=1e-6)
 
 
+def test_the_session_of_keras_gives_weights_their_first_values() -> None:
+    model = keras.Sequential([L.Dense(2, kernel_initializer="ones", bias_initializer="ones", input_shape=(3,))])
+    session = keras.backend.get_session()
+    np.testing.assert_array_equal(session.run(model.output, {model.input: [[1.0, 2.0, 3.0]]}), [[7.0, 7.0]])
+    model.set_weights([np.zeros((3, 2)), [5.0, 6.0]])
+    later = L.Dense(1, kernel_initializer="ones")(model.output)
+    with dt.Session() as own:  # an open session has its own values
+        np.testing.assert_array_equal(
+            keras.backend.get_session().run(later, {model.input: [[1.0, 2.0, 3.0]]}), [[14.0]]
+        )
+        assert keras.backend.get_session() is own
+    np.testing.assert_array_equal(keras.backend.get_session().run(later, {model.input: [[1.0, 2.0, 3.0]]}), [[11.0]])
+
+
 def test_a_model_in_a_users_own_graph_and_session() -> None:
     x = dt.placeholder(dt.float32, [None, 4])
     layer = L.Dense(2)
