@@ -42,11 +42,9 @@ from .loops.session_creators import ChiefSessionCreator, SessionCreator, WorkerS
 from .loops.session_manager import SessionManager
 from .loops.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .optimizers import slot_creator as slot_creator
-from .optimizers.adadelta import AdadeltaOptimizer
-from .optimizers.adagrad import AdagradDAOptimizer, AdagradOptimizer
+from .optimizers.adagrad import AdadeltaOptimizer, AdagradDAOptimizer, AdagradOptimizer, RMSPropOptimizer
 from .optimizers.adam import AdamOptimizer, AdamWOptimizer
-from .optimizers.ftrl import FtrlOptimizer
-from .optimizers.gradient_descent import GradientDescentOptimizer
+from .optimizers.gradient_descent import GradientDescentOptimizer, MomentumOptimizer
 from .optimizers.large_batch import LAMBOptimizer, LARSOptimizer
 from .optimizers.learning_rate_decay import (
     cosine_decay,
@@ -62,11 +60,9 @@ from .optimizers.learning_rate_decay import (
     polynomial_decay,
 )
 from .optimizers.loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
-from .optimizers.momentum import MomentumOptimizer
 from .optimizers.moving_averages import ExponentialMovingAverage
 from .optimizers.optimizer import Optimizer
-from .optimizers.proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
-from .optimizers.rmsprop import RMSPropOptimizer
+from .optimizers.proximal import FtrlOptimizer, ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
 from .saving.checkpoint_state import (
     CheckpointReader,
     CheckpointReader as NewCheckpointReader,

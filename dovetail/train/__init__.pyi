@@ -53,11 +53,14 @@ from dovetail.train.loops.session_run_hook import (
     SessionRunValues,
 )
 from dovetail.train.optimizers import slot_creator as slot_creator
-from dovetail.train.optimizers.adadelta import AdadeltaOptimizer as AdadeltaOptimizer
-from dovetail.train.optimizers.adagrad import AdagradDAOptimizer as AdagradDAOptimizer, AdagradOptimizer as AdagradOptimizer
+from dovetail.train.optimizers.adagrad import (
+    AdadeltaOptimizer as AdadeltaOptimizer, AdagradDAOptimizer as AdagradDAOptimizer, AdagradOptimizer as AdagradOptimizer,
+    RMSPropOptimizer as RMSPropOptimizer,
+)
 from dovetail.train.optimizers.adam import AdamOptimizer as AdamOptimizer, AdamWOptimizer as AdamWOptimizer
-from dovetail.train.optimizers.ftrl import FtrlOptimizer as FtrlOptimizer
-from dovetail.train.optimizers.gradient_descent import GradientDescentOptimizer as GradientDescentOptimizer
+from dovetail.train.optimizers.gradient_descent import (
+    GradientDescentOptimizer as GradientDescentOptimizer, MomentumOptimizer as MomentumOptimizer,
+)
 from dovetail.train.optimizers.large_batch import LAMBOptimizer as LAMBOptimizer, LARSOptimizer as LARSOptimizer
 from dovetail.train.optimizers.learning_rate_decay import (
     cosine_decay as cosine_decay, cosine_decay_restarts as cosine_decay_restarts, exponential_decay as exponential_decay,
@@ -68,13 +71,12 @@ from dovetail.train.optimizers.learning_rate_decay import (
 from dovetail.train.optimizers.loss_scale import (
     DynamicLossScale as DynamicLossScale, FixedLossScale as FixedLossScale, LossScaleOptimizer as LossScaleOptimizer,
 )
-from dovetail.train.optimizers.momentum import MomentumOptimizer as MomentumOptimizer
 from dovetail.train.optimizers.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from dovetail.train.optimizers.optimizer import Optimizer as Optimizer
 from dovetail.train.optimizers.proximal import (
-    ProximalAdagradOptimizer as ProximalAdagradOptimizer, ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer,
+    FtrlOptimizer as FtrlOptimizer, ProximalAdagradOptimizer as ProximalAdagradOptimizer, ProximalGradientDescentOptimizer as
+    ProximalGradientDescentOptimizer,
 )
-from dovetail.train.optimizers.rmsprop import RMSPropOptimizer as RMSPropOptimizer
 from dovetail.train.saving.checkpoint_state import (
     CheckpointReader as CheckpointReader, CheckpointState as CheckpointState, CheckpointReader as NewCheckpointReader, checkpoint_exists
     as checkpoint_exists, generate_checkpoint_state_proto as generate_checkpoint_state_proto, get_checkpoint_mtimes as

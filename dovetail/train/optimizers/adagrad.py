@@ -1,6 +1,19 @@
-"""Adagrad (Duchi, Hazan and Singer, 2011): each weight's rate falls with the gradients that it has seen.
+"""Optimizers that divide the gradient by sums or means of its squares: Adagrad, Adadelta, RMSProp.
+
+Adagrad (Duchi, Hazan and Singer, 2011): each weight's rate falls with the gradients that it has seen.
 
 `accum += gradient**2; var -= learning_rate * gradient / sqrt(accum)`
+
+Adadelta (Zeiler, 2012, arXiv:1212.5701): each weight's step is as large as its steps were, measured by its gradients.
+
+`accum = rho * accum + (1 - rho) * gradient**2; step = sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * gradient`
+`accum_update = rho * accum_update + (1 - rho) * step**2; var -= learning_rate * step`
+
+RMSProp (Tieleman and Hinton, 2012): the gradient divided by a running root mean square of itself.
+
+`ms = decay * ms + (1 - decay) * gradient**2; mom = momentum * mom + learning_rate * gradient / sqrt(ms +
+epsilon); var -= mom`; the centred form subtracts the square of the running mean under the root (Graves, 2013,
+arXiv:1308.0850).
 """
 
 from __future__ import annotations
@@ -8,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.ops.array.identity_and_placeholders import identity
+from ...graph.variables.initializers import Ones
 from .optimizer import Hyperparameter
 from .rules import RuleOptimizer, not_negative
 
@@ -39,7 +53,6 @@ class AdagradOptimizer(RuleOptimizer):
         if initial_accumulator_value <= 0.0:
             raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
         super().__init__(use_locking, name, learning_rate=learning_rate, initial=initial_accumulator_value)
-
 
 class AdagradDAOptimizer(RuleOptimizer):
     """Adagrad by dual averaging, for sparse linear models: weights follow from the sums of all gradients; each step penalises them again.
@@ -88,3 +101,59 @@ class AdagradDAOptimizer(RuleOptimizer):
             use_locking, name, learning_rate=learning_rate, initial=initial, l1=l1, l2=l2,
             global_step=lambda: identity(global_step) + 1,
         )  # fmt: skip
+
+
+class AdadeltaOptimizer(RuleOptimizer):
+    """Adadelta. Its slots are `accum` and `accum_update`.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one; the paper has 1.0.
+        rho: how much of the mean squares is kept; as `learning_rate`. epsilon: added under both roots.
+        use_locking: see `Optimizer`. name: name of its nodes and slots.
+    """
+
+    rule = "Adadelta"
+    slots = {"accum": ("accum", 0), "accum_update": ("accum_update", 0)}
+    scalars = {"lr": "lr", "rho": "rho", "epsilon": "epsilon"}
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter = 0.001,
+        rho: Hyperparameter = 0.95,
+        epsilon: Hyperparameter = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adadelta",
+    ) -> None:
+        super().__init__(use_locking, name, lr=learning_rate, rho=rho, epsilon=epsilon)
+
+
+class RMSPropOptimizer(RuleOptimizer):
+    """RMSProp. Its slots are `rms` (which starts at one), `momentum`, and `mg` when centred.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one.
+        decay: how much of the mean square is kept; as `learning_rate`.
+        momentum: how much of the last step is kept; as `learning_rate`.
+        epsilon: added under the root.
+        use_locking: see `Optimizer`.
+        centered: divide by the running standard deviation instead.
+        name: name of its nodes and slots.
+    """
+
+    scalars = {"lr": "learning_rate", "rho": "decay", "momentum": "momentum", "epsilon": "epsilon"}
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        decay: Hyperparameter = 0.9,
+        momentum: Hyperparameter = 0.0,
+        epsilon: Hyperparameter = 1e-10,
+        use_locking: bool = False,
+        centered: bool = False,
+        name: str = "RMSProp",
+    ) -> None:
+        super().__init__(
+            use_locking, name, learning_rate=learning_rate, decay=decay, momentum=momentum, epsilon=epsilon
+        )
+        self.rule = "CenteredRMSProp" if centered else "RMSProp"
+        self.slots = {"ms": ("rms", Ones), **({"mg": ("mg", 0)} if centered else {}), "mom": ("momentum", 0)}

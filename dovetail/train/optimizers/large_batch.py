@@ -17,7 +17,7 @@ from ...graph.ops.math.statistics import norm
 from ...graph.ops.state.training import apply_update
 from ...graph.tensors.indexed_slices import IndexedSlices
 from .adam import AdamOptimizer
-from .momentum import MomentumOptimizer
+from .gradient_descent import MomentumOptimizer
 from .optimizer import Hyperparameter
 
 

@@ -22,13 +22,11 @@ from ....graph.variables.collections import trainable_variables
 from ....interop.tensorboard import histogram, scalar
 from ....placer.rules.replica_device_setter import GreedyLoadBalancingStrategy, RandomStrategy, byte_size_load_fn
 from ....train.global_step import get_global_step, get_or_create_global_step
-from ....train.optimizers.adagrad import AdagradOptimizer
+from ....train.optimizers.adagrad import AdagradOptimizer, RMSPropOptimizer
 from ....train.optimizers.adam import AdamOptimizer
-from ....train.optimizers.ftrl import FtrlOptimizer
-from ....train.optimizers.gradient_descent import GradientDescentOptimizer
-from ....train.optimizers.momentum import MomentumOptimizer
+from ....train.optimizers.gradient_descent import GradientDescentOptimizer, MomentumOptimizer
 from ....train.optimizers.optimizer import Optimizer
-from ....train.optimizers.rmsprop import RMSPropOptimizer
+from ....train.optimizers.proximal import FtrlOptimizer
 from .evaluation import (
     StopAfterNEvalsHook,
     SummaryAtEndHook,

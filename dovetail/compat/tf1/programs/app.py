@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from absl import app
-from absl import flags as absl
+from absl import app, flags as absl
 
 from . import flags
 
