@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -20,6 +21,7 @@ from ...graph.core.default_graph import default_session, get_default_graph
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import process_id
+from ...graph.core.scopes import open_blocks
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.prune import needed
 from ...placer.plan import Plan
@@ -415,6 +417,7 @@ class InteractiveSession(Session):
     """A session that is the default one from the start, for interactive use.
 
     In this process it places only the nodes that a run needs (`GraphOptions.place_pruned_graph`): a bad node fails only its own runs.
+    A second one in a thread warns: the first keeps its memory until it is closed.
     """
 
     def __init__(
@@ -425,6 +428,11 @@ class InteractiveSession(Session):
         *,
         wait_for_cluster: float | None = None,
     ) -> None:
+        if any(isinstance(session, InteractiveSession) for session in open_blocks.sessions):
+            warnings.warn(
+                "An InteractiveSession is open already; it holds its memory and its server until its close() is called",
+                stacklevel=2,
+            )
         if not target:
             config = check_config(config)
             options = dataclasses.replace(config.graph_options, place_pruned_graph=True)

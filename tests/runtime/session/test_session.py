@@ -170,6 +170,16 @@ def test_interactive_session_is_the_default_until_closed() -> None:
     assert tf.get_default_session() is None
 
 
+def test_a_second_interactive_session_warns_while_the_first_is_open() -> None:
+    tf.InteractiveSession().close()
+    first = tf.InteractiveSession()
+    with pytest.warns(UserWarning, match="open already"):
+        second = tf.InteractiveSession()
+    second.close()
+    first.close()
+    tf.InteractiveSession().close()
+
+
 def test_seeded_random_numbers_do_not_depend_on_the_device(cluster: tf.LocalCluster) -> None:
     def numbers(target: str, device: str) -> list[Any]:
         with tf.Graph().as_default(), tf.device(device):
