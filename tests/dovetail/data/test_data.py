@@ -153,17 +153,6 @@ def test_parallel_maps_keep_the_order_and_pass_errors_on():
         plain(bad)
 
 
-def test_prefetching_threads_end_with_their_walk():
-    before = threading.active_count()
-    walk = iter(Dataset.range(10**6).prefetch(2))
-    assert [int(next(walk)) for _ in range(3)] == [0, 1, 2]
-    walk.close()
-    for thread in threading.enumerate():
-        if thread.name == "dataset-prefetch":
-            thread.join(2)
-    assert threading.active_count() <= before
-
-
 def test_a_cache_makes_its_elements_once():
     calls = []
 
