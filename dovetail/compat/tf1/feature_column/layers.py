@@ -11,6 +11,7 @@ from ....graph.ops.array.concat_stack import concat
 from ....graph.ops.linalg.linalg import matmul
 from ....graph.ops.math.arithmetic import add_n
 from ....graph.variables.initializers import zeros_initializer
+from ....graph.variables.partitioned import PartitionedVariable
 from ....graph.variables.scope import get_variable, variable_scope
 from .columns import CategoricalColumn, DenseColumn, Features, combined
 from .make import checked
@@ -73,12 +74,12 @@ def linear_model(
                     weights = _zeros("weights", [column.num_buckets, units], trainable)
                     sums.append(combined(weights, column.ids(features), sparse_combiner))
                 elif isinstance(column, DenseColumn):
-                    x = column.rows(features, trainable)
-                    sums.append(matmul(x, _zeros("weights", [column.width, units], trainable)))
+                    weights = _zeros("weights", [column.width, units], trainable)
+                    sums.append(matmul(column.rows(features, trainable), weights))
                 _note(cols_to_vars, column, scope)
         bias = _zeros("bias_weights", [units], trainable)
         if cols_to_vars is not None:
-            cols_to_vars["bias"] = [bias]
+            cols_to_vars["bias"] = list(bias) if isinstance(bias, PartitionedVariable) else [bias]
         total: Tensor = (sums[0] if len(sums) == 1 else add_n(sums)) + bias
         return total
 
@@ -107,7 +108,7 @@ def _scope_name(name: str) -> str:
 
 def _note(cols_to_vars: dict[Any, list[Any]] | None, column: Any, scope: Any) -> None:
     if cols_to_vars is not None:
-        cols_to_vars[column] = list(scope.trainable_variables())
+        cols_to_vars[column] = list(scope.global_variables())
 
 
 __all__ = ["input_layer", "linear_model"]

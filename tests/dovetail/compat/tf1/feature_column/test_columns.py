@@ -209,6 +209,22 @@ def test_a_linear_model() -> None:
         np.testing.assert_allclose(found[i], AGES[i] * values[0][0] + values[1][row].sum(0) + values[2], rtol=1e-6)
 
 
+def test_a_linear_model_notes_each_columns_variables_in_parts() -> None:
+    city = fc.embedding_column(fc.categorical_column_with_vocabulary_list("city", VOCABULARY), 2)
+    noted: dict[Any, list[Any]] = {}
+    with dt.variable_scope("", partitioner=dt.fixed_size_partitioner(2)):
+        fc.linear_model(features(), [city], 2, trainable=False, cols_to_vars=noted)
+    assert [v.op.name for v in noted[city]] == [
+        "linear_model/city_embedding/weights/part_0", "linear_model/city_embedding/weights/part_1",
+        "linear_model/city_embedding/embedding_weights/part_0", "linear_model/city_embedding/embedding_weights/part_1",
+    ]  # fmt: skip
+    assert [v.op.name for v in noted["bias"]] == [
+        "linear_model/bias_weights/part_0",
+        "linear_model/bias_weights/part_1",
+    ]
+    assert not dt.trainable_variables()
+
+
 def test_an_embedding_learns_by_the_rows_that_were_looked_up() -> None:
     column = fc.embedding_column(fc.categorical_column_with_identity("id", 10), 2, combiner="sum")
     net = fc.input_layer(features(), column)
