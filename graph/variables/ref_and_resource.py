@@ -25,6 +25,7 @@ from typing import Any
 from ..core.build import TensorLike, apply, convert
 from ..core.dtypes import DType
 from ..core.graph import Graph, Node, Tensor
+from ..ops.array.gather import gather
 from ..ops.state import scatter_state, variables
 from .variable import Variable, variable_kinds
 
@@ -185,6 +186,11 @@ class _Changed(ResourceVariable):
         with self.graph.control_dependencies([self._node]):
             return super().read_value()
 
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Rows of its value after the change."""
+        with self.graph.control_dependencies([self._node]):
+            return super().sparse_read(indices, name)
+
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
         with self.graph.control_dependencies([self._node]):
             return super()._change(op, value, name, read_value)
@@ -225,6 +231,9 @@ def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
         first = node.inputs[0] if node.inputs else None
         if first is not None and first.op in holders and node.type in ("Identity", "ReadVariableOp"):
             safe[node.outputs[0]] = holders[first.op].initialized_value()
+        elif first is not None and first.op in holders and node.type == "ResourceGather":
+            at = safe.get(node.inputs[1], node.inputs[1])
+            safe[node.outputs[0]] = gather(holders[first.op].initialized_value(), at)
         elif any(t in safe for t in node.inputs):
             inputs = [safe.get(t, t) for t in node.inputs]
             copy = graph.create(node.opdef, inputs, node.attrs, f"{node.name}_{variable}", origin=node._origin)

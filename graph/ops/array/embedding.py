@@ -64,7 +64,7 @@ def embedding_lookup(
         graph = wanted.graph
         if len(shards) == 1:
             with graph.colocate_with(_of_graph(shards[0])):
-                rows = _clipped(_rows(shards[0], wanted, scope), wanted, max_norm)
+                rows = _clipped(gather(shards[0], wanted, name=scope), wanted, max_norm)
             # An Identity of its own, so that users of the rows are not bound to the table's device.
             free: Tensor = identity(rows)
             return free
@@ -85,13 +85,6 @@ def _of_graph(shard: Any) -> Any:
     return shard if isinstance(shard, Tensor) or hasattr(shard, "_colocation_node") else convert(shard)
 
 
-def _rows(shard: Any, ids: Tensor, name: str | None = None) -> Tensor:
-    """Rows of one shard; of a resource variable only these are read."""
-    sparse_read = getattr(shard, "sparse_read", None)
-    found: Tensor = sparse_read(ids, name=name) if sparse_read is not None else gather(shard, ids, name=name)
-    return found
-
-
 def _sharded_lookup(
     graph: Graph, shards: Sequence[Any], ids: Tensor, strategy: str, scope: str, max_norm: float | None
 ) -> Tensor:
@@ -107,7 +100,7 @@ def _sharded_lookup(
     found = []
     for shard, rows in zip(shards, rows_per_shard, strict=True):
         with graph.colocate_with(_of_graph(shard)):
-            found.append(_rows(shard, rows))
+            found.append(gather(shard, rows))
     stitched = parallel_dynamic_stitch(places, found, name=scope)
     tail = found[0].dims[1:] if found[0].dims is not None else None
     if tail is not None and None not in tail:

@@ -103,7 +103,7 @@ def gather(
     """Slices of `params` along an axis, picked by index.
 
     Args:
-        params: at least rank 1.
+        params: at least rank 1. Of a resource variable only the rows are read, if `axis` is 0.
         indices: int32 or int64, any shape, each in [0, params.shape[axis]).
         validate_indices: ignored; indices are always checked.
         axis: where to pick; by default the first after the batches.
@@ -122,6 +122,10 @@ def gather(
         batch_dims = len(known) - 1
     if axis is None:
         axis = batch_dims
+    sparse_read = getattr(params, "sparse_read", None)
+    if sparse_read is not None and isinstance(axis, int) and axis == batch_dims == 0:
+        found: Tensor = sparse_read(indices, name=name)
+        return found
     with op_scope(name, "GatherV2", params, indices, axis) as scope:
         operands = (
             convert(params, name="params"),

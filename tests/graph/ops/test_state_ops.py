@@ -9,7 +9,10 @@ from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from dovetail.graph.core.graph import Graph
+from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.interpreter import Interpreter
+from dovetail.graph.ops.array.embedding import embedding_lookup
+from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.state import scatter_state, variables as state
 from dovetail.graph.resources.resource_manager import Resources, VariableState, update_together
 from dovetail.graph.variables.collections import report_uninitialized_variables, variables_initializer
@@ -250,6 +253,30 @@ def test_gathering_from_a_resource_variable(graph):
     np.testing.assert_array_equal(run.run(v.sparse_read([[2, 0]])), np.float32([[[5, 6], [1, 2]]]))
     with pytest.raises(InvalidArgumentError, match=r"indices\[0\] = 3 is not in \[0, 3\)"):
         run.run(v.sparse_read([3]))
+    rows = gather(v, [2, 0])
+    assert rows.op.type == "ResourceGather"  # so that a table on another task does not come as a whole
+    (slices,) = gradients(rows * 2.0, [v])
+    found = run.run([rows, slices.values, slices.indices])
+    np.testing.assert_array_equal(found[0], [[5, 6], [1, 2]])
+    np.testing.assert_array_equal(found[1], [[2, 2], [2, 2]])
+    np.testing.assert_array_equal(found[2], [2, 0])
+    np.testing.assert_array_equal(run.run(gather(v, [1], axis=1)), [[2], [4], [6]])
+
+
+def test_rows_of_a_changed_variable_are_read_after_the_change(graph):
+    v = Variable([[1.0, 2], [3, 4], [5, 6]], use_resource=True)
+    run = started(graph, v)
+    for turn in range(20):
+        changed = v.assign(constant(np.full((3, 2), turn, np.float32)) + 0.0)
+        np.testing.assert_array_equal(
+            run.run([gather(changed, [1]), embedding_lookup(changed, [2])]), [[[turn] * 2]] * 2
+        )
+
+
+def test_a_variable_may_start_with_rows_of_another(graph):
+    v = Variable([[1.0, 2], [3, 4]], use_resource=True)
+    w = Variable(gather(v, [1, 1]) + 1.0)
+    np.testing.assert_array_equal(started(graph, v, w).run(w), [[4, 5], [4, 5]])
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int8, dtypes.uint32])
