@@ -18,7 +18,7 @@ from .cost.memory import check_state
 from .cost.profile import as_profile
 from .partition.partition import partition
 from .partition.prune import needed
-from .plan import Plan
+from .plan import Plan, tools
 from .rules.place import place as place_nodes
 from .schedule.critical_path import order_by_rank
 from .schedule.from_search import execution_order
@@ -170,3 +170,6 @@ def _elements(graph: Graph, given: Any) -> list[Tensor | Node]:
     else:
         many = [given]
     return [graph.as_graph_element(x) for x in many]
+
+
+tools["place"] = place

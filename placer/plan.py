@@ -34,12 +34,13 @@ from .views.compare import Comparison, compare
 from .views.diagram import to_dot, to_svg
 from .views.diff import PlanDiff, diff
 from .views.evaluation import Evaluation, alternatives_text, evaluate
-from .views.lint import PlanWarning, check
+from .views.lint import check
 from .views.plan_page import write_html
+from .views.plan_warning import PlanWarning
 from .views.report import render, render_html
 
 tools: dict[str, Callable[..., Any]] = {}
-"""What others know of a plan: {"kernels": ...}. Its functions come from the runtime, which knows placer and code generator both."""
+"""What others know of a plan: "kernels" comes from the runtime, which knows placer and code generator both; "place" from the pipeline."""
 
 
 @dataclass(frozen=True, eq=False)  # no slots: the cached views live in the instance
@@ -229,9 +230,20 @@ class Plan:
         """
         return compare(self, trace, as_profile(costs))
 
-    def check(self) -> list[PlanWarning]:
-        """Warnings worth money, the dearest first: what a better plan would not do."""
-        return check(self)
+    def check(self, fix: bool = False) -> list[PlanWarning]:
+        """Warnings about what a better plan would not do, each with the line of the program and the change that mends it.
+
+        Args:
+            fix: also make the plan with each change (`warning.fixed`), and say what it gains. A change that cannot be applied to
+                a plan says why.
+
+        Returns:
+            The warnings, those that cost the most bytes first.
+
+        >>> for warning in plan.check(fix=True):
+        ...     print(warning)
+        """
+        return check(self, tools["place"] if fix else None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as text (`serialize/write.py` has the form). The file appears whole or not at all."""

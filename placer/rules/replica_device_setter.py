@@ -23,6 +23,8 @@ from ..cluster.spec import ClusterDef, ClusterSpec
 
 logger = logging.getLogger(__name__)
 
+SETTER = "replica_device_setter"
+"""What `explain` calls the block of such a device function, and by what plans know it."""
 STANDARD_PS_OPS = (
     "Variable", "VariableV2", "AutoReloadVariable", "MutableHashTable", "MutableHashTableV2",
     "MutableHashTableOfTensors", "MutableHashTableOfTensorsV2", "MutableDenseHashTable",
@@ -116,7 +118,9 @@ def replica_device_setter(
             spec = spec.replace(task=strategy(node))
         return spec.make_merged_spec(inner).to_string()
 
-    choose.__name__ = "replica_device_setter"  # what `explain` calls the block
+    choose.__name__ = SETTER
+    if ps_spec.job:
+        choose.__dict__["servers"] = f"/job:{ps_spec.job}", ps_tasks  # for warnings about plans
     return choose
 
 

@@ -6,6 +6,9 @@
     plan_page.py    the HTML page; page_data.py: a plan as compressed columns for it
     diff.py         what differs between two plans
     lint.py         warnings: what a better plan would not do
+    lint_devices.py, lint_traffic.py   its checks
+    plan_warning.py a warning, the change that mends it, and the plan with that change
+    facts.py        what warnings and reports derive from a plan
     evaluation.py   predicted time, lower bound, bottleneck, alternatives
     compare.py      predictions beside a trace
 

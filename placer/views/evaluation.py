@@ -20,9 +20,8 @@ from ..render.text import short, size_text
 from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
-from ..search.problem import InfeasibleError, Problem
-from ..search.types import Ints
 from ..simulate import Span, Timeline, seconds_of, step_of, timeline
+from .facts import SLOWER, fastest_alone, fits
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
@@ -94,7 +93,10 @@ class Evaluation:
         return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
 
     def __str__(self) -> str:
-        lines = [f"one step takes {time_text(self.objective)}, predicted; placed by {self.found_by}"]
+        slower = self.best_single is not None and self.best_single[1] * SLOWER <= self.objective
+        lines = [
+            f"one step takes {time_text(self.objective)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
+        ]
         if self.gap < 1e-9:
             lines.append("  nothing can be faster: that is also the lower bound")
         else:
@@ -154,11 +156,8 @@ def evaluate(
     bound = lower_bound(problem)
     if plan.solution is not None and costs is None:
         bound = max(bound, min(plan.solution.lower_bound, step.makespan))
-    single = None
-    for d in np.flatnonzero(problem.unit_allowed.all(axis=0)).tolist():
-        seconds = _seconds(problem, np.full(len(names), d, np.int32))
-        if np.isfinite(seconds) and (single is None or seconds < single[1]):
-            single = devices[d], seconds
+    alone = fastest_alone(problem, plan)
+    single = None if alone is None else (devices[alone[0]], alone[1])
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
@@ -188,7 +187,7 @@ def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
         if device != decision.chosen and group:
             moved = assignment.copy()
             moved[group] = devices.index(device)
-            out.append((device, _seconds(problem, moved)))
+            out.append((device, seconds_of(problem, moved) if fits(problem, moved) else np.inf))
     return sorted(out, key=lambda pair: pair[1])
 
 
@@ -207,17 +206,6 @@ def alternatives_text(plan: PlanData, node: str) -> list[str]:
     if len(others) > 4:
         lines.append(f"    and {len(others) - 4} more, none faster than these")
     return lines
-
-
-def _seconds(problem: Problem, assignment: Ints) -> float:
-    """What a step takes; infinite where it does not fit the devices' memory."""
-    from ..search.memory_profile import check_assignment  # compiles: not for programs that only print plans
-
-    try:
-        check_assignment(problem, assignment)
-    except InfeasibleError:
-        return np.inf
-    return seconds_of(problem, assignment)
 
 
 def _bubble(plan: PlanData, step: Timeline) -> Bubble | None:

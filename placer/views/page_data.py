@@ -30,6 +30,7 @@ from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel
 from ..plan_data import PlanData
 from ..rules.placement import Rule
+from .facts import PREDICTED
 from .lint import check
 
 LISTED = 8  # nodes that a warning leads to
@@ -167,7 +168,7 @@ class _Writer:
             "feeds": plan.feeds,
             "relaxations": [[self._number(r.node), r.requested, r.reason] for r in plan.relaxations],
             "warnings": [[w.text, [self._number(name) for name in w.nodes if name in plan.graph][:LISTED]]
-                         for w in check(plan)],
+                         for w in check(plan, predict=len(plan.decisions) <= PREDICTED)],
             "loops": self.loops.rows,
         }  # fmt: skip
         return head, columns

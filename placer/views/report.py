@@ -13,7 +13,9 @@ from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
 from ..render.text import ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
+from ..render.timeline import time_text
 from .diagram import to_svg
+from .facts import PREDICTED, Facts
 from .scope_tree import fold
 
 
@@ -56,15 +58,24 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def heading(plan: PlanData) -> str:
-    """In a line or two: how much runs on how many devices, and what crosses."""
+    """In a line or two: how much runs on how many devices, and what crosses; first, whether one device would be faster."""
     nodes = len({node for p in plan.partitions.values() for node in p.nodes})  # a constant may run on several
     between = [c for c in plan.channels if c.crosses_tasks]
     direct = sum(c.direct for c in between)
     links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
     size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
     tasks = len({task_of(d) for d in plan.partitions})
+    facts, slower, one_worker = Facts(plan), "", ""
+    if len(plan.partitions) > 1 and nodes <= PREDICTED and facts.slower_than is not None:
+        device, seconds = facts.slower_than
+        slower = (
+            f"slower than one device: {time_text(facts.seconds)} per step are predicted, and {time_text(seconds)} with all of it on "
+            f"{short(device)}; "
+        )
+    if facts.one_worker is not None:
+        one_worker = f"one worker's step, of {short(facts.one_worker.task)}; "
     text = (
-        f"Plan: {count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
+        f"Plan: {slower}{one_worker}{count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
         f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )

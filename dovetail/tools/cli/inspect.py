@@ -86,6 +86,12 @@ def plan(
     kernels: Annotated[
         str | None, typer.Option(help="Show what this device's part is compiled to, instead of the tables.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Print the warnings, instead of the tables; exit status 4 when there are any.")
+    ] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="As --check, and say what the plan gains by the change that each warning names.")
+    ] = False,
     diff: Annotated[
         Path | None, typer.Option(help="Compare with a saved plan; exit status 3 when they differ.")
     ] = None,
@@ -101,12 +107,14 @@ def plan(
 ) -> None:
     """Show where each part of a program will run and why, without running it.
 
-    Exit status: 0 planned, 1 it cannot be placed, 2 a mistake in the command or the program, 3 --diff differs.
+    Exit status: 0 planned, 1 it cannot be placed, 2 a mistake in the command or the program, 3 --diff differs, 4 --check found
+    something.
     """
     try:
         status = run(
             program, cluster, master=master, fetches=fetch or (), soft=soft, strategy=strategy, explain=explain or (),
             compare=diff, html=html, svg=svg, save=save, kernels=kernels, timeline=timeline, costs=costs,
+            check=check, fix=fix,
         )  # fmt: skip
     except OSError as e:
         print(f"error: {e}", file=sys.stderr)

@@ -3,7 +3,7 @@
 A program is a function that builds a graph, named as `train.py:build` or `package.module:build`, a file that
 `save_graph` wrote, or an ONNX model (`model.onnx`). The exit status is for scripts: 0 for a plan, 1 when the
 graph cannot be placed (also for want of memory), 2 for a command that cannot be understood or a program that fails, 3 when `--diff`
-found a difference.
+found a difference, 4 when `--check` or `--fix` found something to mend.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from ...placer.plan import Plan
 from ...placer.render.text import WIDTH, number_text, short, size_text, table
 from ...placer.render.timeline import time_text
 from ...placer.simulate import simulate
+from ...placer.views.plan_warning import PlanWarning
 from ...runtime.session.fetches import parse_fetches
 from ...runtime.session.session import Session
 
-PLACED, UNPLACEABLE, MISUSED, DIFFERENT = 0, 1, 2, 3
+PLACED, UNPLACEABLE, MISUSED, DIFFERENT, WARNED = 0, 1, 2, 3, 4
 
 
 class UsageError(Exception):
@@ -141,6 +142,8 @@ def run(
     kernels: str | None = None,
     timeline: Path | None = None,
     costs: Path | None = None,
+    check: bool = False,
+    fix: bool = False,
 ) -> int:
     """Run `dovetail plan` and return its exit status."""
     try:
@@ -176,11 +179,26 @@ def run(
         diff = old.diff(plan)
         _say(str(diff))
         return DIFFERENT if diff else PLACED
+    if check or fix:
+        warnings = plan.check(fix=fix)
+        _say("\n\n".join(map(_wrapped, warnings)) or "nothing to mend")
+        return WARNED if warnings else PLACED
     if not nodes and kernels is None:
         _say(str(plan))
         for warning in plan.check():
-            _say("\n" + textwrap.fill(f"warning: {warning}", WIDTH, break_long_words=False, break_on_hyphens=False))
+            _say("\n" + _wrapped(warning))
     return PLACED
+
+
+def _wrapped(warning: PlanWarning) -> str:
+    """A warning in lines that fit a terminal."""
+    first, *rest = f"warning: {warning}".splitlines()
+    found = textwrap.wrap(first, WIDTH, break_long_words=False, break_on_hyphens=False)
+    for line in rest:
+        found += textwrap.wrap(
+            line, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+    return "\n".join(found)
 
 
 def _say(text: str) -> None:

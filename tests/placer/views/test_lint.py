@@ -2,6 +2,7 @@
 
 import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import dovetail as dt
 from dovetail.placer.pipeline import place
 from dovetail.placer.views import diagram
 from dovetail.placer.views.diff import Changed, Moved
+from dovetail.placer.views.lint import CHECKS
 
 PS0, PS1, W0, W1 = (
     f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1))
@@ -73,7 +75,8 @@ def test_reading_a_variable_again_and_again():
         (("v1",), 480_000, (PS1, W1)),
     ]
     assert "'v0' is read 4 times by /job:worker/task:0" in found[0].text and "468.8 KiB" in found[0].text
-    assert str(found[0]) == f"read-again: {found[0].text}"
+    assert str(found[0]) == f"read-again: {found[0].text}" and f"\n  at {__file__}:" in found[0].text
+    assert "\n  cure: Read it once (value = variable.read_value())" in found[0].text
 
 
 def test_a_server_that_holds_most():
@@ -83,34 +86,282 @@ def test_a_server_that_holds_most():
     assert "holds 100% of the 312.5 KiB" in found.text
 
 
-def test_idle_tasks_and_cards():
-    g, made = model()
+def only(plan, kind, **options):
+    """The one warning of a kind."""
+    (found,) = [w for w in plan.check(**options) if w.kind == kind]
+    return found
+
+
+def line(text):
+    """The number of the one line of this file that holds a text."""
+    (number,) = [
+        i for i, code in enumerate(Path(__file__).read_text().splitlines(), 1) if text in code and "line(" not in code
+    ]
+    return number
+
+
+def products(count, size=512, devices=True):
+    """Independent products of matrices, all on the first worker."""
+    x = dt.placeholder(dt.float32, [size, size], name="x")
+    with dt.device("/job:worker/task:0" if devices else None):
+        return [dt.matmul(x, x, name=f"product_{i}") for i in range(count)]
+
+
+def test_idle_tasks_where_the_step_could_be_faster_with_them():
+    with dt.Graph().as_default():
+        made = products(4, devices=False)
+        plan = place(None, {"worker": 3}, fetches=made)
+        found = only(plan, "idle", fix=True)
+        assert found.devices == (W1, W1.replace("task:1", "task:2")) and found.where.line == line("product_{i}")
+        assert "/job:worker/task:1, /job:worker/task:2 do nothing in this step" in found.what
+        assert "At most 67% of the step's" in found.what
+        assert found.cure == 'Spread its nodes with strategy="auto", or with device blocks'
+        assert dt.simulate(found.fixed).makespan < dt.simulate(plan).makespan and len(found.fixed.partitions) == 3
+        assert plan.placement["product_3"] == W0  # the plan and its graph stay as they are
+        assert only(place(None, {"worker": 3}, fetches=made), "idle").fixed is None
+
+
+def test_what_a_search_left_idle_or_uneven_is_no_finding():
+    with dt.Graph().as_default():
+        made = products(2, devices=False)
+        plan = place(None, {"worker": 3}, fetches=made, strategy="auto", budget_s=0.1)
+        assert len(plan.partitions) < 3 and kinds(plan) == []
+        one = made[0]  # a chain of one: no other device could make it faster, whatever placed it
+        assert kinds(place(None, {"worker": 3}, fetches=one)) == []
+
+
+def test_an_idle_card():
     devices = {"worker": ["cpu:0", "gpu:0"]}
-    found = [w for w in place(g, CLUSTER, fetches=made[:1], devices=devices).check() if w.kind == "idle"]
-    assert [w.text.split(" does")[0] for w in found] == ["/job:worker/task:1"]  # ps/task:1 holds a variable
-    with dt.Graph().as_default() as g, dt.device("/cpu:0"):
-        dt.matmul(np.ones((2, 2)), np.ones((2, 2)))
-    (found,) = place(g, {"worker": 1}, devices=devices).check()
-    assert "/job:worker/task:0/GPU:0 does nothing, while" in found.text and found.kind == "idle"
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [512, 512], name="x")
+        with dt.device("/cpu:0"):
+            y = dt.matmul(x, x)
+        found = only(place(None, {"worker": 1}, fetches=y, devices=devices), "idle", fix=True)
+        assert found.fixed.placement["MatMul"].endswith("GPU:0")
+        assert "/job:worker/task:0/GPU:0 does nothing while other devices of the task work" in found.what
 
 
 def test_uneven_work():
-    with dt.Graph().as_default() as g:
-        for i, n in enumerate([200, 10, 10]):
-            with dt.device(f"/job:worker/task:{i}"):
-                dt.matmul(dt.ones((n, n)), dt.ones((n, n)))
-    (found,) = place(g, {"worker": 3}).check()
-    assert found.kind == "uneven-work" and found.devices == (W0,) and "3.0 times the mean of the 3" in found.text
+    with dt.Graph().as_default():
+        made = products(4)  # too much on one
+        with dt.device("/job:worker/task:1"):
+            small = dt.matmul(dt.ones([8, 8]), dt.ones([8, 8]))
+        plan = place(None, {"worker": 2}, fetches=[*made, small])
+        found = only(plan, "uneven-work", fix=True)
+        assert found.devices == (W0,) and "1.1 Gflop per step, 2.0 times the mean of the 2 devices" in found.what
+        assert found.where.line == line("product_{i}") and found.nodes == ("product_0",)
+        assert found.cure.startswith(f"Leave out the device block at {__file__}:") and 'strategy="auto"' in found.cure
+        assert dt.simulate(found.fixed).makespan < 0.6 * dt.simulate(plan).makespan
 
 
 def test_a_constant_that_is_sent_in_each_step():
-    with dt.Graph().as_default() as g:
+    with dt.Graph().as_default():
         with dt.device("/job:ps/task:0"):
             c = dt.constant(np.zeros(1 << 16, "float32"), name="c")
         with dt.device("/job:worker/task:0"):
-            dt.negative(c)
-    (found, *_) = place(g, CLUSTER).check()
-    assert (found.kind, found.nodes, found.bytes) == ("constant-sent", ("c",), 1 << 18)
+            y = dt.negative(c)
+        found = only(place(None, CLUSTER, fetches=y), "constant-sent", fix=True)
+        assert (found.nodes, found.bytes) == (("c",), 1 << 18)
+        assert "0 B instead of 256.0 KiB cross between tasks" in found.result and found.fixed.channels == []
+
+
+def tower(colocate):
+    """A model whose layers alternate between two workers, with its gradients."""
+    h = dt.placeholder(dt.float32, [256, 512], name="x")
+    for i in range(4):
+        with dt.device(f"/job:worker/task:{i % 2}"):
+            h = dt.nn.relu(dt.matmul(h, dt.get_variable(f"w{i}", [512, 512], use_resource=True)))
+    optimizer = dt.train.GradientDescentOptimizer(0.1)
+    return optimizer.minimize(dt.reduce_mean(h), colocate_gradients_with_ops=colocate)
+
+
+def test_gradients_all_on_one_worker_and_the_plan_with_them_beside_their_ops():
+    with dt.Graph().as_default():
+        plan = place(None, {"worker": 2}, targets=tower(False))
+        found = only(plan, "gradients", fix=True)
+    with dt.Graph().as_default():
+        beside = place(None, {"worker": 2}, targets=tower(True))
+    assert "nodes of the gradients run on /job:worker/task:0/CPU:0, but" in found.what
+    assert found.cure == "Give `colocate_gradients_with_ops=True` in that call"
+    assert found.where.line == line("optimizer.minimize(")
+    assert {n: d for n, d in found.fixed.placement.items() if "_grad/" in n} == {
+        n: d for n, d in beside.placement.items() if "_grad/" in n
+    }
+    assert [(t.source, t.destination, t.bytes) for t in found.fixed.traffic] == [
+        (t.source, t.destination, t.bytes) for t in beside.traffic
+    ]
+    assert dt.simulate(found.fixed).makespan < dt.simulate(plan).makespan
+    assert "gradients" not in kinds(beside) and "gradients" not in kinds(found.fixed)
+
+
+def test_gradients_beside_a_model_on_one_worker_are_well():
+    with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=2)):
+        h = dt.placeholder(dt.float32, [256, 512], name="x")
+        for i in range(2):
+            h = dt.nn.relu(dt.matmul(h, dt.get_variable(f"w{i}", [512, 512])))
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_mean(h))
+        assert "gradients" not in kinds(place(None, CLUSTER, targets=train))
+
+
+def test_a_plan_slower_than_one_device_says_so_first():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [4, 4], name="x")
+        for i in range(6):
+            with dt.device(f"/job:worker/task:{i % 2}"):
+                x = dt.negative(x, name=f"step_{i}")  # to and fro
+        plan = place(None, {"worker": 2}, fetches=x)
+        found = only(plan, "slower-than-one", fix=True)
+        assert found.where.line == line("# to and fro") - 1 and len(found.fixed.partitions) == 1
+        alone = dt.simulate(found.fixed).makespan
+        assert alone < dt.simulate(plan).makespan / 10
+        first = str(plan).splitlines()[0]
+        assert first.startswith("Plan: slower than one device: ") and "with all of it on" in " ".join(str(plan).split())
+        assert "slower than one device" in str(plan.report()).splitlines()[0]
+        assert "slower" not in str(found.fixed) and kinds(found.fixed) == []
+
+
+def test_what_depends_on_unknown_sizes_is_not_called_slow():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 4], name="x")
+        for i in range(6):
+            with dt.device(f"/job:worker/task:{i % 2}"):
+                x = dt.negative(x)
+        plan = place(None, {"worker": 2}, fetches=x)
+        assert "slower-than-one" not in kinds(plan) and "slower" not in str(plan)
+
+
+SLOW_LINK = """jobs: {ps: 1, worker: 2}
+devices: {ps: [{name: cpu:0}], worker: [{name: cpu:0}]}
+links: [{between: [/job:ps, /job:worker], latency: 1 ms, bandwidth: 10 MB/s}]
+"""
+
+
+@pytest.fixture
+def slow_link(tmp_path):
+    (tmp_path / "cluster.yaml").write_text(SLOW_LINK)
+    return tmp_path / "cluster.yaml"
+
+
+def test_a_variable_that_is_read_over_a_slow_link(slow_link):
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            v = dt.get_variable("v", [256, 256], use_resource=True)  # far away
+        with dt.device("/job:worker/task:0"):
+            y = dt.exp(v)
+        plan = place(None, slow_link, fetches=y)
+        found = only(plan, "slow-read", fix=True)
+        assert "'v' crosses from /job:ps/task:0/CPU:0 to /job:worker/task:0/CPU:0 in each step: 256.0 KiB" in found.what
+        assert found.cure == 'Put it where it is read: with tf.device("/job:worker/task:0")'
+        assert found.where.line == line("# far away") and found.fixed.placement["v"] == W0
+        assert found.fixed.channels == [] and "0 B instead of 256.0 KiB" in found.result
+        with dt.device("/job:worker/task:1"):
+            z = dt.exp(v)
+        assert "slow-read" not in kinds(place(None, slow_link, fetches=[y, z]))  # no place is nearer to both
+
+
+def test_a_batch_too_small_for_the_link(slow_link):
+    def build(batch):
+        with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=1)):
+            x = dt.placeholder(dt.float32, [batch, 256], name="x")  # the batch
+            w = dt.get_variable("w", [256, 256])
+            train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_mean(dt.nn.relu(dt.matmul(x, w))))
+            return place(None, slow_link, targets=train)
+
+    plan = build(32)
+    found = only(plan, "small-batch", fix=True)
+    assert found.nodes == ("x",) and found.where.line == line("# the batch") and found.fixed is None
+    assert "A batch of 32 keeps /job:worker/task:0/CPU:0 busy for" in found.what
+    assert found.result == "Not applied: the batch is what the program feeds"
+    needed = int(found.cure.split(" at ")[1].split(" ")[0])
+    assert needed % 32 == 0 and "small-batch" not in kinds(build(needed))
+    assert "slow-read" not in kinds(plan)  # the other worker reads it, too
+
+
+def test_one_worker_of_a_between_graph_program():
+    with dt.Graph().as_default():
+        with dt.device(dt.train.replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:1")):
+            w = dt.get_variable("w", [64, 64])
+            b = dt.get_variable("b", [64, 64])
+            y = dt.matmul(w, b)
+        plan = place(None, {"ps": 2, "worker": 3}, fetches=y, master="/job:worker/task:1")
+        assert "one worker's step, of /job:worker/task:1; " in " ".join(str(plan).split())
+        assert "idle" not in kinds(plan)  # the other workers run their own
+        assert "one worker's" not in str(place(None, {"ps": 2, "worker": 2}, fetches=w))
+    with dt.Graph().as_default():
+        for i in range(2):  # in one graph
+            with dt.device(dt.train.replica_device_setter(ps_tasks=2, worker_device=f"/job:worker/task:{i}")):
+                y = dt.negative(dt.get_variable(f"v{i}", [4]))
+        assert "one worker's" not in str(place(None, {"ps": 2, "worker": 2}))
+
+
+def test_a_block_that_overrides_a_setter():
+    with dt.Graph().as_default():
+        with dt.device(dt.train.replica_device_setter(ps_tasks=2)):  # the setter  # noqa: SIM117
+            with dt.device("/job:worker/task:0"):  # overrides it
+                a, b = dt.get_variable("a", [300, 300]), dt.get_variable("b", [300, 300])
+                y = dt.matmul(a, b)
+        plan = place(None, CLUSTER, fetches=y)
+        found = only(plan, "setter-overridden", fix=True)
+        assert found.what == (
+            "'a', 'b' (703.1 KiB) are on /job:worker/task:0/CPU:0, not on a parameter server: the device block '/job:worker/task:0' at "
+            f"{__file__}:{line('# overrides it')} is inside the block function replica_device_setter at {__file__}:{line('# the setter')}, "
+            "and overrides it"
+        )
+        assert found.where.line == line("# overrides it")
+        assert {found.fixed.placement[n] for n in "ab"} == {PS0, PS1}
+    with dt.Graph().as_default():  # the other way round it is well; so is a part of a name that says no job
+        with (
+            dt.device("/job:worker/task:0"),
+            dt.device(dt.train.replica_device_setter(ps_tasks=2)),
+            dt.device("/cpu:0"),
+        ):
+            y = dt.matmul(dt.get_variable("a", [300, 300]), dt.get_variable("b", [300, 300]))
+        assert "setter-overridden" not in kinds(place(None, CLUSTER, fetches=y))
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_servers_that_are_as_even_as_can_be_are_not_to_be_balanced(balanced):
+    strategy = dt.train.BalancedStrategy(2) if balanced else None
+    with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=2, ps_strategy=strategy)):
+        read = [dt.reduce_sum(dt.get_variable(f"v{i}", [n, 128])) for i, n in enumerate([300, 10, 300, 10])]
+        plan = place(None, CLUSTER, fetches=read)
+        if balanced:
+            assert "uneven-bytes" not in kinds(plan)
+        else:
+            found = only(plan, "uneven-bytes", fix=True)
+            assert "97% of the 310.0 KiB" in found.what and "BalancedStrategy" in found.cure
+            assert max(r.variable_bytes for r in found.fixed.loads) == 310 * 128 * 4
+    with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=2)):
+        read = [dt.reduce_sum(dt.get_variable(f"v{i}", [n, 128])) for i, n in enumerate([300, 10, 10])]
+        assert "uneven-bytes" not in kinds(place(None, CLUSTER, fetches=read))  # no other order is better
+
+
+def test_one_variable_that_is_most_of_a_server_is_to_be_cut():
+    with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=2)):
+        read = [dt.reduce_sum(dt.get_variable(f"v{i}", [n, 128])) for i, n in enumerate([4096, 10])]
+        found = only(place(None, CLUSTER, fetches=read), "uneven-bytes", fix=True)
+        assert "Cut 'v0' (2.0 MiB) into parts with a partitioner" in found.cure
+        assert found.result == "Not applied: a variable is cut where the program makes it"
+
+
+def test_values_that_do_not_fit_at_one_moment():
+    devices = {"worker": [{"name": "cpu:0", "memory": 5 << 20}]}
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [512, 512], name="x")
+        made = [dt.exp(x, name=f"made_{i}") for i in range(6)]
+        with dt.control_dependencies([m.op for m in made]):
+            late = dt.add_n([dt.reduce_sum(m) for m in made])
+        found = only(place(None, {"worker": 2}, fetches=late, devices=devices), "memory", fix=True)
+        assert (
+            "/job:worker/task:0/CPU:0 is predicted to hold 6.0 MiB at once, values and state, but has 5.0 MiB"
+            in found.what
+        )
+        assert len(found.fixed.partitions) == 2 and "memory" not in kinds(found.fixed)
+
+
+def test_every_kind_of_warning_is_in_the_documentation():
+    told = (Path(dt.__file__).resolve().parents[1] / "docs" / "plans.md").read_text()
+    assert [kind for kind in CHECKS if f"| `{kind}` |" not in told] == []
 
 
 def test_the_dearest_comes_first():

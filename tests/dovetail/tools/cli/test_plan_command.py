@@ -63,11 +63,11 @@ def plan(program: str, *arguments: str, cluster: str = "cluster.yaml") -> Result
 def test_a_file_and_a_module(folder: Path, program: str) -> None:
     result = plan(program)
     assert result.exit_code == 0 and result.stderr == ""
-    assert result.output.startswith(
-        "Plan: 3 nodes on 2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step)"
-    )
+    text = " ".join(result.output.split())
+    assert text.startswith("Plan: slower than one device: ") and "with all of it on /job:worker/task:0/CPU:0; 3 nodes on 2" in text
+    assert "2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step) device" in text
     assert "/job:ps/task:1/CPU:0 -> /job:worker/task:0/GPU:0" in result.output
-    assert "warning: idle: /job:ps/task:0 does nothing" in result.output
+    assert "warning: slower-than-one: One step is predicted to take" in result.output
     assert max(map(len, result.output.splitlines())) <= 100
 
 
@@ -75,7 +75,7 @@ def test_a_file_and_a_module(folder: Path, program: str) -> None:
     ("function", "nodes"), [("default_graph", 3), ("only_graph", 5), ("nothing", 3), ("graph_and_fetches", 3)]
 )
 def test_what_a_function_may_return(folder: Path, function: str, nodes: int) -> None:
-    assert plan(f"train_it.py:{function}").output.startswith(f"Plan: {nodes} nodes")
+    assert f"{nodes} nodes on " in " ".join(plan(f"train_it.py:{function}").output.split())
 
 
 def test_a_saved_graph(folder: Path) -> None:
@@ -143,6 +143,20 @@ def test_too_little_memory_exits_with_1_by_rules_and_by_a_search(folder: Path) -
             in result.stderr
         )
         assert 'v = tf.Variable([1.0, 2.0], name="v")' in result.stderr
+
+
+def test_checking_prints_the_warnings_and_exits_with_4_when_there_are_any(folder: Path) -> None:
+    (folder / "plain.yaml").write_text("jobs: {ps: 2, worker: 1}\n")
+    found = plan("train_it.py:graph_and_fetches", "--check", cluster="plain.yaml")
+    assert found.exit_code == 4 and "Plan:" not in found.output
+    text = " ".join(found.stdout.split())
+    assert text.startswith("warning: slower-than-one: One step is predicted to take")
+    assert 'train_it.py:6: with tf.device("/job:ps/task:1"):' in text and "cure: Leave out the device blocks" in text
+    fixed = plan("train_it.py:graph_and_fetches", "--fix", cluster="plain.yaml")
+    assert fixed.exit_code == 4 and "With that, one step is predicted to take" in " ".join(fixed.stdout.split())
+    (folder / "one.yaml").write_text("jobs: {ps: 2}\nmaster: /job:ps/task:1\n")
+    well = plan("train_it.py:graph_and_fetches", "--check", cluster="one.yaml")
+    assert (well.exit_code, well.stdout) == (0, "nothing to mend\n")
 
 
 def test_soft_placement(folder: Path) -> None:

@@ -1,0 +1,192 @@
+"""What reports and warnings derive from a plan: predicted times, who sets devices, whose step it is.
+
+Times are predicted by the costs that `simulate` uses. They are not claimed where sizes are unknown (`is_exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...graph.core.device import DeviceSpec
+from ...graph.core.graph import Node, Tensor
+from ...graph.core.opdef import Trait, nbytes
+from ...graph.core.scopes import DeviceBlock
+from ...graph.core.shape import is_static
+from ..partition.partitioned_graph import task_of
+from ..plan_data import PlanData
+from ..rules.placement import Rule
+from ..rules.replica_device_setter import SETTER
+from ..search.from_graph import links_of
+from ..search.memory_profile import check_assignment
+from ..search.problem import InfeasibleError, Problem
+from ..search.types import Floats, Ints
+from ..simulate import Timeline, seconds_of, step_of, timeline
+
+SLOWER = 1.1
+"""A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
+PREDICTED = (
+    100_000  # nodes of plans up to which tables and pages say what is predicted; checks that are asked for always do
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OneWorker:
+    """A between-graph plan: one worker's step. `task`: the worker. `others`: the tasks that run the same program beside it."""
+
+    task: str
+    others: tuple[str, ...]
+
+
+class Facts:
+    """What follows from a plan, found when asked for."""
+
+    def __init__(self, plan: PlanData) -> None:
+        self.plan = plan
+
+    @cached_property
+    def device_of(self) -> dict[Node, str]:
+        """Each node that the step runs -> the device that runs it; a copied constant: one of them."""
+        return {n: device for device, part in self.plan.partitions.items() for n in part.nodes}
+
+    @cached_property
+    def state(self) -> dict[Node, str]:
+        """Each place of state in the graph -> the device that holds it."""
+        decisions = self.plan.decisions
+        return {n: decisions.device_of(n) for n in decisions if Trait.STATE_HANDLE in n.opdef.traits}
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether the sizes of all that comes into the step are known."""
+        fed = {self.plan.graph.get_tensor_by_name(name) for name in self.plan.feeds}
+        taken = {t for n in self.device_of for t in n.inputs}
+        return all(is_static(t.dims) for t in taken if t in fed or _is_source(t.op))
+
+    @cached_property
+    def is_searched(self) -> bool:
+        """Whether a search placed nodes: it has weighed all devices by the predicted time."""
+        return self.plan.solution is not None or bool((self.plan.decisions.rules == Rule.SEARCHED).any())
+
+    @cached_property
+    def one_worker(self) -> OneWorker | None:
+        """The worker whose step this is, where `replica_device_setter` made its program between-graph and there are other workers."""
+        servers = {job_of(d) for n, d in self.state.items() if setter_block(n) is not None and overriding(n) is None}
+        workers = {
+            task_of(d) for n, d in self.device_of.items() if setter_block(n) is not None and job_of(d) not in servers
+        }
+        if len(workers) != 1 or not servers:
+            return None
+        (task,) = workers
+        others = tuple(t for t in self.plan.cluster.tasks if job_of(t) not in servers and t != task)
+        return OneWorker(task, others) if others else None
+
+    @cached_property
+    def problem(self) -> tuple[Problem, Ints, list[str], tuple[str, ...]] | None:
+        """The step as a problem (`simulate.step_of`); None when nothing runs."""
+        return step_of(self.plan) if self.device_of else None
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """The predicted step; None when nothing runs."""
+        return None if self.problem is None else timeline(*self.problem, in_order=True)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time of the step."""
+        return 0.0 if self.timeline is None else self.timeline.makespan
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """Device -> its number in the cluster."""
+        return {str(d.name): i for i, d in enumerate(self.plan.cluster.devices)}
+
+    @cached_property
+    def links(self) -> tuple[Floats, Floats]:
+        """Latency, and seconds per byte, from device to device."""
+        return links_of(self.plan.cluster)
+
+    def bytes_of(self, tensor: Tensor) -> int:
+        """The bytes of a tensor; an unknown size counts as 1."""
+        return nbytes(tensor)
+
+    @property
+    def bytes_between_tasks(self) -> int:
+        """The bytes of one step that cross between tasks."""
+        return sum(c.bytes for c in self.plan.channels if c.crosses_tasks and not c.direct)
+
+    @cached_property
+    def slower_than(self) -> tuple[str, float] | None:
+        """(device, seconds) of the fastest device that could run the whole step, if it is predicted to be faster than the plan.
+
+        Where other workers run the same program beside this one, it has to be faster than all of them together.
+        """
+        if not self.is_exact or self.problem is None:
+            return None
+        problem, _, _, devices = self.problem
+        alone = fastest_alone(problem, self.plan)
+        steps = 1 if self.one_worker is None else 1 + len(self.one_worker.others)
+        if alone is None or steps * alone[1] * SLOWER > self.seconds:
+            return None
+        return devices[alone[0]], alone[1]
+
+
+def fastest_alone(problem: Problem, plan: PlanData) -> tuple[int, float] | None:
+    """(number, seconds) of the device that runs the whole step fastest by itself; None where no device can."""
+    kinds = set.intersection(*({*n.opdef.device_types} for p in plan.partitions.values() for n in p.nodes))
+    work = problem.seconds.sum(axis=1)[problem.device_class]  # without transfers a device works all the time
+    tried: set[tuple[int, float]] = set()
+    for d in np.argsort(work, kind="stable").tolist():
+        like = int(problem.device_class[d]), float(problem.capacity[d])
+        if like in tried or plan.cluster.devices[d].name.device_type not in kinds:
+            continue
+        tried.add(like)
+        whole = np.full(problem.nodes, d, np.int32)
+        if fits(problem, whole):
+            return d, seconds_of(problem, whole)
+    return None
+
+
+def fits(problem: Problem, assignment: Ints) -> bool:
+    """Whether a step fits the devices' memory at every moment."""
+    try:
+        check_assignment(problem, assignment)
+    except InfeasibleError:
+        return False
+    return True
+
+
+def blocks_of(node: Node) -> Iterator[DeviceBlock]:
+    """The device blocks around a node, the innermost first."""
+    block = node.blocks
+    while block is not None:
+        yield block
+        block = block.outer
+
+
+def setter_block(node: Node) -> DeviceBlock | None:
+    """The innermost block of a `replica_device_setter` around a node, hidden or not."""
+    return next((b for b in blocks_of(node) if SETTER in b.describe()), None)
+
+
+def overriding(node: Node) -> DeviceBlock | None:
+    """The block inside a setter's that names a job, or hides the setter, so that the node is not where the setter would put it."""
+    if setter_block(node) is None:
+        return None
+    for block in blocks_of(node):
+        if SETTER in block.describe():
+            return None
+        if block.clears or (block.spec is not None and DeviceSpec.from_string(block.spec).job is not None):
+            return block
+    return None
+
+
+def _is_source(node: Node) -> bool:
+    return not node.inputs or Trait.STATEFUL in node.opdef.traits
+
+
+def job_of(name: str) -> str:
+    """The job's part of a device's or task's name."""
+    return name.partition("/replica:")[0].partition("/task:")[0]

@@ -1,0 +1,244 @@
+"""Checks of what devices do and hold: one device that would be faster, idle and uneven ones, parameter servers, memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heapreplace
+from typing import Any
+
+from ...graph.core.graph import Node
+from ..cost.static import state_bytes
+from ..partition.partitioned_graph import task_of
+from ..plan_data import PlanData
+from ..render.text import count_text, number_text, short, size_text
+from ..render.timeline import time_text
+from ..search.bounds import lower_bound
+from .facts import Facts, fits, overriding, setter_block
+from .lint_traffic import SHARE, SMALL_BYTES, place_read, tensor_of
+from .plan_warning import LISTED, Change, PlanWarning, listed_names, moved, quoted, verb
+
+UNEVEN = 2.0
+"""Twice the mean of its kind is uneven; less is common and seldom worth a change."""
+UNEVEN_PAIR = 1.5  # of two devices, one cannot have more than twice the mean: here three quarters are uneven
+BALANCED = 1.25  # a device that holds no more than this times what the best balance gives it is balanced
+SMALL_FLOPS = 1e6  # done in less time than a message takes
+LARGE_VARIABLE = 1 << 20  # worth being cut: its parts still take longer to send than a message takes
+
+
+def slower_than_one(facts: Facts) -> Iterator[PlanWarning]:
+    """A plan that is predicted to be slower than one of its devices would be alone."""
+    if facts.slower_than is None:
+        return
+    device, seconds = facts.slower_than
+    used = Counter(facts.device_of.values())
+    away = next((n for n, d in facts.device_of.items() if d != device and n.device), None)
+    away = away or next(n for n, d in facts.device_of.items() if d != device)
+    yield PlanWarning(
+        "slower-than-one",
+        f"One step is predicted to take {time_text(facts.seconds)} on {count_text(len(used), 'device')}, and {time_text(seconds)} with all "
+        f"of it on {short(device)}",
+        away.blocks.source if away.blocks is not None else away.source,
+        f"Leave out the device blocks that spread it, or place all of it on {short(device)}, until there is more work in a step",
+        (device,),
+        (away.name,),
+        facts.bytes_between_tasks,
+        Change(requests=tuple((n.name, device) for n in facts.plan.decisions)),
+    )
+
+
+def idle(facts: Facts) -> Iterator[PlanWarning]:
+    """An accelerator without work, or a whole task without any, where the step could be faster with them."""
+    plan = facts.plan
+    busy = {r.device for r in plan.loads}
+    tasks = {task_of(d) for d in busy}
+    others = () if facts.one_worker is None else facts.one_worker.others
+    unused = [str(d.name) for d in plan.cluster.devices if str(d.name) not in busy]
+    idle = tuple(t for t in plan.cluster.tasks if t not in tasks and t not in others)
+    cards = tuple(d for d in unused if "/device:CPU:" not in d and task_of(d) in tasks)
+    if not (idle or cards) or not plan.partitions or not _can_gain(facts):
+        return
+    most = max(plan.partitions, key=lambda d: plan.cost[d].flops)
+    heavy, cure, change = _spread(facts, most)
+    gain = ""
+    if facts.is_exact and facts.problem is not None:
+        gain = f". At most {1 - lower_bound(facts.problem[0]) / facts.seconds:.0%} of the step's {time_text(facts.seconds)} could be saved"
+    for names, rest in (
+        (idle, "in this step, unless other clients use it"),
+        (cards, "while other devices of the task work"),
+    ):
+        if names:
+            yield PlanWarning(
+                "idle",
+                f"{listed_names(map(short, names))} {verb(names, 'does', 'do')} nothing {rest}; most of the work, such as '{heavy.name}', "
+                f"is on {short(most)}{gain}",
+                heavy.source,
+                cure,
+                tuple(d for d in unused if task_of(d) in names) if names is idle else names,
+                (heavy.name,),
+                change=change,
+            )
+
+
+def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
+    """A device that does far more than the others of its kind that work in this step."""
+    if not _can_gain(facts):
+        return
+    cost = facts.plan.cost
+    for devices in _of_a_kind(facts.plan).values():
+        work = {d: cost[d].flops for d in devices if d in cost}
+        uneven = _uneven(work)
+        if uneven is not None and work[uneven[0]] >= SMALL_FLOPS:
+            most, times = uneven
+            heavy, cure, change = _spread(facts, most)
+            yield PlanWarning(
+                "uneven-work",
+                f"{short(most)} does {number_text(work[most])}flop per step, {times:.1f} times the mean of the {len(work)} devices like "
+                f"it that work; they wait for it, mostly for '{heavy.name}'",
+                heavy.source,
+                cure,
+                (most,),
+                (heavy.name,),
+                change=change,
+            )
+
+
+def _can_gain(facts: Facts) -> bool:
+    """Whether more devices could make the step faster: no search has weighed them, one that works would not be faster alone, and the
+    bound leaves room."""
+    if (
+        facts.is_searched
+        or facts.problem is None
+        or (facts.slower_than is not None and facts.slower_than[0] in facts.plan.partitions)
+    ):
+        return False
+    return not facts.is_exact or lower_bound(facts.problem[0]) < (1 - SHARE) * facts.seconds
+
+
+def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:
+    """The node of a device that takes most work, and how the device's nodes could run elsewhere, too: in words and as a change."""
+    nodes = facts.plan.partitions[device].nodes
+    heavy = max(nodes, key=lambda n: n.opdef.cost_of(n).flops)
+    if len(facts.plan.decisions.decision(heavy).candidates) > 1:
+        return heavy, 'Spread its nodes with strategy="auto", or with device blocks', Change(strategy="auto")
+    where = f" at {heavy.blocks.source}" if heavy.blocks is not None else ""
+    free = tuple((n.name, "") for n in nodes if n.device and not n.colocation and n not in facts.state)
+    return heavy, f'Leave out the device block{where}, and place with strategy="auto"', Change(free, strategy="auto")
+
+
+def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
+    """A parameter server that holds most of the state that its job could share."""
+    held: dict[str, list[tuple[int, Node]]] = {}
+    for node, device in facts.state.items():
+        held.setdefault(device, []).append((state_bytes(node)[0], node))
+    serving = {
+        c.source
+        for c in facts.plan.channels
+        if c.crosses_tasks and not c.control and place_read(tensor_of(facts, c)) is not None
+    }
+    serving |= set(facts.plan.added_to.values())
+    for devices in _of_a_kind(facts.plan).values():
+        sizes = {d: sum(size for size, _ in held.get(d, ())) for d in devices}
+        total, uneven = sum(sizes.values()), _uneven(sizes)
+        if uneven is None or total < SMALL_BYTES or uneven[0] not in serving:
+            continue
+        most = uneven[0]
+        state = {n: size for d in devices for size, n in held.get(d, ())}
+        balanced = _balanced(state, devices)
+        least = max(sum(size for n, size in state.items() if balanced[n] == d) for d in devices)
+        size, largest = max(held[most], key=lambda entry: entry[0])
+        names = [n.name for _, n in sorted(held[most], key=lambda entry: (-entry[0], entry[1].name))[:LISTED]]
+        what = f"{short(most)} holds {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
+        change: Change | str = "a variable is cut where the program makes it"
+        if sizes[most] > BALANCED * least:
+            cure = "Balance by size: replica_device_setter(ps_strategy=tf.train.BalancedStrategy(...))"
+            change = moved(facts.plan, {n: d for n, d in balanced.items() if facts.state[n] != d})
+        elif size >= LARGE_VARIABLE:
+            cure = f"Cut '{largest.name}' ({size_text(size)}) into parts with a partitioner: no other order of whole variables is better"
+        else:
+            continue
+        yield PlanWarning(
+            "uneven-bytes", f"{what}could share; the largest are {listed_names(names)}", largest.source, cure, (most,), tuple(names),
+            sizes[most] - total // len(sizes), change,
+        )  # fmt: skip
+
+
+def setters_overridden(facts: Facts) -> Iterator[PlanWarning]:
+    """Variables inside a `replica_device_setter` that a block inside it puts elsewhere."""
+    found: dict[tuple[Any, Any], list[Node]] = {}
+    for node in facts.state:
+        inner, outer = overriding(node), setter_block(node)
+        if inner is not None and outer is not None:
+            found.setdefault((inner, outer), []).append(node)
+    for (inner, outer), nodes in found.items():
+        devices = tuple(dict.fromkeys(facts.state[n] for n in nodes))
+        size = sum(state_bytes(n)[0] for n in nodes)
+        servers = getattr(outer.function, "servers", None)
+        change: Change | str = "the setter of a plan that was read from a file is not known"
+        if servers is not None:
+            job, tasks = servers
+            targets = [f"{job}/task:{i}" for i in range(tasks)]
+            change = moved(facts.plan, _balanced({n: state_bytes(n)[0] for n in nodes}, targets))
+        yield PlanWarning(
+            "setter-overridden",
+            f"{quoted(nodes)} ({size_text(size)}) {verb(nodes, 'is', 'are')} on "
+            f"{listed_names(map(short, devices))}, not on a parameter server: the device block {inner.describe()} at {inner.source} is "
+            f"inside the block {outer.describe()} at {outer.source}, and overrides it",
+            inner.source,
+            "Open the setter's block inside the other one, or give the setter `worker_device`, without a block inside it",
+            devices,
+            tuple(n.name for n in nodes[:LISTED]),
+            size,
+            change,
+        )
+
+
+def _balanced(sizes: Mapping[Node, int], devices: Sequence[str]) -> dict[Node, str]:
+    """A device for each variable: the largest first, each to the device that holds least so far. An optimizer's slots are apart."""
+    heap, found = [(0, i) for i in range(len(devices))], {}
+    heapify(heap)
+    for node, size in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0].index)):
+        held, i = heap[0]
+        found[node] = devices[i]
+        heapreplace(heap, (held + size, i))
+    return found
+
+
+def _uneven(amounts: Mapping[str, float]) -> tuple[str, float] | None:
+    """The device with far more than the mean, and how many times the mean it has; None when all are alike."""
+    mean = sum(amounts.values()) / len(amounts) if amounts else 0.0
+    if len(amounts) < 2 or not mean:
+        return None
+    most = max(amounts, key=lambda d: amounts[d])
+    times = amounts[most] / mean
+    return (most, times) if times >= (UNEVEN_PAIR if len(amounts) == 2 else UNEVEN) else None
+
+
+def _of_a_kind(plan: PlanData) -> dict[tuple[str, str], list[str]]:
+    """(job, device type) -> devices."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for d in plan.cluster.devices:
+        found.setdefault((d.name.job, d.name.device_type), []).append(str(d.name))
+    return found
+
+
+def memory(facts: Facts) -> Iterator[PlanWarning]:
+    """A device whose state and values together do not fit its memory at some moment."""
+    if facts.problem is None or facts.timeline is None or fits(*facts.problem[:2]):
+        return
+    room = {str(d.name): d.memory_bytes for d in facts.plan.cluster.devices}
+    for device, peak in zip(facts.timeline.devices, facts.timeline.peak, strict=True):
+        memory = room[device]
+        if memory is not None and peak > memory:
+            large = max(facts.plan.partitions[device].nodes, key=lambda n: sum(facts.bytes_of(t) for t in n.outputs))
+            yield PlanWarning(
+                "memory",
+                f"{short(device)} is predicted to hold {size_text(peak, facts.is_exact)} at once, values and state, but has "
+                f"{size_text(memory)} of memory; the largest value is that of '{large.name}'",
+                large.source,
+                'Spread its nodes, with device blocks or with strategy="auto", or make the batch smaller',
+                (device,),
+                (large.name,),
+                round(peak) - memory,
+                Change(strategy="auto"),
+            )

@@ -1,0 +1,256 @@
+"""Checks of what crosses between tasks: gradients, variables, constants, loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from ...graph.core.graph import Node, Tensor
+from ...graph.core.opdef import Trait
+from ..cost.static import state_bytes
+from ..partition.partitioned_graph import Channel, task_of
+from ..render.text import count_text, number_text, short, size_text
+from ..render.timeline import time_text
+from .facts import Facts
+from .plan_warning import LISTED, Change, PlanWarning, listed_names, moved, quoted, verb
+
+SMALL_BYTES = 64 << 10  # about what a link of 10 Gbit/s sends in the 50 us that any message takes
+READING = 0.5  # the part of a step that a link carries variables, from which on that is worth a warning
+SHARE = 0.2  # the part of a step, or of the gradients' work, from which on something is worth a warning
+
+
+def gradients(facts: Facts) -> Iterator[PlanWarning]:
+    """Gradients that all run on one device, though the ops that they differentiate run on several."""
+    calls: dict[str, dict[Node, Node]] = {}  # scope of the call -> gradient node -> the node that it differentiates
+    for node in facts.device_of:
+        found = _differentiated(node)
+        if found is not None:
+            calls.setdefault(found[0], {})[node] = found[1]
+    for pairs in calls.values():
+        device_of, traits = facts.device_of, Trait.METADATA | Trait.STATE_HANDLE
+        cost = {g: g.opdef.cost_of(g).flops for g in pairs if g.inputs and not g.opdef.traits & traits}
+        homes = {g: device_of[f] for g, f in pairs.items() if f in device_of and g in cost}
+        if len(set(homes.values())) < 2:
+            continue
+        (most, count), *more = Counter(device_of[g] for g in cost).most_common()
+        away = [g for g, home in homes.items() if home != device_of[g]]
+        apart = sum(cost[g] for g in away)
+        if more or apart < SHARE * sum(cost.values()) or any(g.colocation for g in pairs):
+            continue
+        taken = {t.name for g in away for t in g.inputs}
+        others = dict.fromkeys(short(homes[g]) for g in away)
+        size = sum(c.bytes for c in facts.plan.channels if c.name in taken and c.destination == most)
+        yield PlanWarning(
+            "gradients",
+            f"All {count_text(count, 'node')} of the gradients run on {short(most)}, but {len(away)} of them differentiate nodes of "
+            f"{listed_names(others)}: {number_text(apart)}flop there wait for {size_text(size)} of values in each step",
+            away[0].source,
+            "Give `colocate_gradients_with_ops=True` in that call",
+            (most, *dict.fromkeys(homes[g] for g in away)),
+            tuple(g.name for g in away[:LISTED]),
+            size,
+            Change(beside=_beside(pairs, facts)),
+        )
+
+
+def _differentiated(node: Node) -> tuple[str, Node] | None:
+    """The scope of the call of `gradients` that made a node, and the node that it differentiates; None for any other node."""
+    scope, mark, _ = node.name.rpartition("_grad/")
+    if not mark:
+        return None
+    parts, by_name = scope.split("/"), node.graph
+    for i in range(1, len(parts)):  # the longest name first: it may hold scopes of its own
+        name = "/".join(parts[i:])
+        if name in by_name:
+            return "/".join(parts[:i]), node.graph.get_operation_by_name(name)
+    return None
+
+
+def _beside(pairs: Mapping[Node, Node], facts: Facts) -> tuple[tuple[str, str], ...]:
+    """Each node of the gradients -> the node beside which `colocate_gradients_with_ops` puts it. A sum goes where it is used."""
+    found = dict(pairs)
+    for g, f in pairs.items():
+        for t in g.inputs:
+            if t.op.type == "AddN" and t.op not in found and t.op in facts.device_of:
+                found[t.op] = f
+    return tuple((g.name, f.name) for g, f in found.items())
+
+
+def read_again(facts: Facts) -> Iterator[PlanWarning]:
+    """A variable whose value crosses to one task several times in a step."""
+    for (place, task), channels in _reads(facts).items():
+        if len(channels) > 1:
+            wasted = sum(c.bytes for c in channels) - max(c.bytes for c in channels)
+            yield PlanWarning(
+                "read-again",
+                f"'{place.name}' is read {len(channels)} times by {short(task)}, as {listed_names(c.name for c in channels)}: "
+                f"{size_text(wasted)} per step more than once",
+                tensor_of(facts, channels[-1]).op.source,
+                "Read it once (value = variable.read_value()), and use the value everywhere",
+                (channels[0].source, *dict.fromkeys(c.destination for c in channels)),
+                (place.name,),
+                wasted,
+                "which reads may see the same value is the program's to say",
+            )
+
+
+def slow_reads(facts: Facts) -> Iterator[PlanWarning]:
+    """Variables that only one task reads, over a link that takes much of the step for it."""
+    if not facts.is_exact or facts.one_worker is not None or facts.is_searched or facts.problem is None:
+        return
+    readers: dict[Node, list[str]] = {}
+    for place, task in _reads(facts):
+        readers.setdefault(place, []).append(task)
+    links: dict[tuple[str, str], list[Channel]] = {}
+    for (place, _), channels in _reads(facts).items():
+        if len(readers[place]) == 1:
+            links.setdefault((channels[0].source, channels[0].destination), []).append(channels[0])
+    for (source, destination), channels in links.items():
+        seconds = sum(_seconds(facts, c) for c in channels)
+        size = sum(c.bytes for c in channels)
+        if seconds < READING * facts.seconds or size < SMALL_BYTES:
+            continue
+        places = sorted({_place_of(facts, c) for c in channels}, key=lambda n: (-state_bytes(n)[0], n.name))
+        yield PlanWarning(
+            "slow-read",
+            f"{quoted(places)} {verb(places, 'crosses', 'cross')} from {short(source)} to {short(destination)} "
+            f"in each step: {size_text(size)}, which takes the link {time_text(seconds)} of the step's {time_text(facts.seconds)}",
+            places[0].source,
+            f"Put {verb(places, 'it', 'them')} where {verb(places, 'it is', 'they are')} read: with "
+            f'tf.device("{short(task_of(destination))}")',
+            (source, destination),
+            tuple(n.name for n in places[:LISTED]),
+            size,
+            moved(facts.plan, dict.fromkeys(places, destination)),
+        )
+
+
+def small_batches(facts: Facts) -> Iterator[PlanWarning]:
+    """A worker that waits for variables and gradients, whose size does not depend on the batch, longer than it computes."""
+    if not facts.is_exact or facts.timeline is None:
+        return
+    fed = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds]
+    batches = [
+        t for t in fed if t.dims and (t.dims[0] or 0) > 1 and t in {i for n in facts.device_of for i in n.inputs}
+    ]
+    if not batches:
+        return
+    rows, _, batch = max((t.dims[0] or 0, -i, t) for i, t in enumerate(batches) if t.dims)
+    busy = dict(zip(facts.timeline.devices, facts.timeline.busy, strict=True))
+    for device in {d for n, d in facts.device_of.items() if batch in n.inputs}:
+        crossing = [
+            c
+            for c in facts.plan.channels
+            if c.crosses_tasks and device in (c.source, c.destination) and _is_state(facts, c)
+        ]
+        links: dict[tuple[str, str], float] = {}
+        for c in crossing:
+            links[c.source, c.destination] = links.get((c.source, c.destination), 0.0) + _seconds(facts, c)
+        sent = max(links.values(), default=0.0)
+        if sent < 2 * busy[device] or sent < SHARE * facts.seconds:
+            continue
+        size = sum(c.bytes for c in crossing)
+        needed = -(-int(rows * sent / max(busy[device], 1e-9)) // rows) * rows
+        yield PlanWarning(
+            "small-batch",
+            f"A batch of {rows} keeps {short(device)} busy for {time_text(busy[device])}, while the variables and gradients that cross "
+            f"for it in each step ({size_text(size)}) take the link {time_text(sent)}, whatever the batch",
+            batch.op.source,
+            f"Feed larger batches: at {needed} computing is predicted to take as long as the link",
+            (device,),
+            (batch.op.name,),
+            size,
+            "the batch is what the program feeds",
+        )
+
+
+def constants_sent(facts: Facts) -> Iterator[PlanWarning]:
+    """A constant that crosses between tasks in every step."""
+    for c in facts.plan.channels:
+        if c.crosses_tasks and not c.control and c.bytes >= SMALL_BYTES:
+            node = tensor_of(facts, c).op
+            if node.type == "Const":
+                yield PlanWarning(
+                    "constant-sent",
+                    f"The constant '{node.name}' crosses from {short(c.source)} to {short(c.destination)} in each step "
+                    f"({size_text(c.bytes)})",
+                    node.source,
+                    f"Make it, or a variable, on {short(c.destination)}",
+                    (c.source, c.destination),
+                    (node.name,),
+                    c.bytes,
+                    moved(facts.plan, {node: c.destination}),
+                )
+
+
+def loops(facts: Facts) -> Iterator[PlanWarning]:
+    """A loop whose iterations wait for messages between tasks."""
+    crossing: dict[str, list[Channel]] = {}
+    for c in facts.plan.channels:
+        if c.loop is not None and c.crosses_tasks:
+            crossing.setdefault(c.loop, []).append(c)
+    for loop, channels in crossing.items():
+        count, size = len(channels), sum(c.bytes for c in channels)
+        largest = sorted(channels, key=lambda c: -c.bytes)
+        tasks = dict.fromkeys(short(task_of(d)) for c in channels for d in (c.source, c.destination))
+        nodes = dict.fromkeys(c.name.lstrip("^").partition(":")[0] for c in largest[:LISTED])
+        yield PlanWarning(
+            "loop",
+            f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({size_text(size)}) between "
+            f"{listed_names(tasks)}: {listed_names(c.name for c in largest)}. An iteration cannot end before they have come",
+            facts.plan.graph.get_operation_by_name(next(iter(nodes))).source,
+            "Keep its body and its condition on one task, where they need not be on several",
+            tuple(dict.fromkeys(d for c in channels for d in (c.source, c.destination))),
+            tuple(nodes),
+            size,
+            "which part of the loop has to be where is the program's to say",
+        )
+
+
+def _reads(facts: Facts) -> dict[tuple[Node, str], list[Channel]]:
+    """(place of state, task) -> the channels that carry its value there; those that are read in memory carry nothing."""
+    found: dict[tuple[Node, str], list[Channel]] = {}
+    for c in facts.plan.channels:
+        if c.crosses_tasks and not c.control and not c.direct:
+            place = place_read(tensor_of(facts, c))
+            if place is not None:
+                found.setdefault((place, task_of(c.destination)), []).append(c)
+    return found
+
+
+def _place_of(facts: Facts, channel: Channel) -> Node:
+    place = place_read(tensor_of(facts, channel))
+    assert place is not None  # only such channels are asked about
+    return place
+
+
+def place_read(tensor: Tensor) -> Node | None:
+    """The place of state whose whole value a tensor is, or None."""
+    node = tensor.op
+    while node.type in ("Identity", "ReadVariableOp") and node.inputs:
+        node = node.inputs[0].op
+    return node if Trait.STATE_HANDLE in node.opdef.traits else None
+
+
+def tensor_of(facts: Facts, channel: Channel) -> Tensor:
+    return facts.plan.graph.get_tensor_by_name(channel.name)
+
+
+def _is_state(facts: Facts, channel: Channel) -> bool:
+    """Whether a channel carries a variable's value, or what a variable is updated by."""
+    if channel.control:
+        return False
+    tensor = tensor_of(facts, channel)
+    if place_read(tensor) is not None:
+        return True
+    return any(
+        t.op in facts.state and facts.device_of[n] == channel.destination
+        for n in tensor.consumers() if n in facts.device_of for t in n.inputs
+    )  # fmt: skip
+
+
+def _seconds(facts: Facts, channel: Channel) -> float:
+    """What a channel's value takes on its link, if nothing else is on it."""
+    latency, per_byte = facts.links
+    a, b = facts.number[channel.source], facts.number[channel.destination]
+    return float(latency[a, b] + channel.bytes * per_byte[a, b])
