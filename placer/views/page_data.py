@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.core.graph import Node, Tensor
+from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import Trait, nbytes
 from ...graph.core.scopes import DeviceBlock
 from ...graph.core.shape import is_static, text
@@ -62,7 +63,11 @@ class Table(Generic[K]):
 
 def payload(plan: PlanData) -> bytes:
     """The compressed columns of a plan."""
-    head, columns = _Writer(plan).write()
+    with collector_paused():
+        return _packed(*_Writer(plan).write())
+
+
+def _packed(head: dict[str, Any], columns: dict[str, Sequence[float]]) -> bytes:
     packed: list[bytes] = []
     where: dict[str, list[int | str]] = {}
     offset = 0
@@ -208,20 +213,31 @@ class _Writer:
 
     def _edges(self) -> dict[str, Sequence[float]]:
         """What each node makes and takes; the node that a value comes from as the distance back to it."""
-        at, outputs, inputs, controls = self.at, [], [], []
+        at, value = self.at, self._value
+        made: list[int] = []
+        back: list[int] = []
+        output: list[int] = []
+        control: list[int] = []
+        ends: list[tuple[int, int]] = [(0, 0)]  # of each node's entries in `back` and `control`
         for i, node in enumerate(self.nodes):
-            outputs.append([self._value(t) for t in node.outputs])
-            inputs.append([(i - at[t.op.index], t.value_index) for t in node.inputs if t.op.index in at])
-            controls.append([i - at[c.index] for c in node.controls if c.index in at])
-        flat = list(chain.from_iterable(inputs))
+            for t in node.outputs:
+                made.append(value(t))
+            for t in node.inputs:
+                source = at.get(t.op.index)
+                if source is not None:
+                    back.append(i - source)
+                    output.append(t.value_index)
+            control += [i - at[c.index] for c in node.controls if c.index in at]
+            ends.append((len(back), len(control)))
+        counts = np.diff(ends, axis=0)
         return {
-            "outputCount": [len(o) for o in outputs],
-            "outputValue": list(chain.from_iterable(outputs)),
-            "inputCount": [len(x) for x in inputs],
-            "inputBack": [back for back, _ in flat],
-            "inputIndex": [index for _, index in flat],
-            "controlCount": [len(c) for c in controls],
-            "controlBack": list(chain.from_iterable(controls)),
+            "outputCount": [len(n.outputs) for n in self.nodes],
+            "outputValue": made,
+            "inputCount": counts[:, 0].tolist(),
+            "inputBack": back,
+            "inputIndex": output,
+            "controlCount": counts[:, 1].tolist(),
+            "controlBack": control,
         }
 
     def _value(self, t: Tensor) -> int:
