@@ -29,7 +29,7 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
 from ..cluster.spec import Cluster
 from ..partition.partitioned_graph import Channel, Partition, Partitioned, Step, task_of
-from ..search.from_graph import links_of, speed_of
+from ..search.from_graph import link_between, speed_of
 from .from_search import changes_state, kept_pairs
 
 MOST = 5_000  # nodes: some 10 us for each
@@ -125,8 +125,9 @@ class _Step:
         self.nodes = nodes
         numbers = {str(device.name): d for d, device in enumerate(cluster.devices)}
         speeds = [speed_of(device) for device in cluster.devices]
-        latency, per_byte = (table.tolist() for table in links_of(cluster))
+        link = link_between(cluster)
         self.device = device = [numbers[name] for name in names]
+        task = [task_of(name) for name in names]
         self.seconds: list[float] = []
         seconds = self.seconds
         self.after: list[list[tuple[int, float]]] = [
@@ -145,12 +146,15 @@ class _Step:
             for t in node.inputs:
                 a = number.get(t.op)
                 if a is not None and t not in fed:
-                    there = device[a]
-                    self._join(a, i, 0.0 if there == here else latency[there][here] + nbytes(t) * per_byte[there][here])
+                    later = 0.0
+                    if device[a] != here:
+                        latency, per_byte = link(task[a], task[i])
+                        later = latency + nbytes(t) * per_byte
+                    self._join(a, i, later)
             for c in node.controls:
                 a = number.get(c)
                 if a is not None:
-                    self._join(a, i, latency[device[a]][here])
+                    self._join(a, i, link(task[a], task[i])[0] if device[a] != here else 0.0)
         for first, second in kept_pairs(nodes):
             self._join(number[first], number[second], 0.0)
         last: dict[int, int] = {}  # device -> the last node there with an effect

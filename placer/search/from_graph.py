@@ -266,19 +266,25 @@ def speed_of(device: DeviceInfo) -> Speed:
     return Speed(device.flops or typical.flops, device.bandwidth or typical.bandwidth, typical.overhead)
 
 
-def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
-    """Latency and seconds per byte from device to device; 0 on the diagonal."""
-    d = len(cluster.devices)
-    latency, per_byte = np.zeros((d, d)), np.zeros((d, d))
+def link_between(cluster: Cluster) -> Callable[[str, str], tuple[float, float]]:
+    """A function that gives latency and seconds per byte from a task to a task; it looks up each pair once."""
     known: dict[tuple[str, str], tuple[float, float]] = {}
-    tasks = [device.name.task_name for device in cluster.devices]
-    for a in range(d):
-        for b in range(d):
-            if a == b:
-                continue
-            pair = tasks[a], tasks[b]
-            if pair not in known:
-                same = tasks[a] == tasks[b]
-                known[pair] = (WITHIN_TASK[0], 1 / WITHIN_TASK[1]) if same else _link(cluster, *pair, BETWEEN_TASKS)
-            latency[a, b], per_byte[a, b] = known[pair]
-    return latency, per_byte
+
+    def between(a: str, b: str) -> tuple[float, float]:
+        found = known.get((a, b))
+        if found is None:
+            within = WITHIN_TASK[0], 1 / WITHIN_TASK[1]
+            found = known[a, b] = within if a == b else _link(cluster, a, b, BETWEEN_TASKS)
+        return found
+
+    return between
+
+
+def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
+    """(D, D) latency and seconds per byte from device to device; 0 on the diagonal."""
+    between = link_between(cluster)
+    tasks, of_device = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)
+    table = np.array([[between(a, b) for b in tasks.tolist()] for a in tasks.tolist()])
+    found = table[np.ix_(of_device, of_device)]
+    found[np.diag_indices(len(of_device))] = 0.0
+    return np.ascontiguousarray(found[..., 0]), np.ascontiguousarray(found[..., 1])

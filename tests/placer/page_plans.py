@@ -73,3 +73,17 @@ def flat(nodes: int = 5000) -> Plan:
         for _ in range(nodes):
             t = t + a
     return dt.place(graph, {"worker": 1}, fetches=t)
+
+
+def fleet(tasks: int = 120, gpus: int = 4, layers: int = 2) -> Plan:
+    """A tower on each GPU of many workers; all read the variables of two ps tasks."""
+    with dt.Graph().as_default() as graph:
+        with dt.device(dt.train.replica_device_setter(ps_tasks=2)), dt.name_scope("shared"):
+            weights = [dt.Variable(np.zeros((8, 8), "float32"), name=f"weights_{i}") for i in range(2)]
+        for task in range(tasks):
+            for gpu in range(gpus):
+                with dt.device(f"/job:worker/task:{task}/gpu:{gpu}"), dt.name_scope(f"tower_{task}_{gpu}"):
+                    x = dt.zeros([2, 8], name="input")
+                    for layer in range(layers):
+                        x = dt.nn.relu(dt.matmul(x, weights[layer % 2]) + 1.0)
+    return dt.place(graph, {"ps": 2, "worker": tasks}, devices={"worker": [f"gpu:{i}" for i in range(gpus)]})

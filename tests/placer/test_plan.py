@@ -1,6 +1,10 @@
 """Plans: made without servers, printed as tables, explained node by node."""
 
+import gzip
+import sys
+
 import numpy as np
+import page_plans
 import pytest
 from hypothesis import given, strategies as st
 
@@ -10,6 +14,8 @@ from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
 from dovetail.placer.render.text import ROWS, WIDTH, size_text
+from dovetail.placer.serialize.write import plan_lines
+from dovetail.placer.views.page_data import payload
 from dovetail.placer.views.scope_tree import fold
 
 PS0, PS1, W0 = (f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0)))
@@ -235,3 +241,47 @@ def test_a_large_plan_prints_short():
 def test_a_constant_that_several_devices_have_is_one_row():
     rows = fold([("c", "a"), ("c", "b"), ("x", "a")], 10)
     assert [(r.label, len(r.nodes)) for r in rows] == [("c", 2), ("x", 1)]
+
+
+def lines_run(function):
+    """How many lines of Python a call runs, those of comprehensions once for each turn; and what it gives."""
+    count = 0
+
+    def trace(frame, event, arg):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = function()
+    finally:
+        sys.settrace(before)
+    return count, result
+
+
+def test_twice_the_devices_are_twice_the_work():
+    """Placing, partitioning and showing a plan takes time that is linear in its devices."""
+    work, sizes = [], []
+    for tasks in (20, 40):
+        made = page_plans.fleet(tasks)  # warms all caches up
+        steps, plan = lines_run(lambda made=made: place(made.graph, made.cluster))
+        assert len(plan.partitions) == 4 * tasks + 2 and plan.placement == made.placement
+        page, data = lines_run(lambda plan=plan: payload(plan))
+        saved, lines = lines_run(lambda plan=plan: list(plan_lines(plan)))
+        printed, _ = lines_run(lambda plan=plan: str(plan))
+        explained, _ = lines_run(lambda plan=plan: plan.explain("tower_0_0/MatMul"))
+        work.append([steps, page, saved, printed, explained])
+        sizes.append([len(gzip.decompress(data)), sum(map(len, lines))])
+    assert (np.divide(*work[::-1]) < 2.1).all(), work
+    assert (np.divide(*sizes[::-1]) < 2.1).all(), sizes
+
+
+def test_refusals_name_all_devices_when_asked_for():
+    plan = page_plans.fleet(3)
+    decision = plan.decisions.decision("tower_1_2/MatMul")
+    everything = {str(d.name) for d in plan.cluster.devices}
+    assert {*decision.candidates, *(r.device for r in decision.rejected)} == everything
+    assert {r.reason for r in decision.rejected} == {"'/job:worker/task:1/device:GPU:2' is required"}
+    assert sum(len(d.candidates) + len(d.refused) for d in plan.decisions.reasons.demands) < 2 * len(everything)

@@ -57,9 +57,9 @@ function goTo(node) {
 /* To a box or a line. */
 function pick(selection) {
   if (views.map.hidden) views.show("map");
+  if (selection.box && !map.isVisible(selection.box)) map.uncover(selection.box);
   map.select(selection);
-  const box = selection.box || (selection.sum.to && map.isVisible(selection.sum.to) ? selection.sum.to : map.roots[selection.sum.target]);
-  if (box) map.show(box);
+  map.show(selection.box || (selection.sum.to && map.isVisible(selection.sum.to) ? selection.sum.to : anchor(map.roots[selection.sum.target])));
 }
 
 function legend() {

@@ -12,6 +12,7 @@ const detail = {
     else if (selection.sum) parts = selection.sum.channels ? aboutChannels(selection.sum) : aboutEdge(selection.sum);
     else if (selection.node !== undefined) parts = aboutNode(selection.node);
     else if (selection.box.kind === "device") parts = aboutDevice(selection.box);
+    else if (selection.box instanceof Group) parts = aboutGroup(selection.box);
     else if (selection.box.kind === "node") parts = aboutNode(selection.box.nodes[0]);
     else parts = aboutScope(selection.box);
     this.element.replaceChildren(...parts.filter(Boolean));
@@ -105,9 +106,20 @@ function loadTable(devices) {
 
 function linkList(sums, many = 10) {
   if (!sums.length) return null;
-  const most = Math.max(1, ...sums.map((l) => l.bytes));
+  const most = sums.reduce((most, l) => Math.max(most, l.bytes), 1);
   return listOf(sums, (sum) => h("button", { class: "link-row", type: "button", onclick: () => pick({ sum }) },
-    h("span", {}, briefDevice(sum.source) + " → " + briefDevice(sum.target)), h("b", {}, sum.text), bar(sum.bytes / most, sum.isRemote ? "remote" : "local")), many);
+    h("span", {}, sum.from instanceof Group || sum.to instanceof Group ? endsOf(sum) : briefDevice(sum.source) + " → " + briefDevice(sum.target)), h("b", {}, sum.text), bar(sum.bytes / most, sum.isRemote ? "remote" : "local")), many);
+}
+
+function aboutGroup(box) {
+  const mine = map.bundles.filter((l) => within(l.from, box) !== within(l.to, box));
+  return [
+    head(box.kind === "task" ? "Task" : "Range of tasks", box.path, openButton(box)),
+    facts([["has", box.size], ...loads.map((load) => [{ nodes: "runs", held: "holds", flop: "work" }[load.title], load.text(box.load)])]),
+    section("Devices", loadTable(box.devices.map((d) => plan.devices[d]))),
+    section("Traffic per step", linkList(mine)),
+    section("Ops", opList(box.nodes)),
+  ];
 }
 
 function aboutDevice(box) {
@@ -154,6 +166,7 @@ function aboutScope(box) {
 }
 
 function openButton(box) {
+  if (views.map.hidden) return h("button", { class: "action", type: "button", onclick: () => pick({ box }) }, "Show on the map");
   return box.isLeaf ? null : h("button", { class: "action", type: "button", onclick: () => map.toggle(box) }, box.isOpen ? "Close" : "Open");
 }
 
@@ -170,9 +183,9 @@ function aboutChannels(sum) {
     h("p", { class: "faint" }, channelValue(c)[0] + (isControl(c) ? "" : " · " + bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)) +
       (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · passed on inside the task" : ""))];
   return [
-    head(sum.isRemote ? "Channels between tasks" : "Channels inside a task", deviceText(sum.source) + " → " + deviceText(sum.target)),
+    head(sum.isRemote ? "Channels between tasks" : "Channels inside a task", endsOf(sum)),
     facts([["per step", sum.text], ["tensors", numberText(sum.tensors)], ["control", numberText(sum.controls)],
-      sum.from && sum.from.kind !== "device" ? ["from", sum.from.path] : null, sum.to ? ["to", sum.to.path] : null]),
+      ...[["from", sum.from], ["to", sum.to]].map(([what, box]) => (box && !isPlace(box) ? [what, box.path] : null))]),
     section("Values", listOf(sorted, row, 40)),
   ];
 }
@@ -289,9 +302,8 @@ const tip = {
   about(thing) {
     if (!(thing instanceof Box)) return thing.channels ? tipOfChannels(thing) : tipOfEdge(thing);
     if (thing.kind === "node") return tipOfNode(thing.nodes[0]);
-    const device = plan.devices[thing.device];
-    const lines = thing.kind === "device" ? loads.map((l) => l.text(device)).join(" · ") : subtitle(thing) + " · " + flopsText(thing.stats.flops);
-    return [h("b", {}, thing.kind === "device" ? deviceText(thing.device) : thing.path), h("p", {}, lines),
+    const lines = isPlace(thing) ? loads.map((l) => l.text(loadOf(thing))).join(" · ") : subtitle(thing) + " · " + flopsText(thing.stats.flops);
+    return [h("b", {}, thing.kind === "device" ? deviceText(thing.device) : thing.path), thing instanceof Group ? h("p", {}, thing.size) : "", h("p", {}, lines),
       thing.isLeaf || thing.isOpen ? "" : h("p", { class: "faint" }, "click to open")];
   },
 };
@@ -307,7 +319,7 @@ function tipOfNode(node) {
 
 function tipOfChannels(sum) {
   const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
-  return [h("b", {}, sum.text + (sum.isRemote ? " between tasks" : " inside a task")), h("p", {}, deviceText(sum.source) + " → " + deviceText(sum.target)),
+  return [h("b", {}, sum.text + (sum.isRemote ? " between tasks" : " inside a task")), h("p", {}, endsOf(sum)),
     ...sorted.slice(0, 8).map((c) => h("p", { class: "pair" }, h("span", {}, channelName(c)), h("i", {}, isControl(c) ? "control" : bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)))),
     sorted.length > 8 ? h("p", { class: "faint" }, "… and " + numberText(sorted.length - 8) + " more") : ""];
 }

@@ -8,12 +8,12 @@ const LINES = 60; // lines between devices that are drawn at once, those with mo
 function drawMap(scene) {
   const layers = ["tasks", "bundles", "devices", "scopes", "inner", "outer", "boxes", "titles", "labels"].map((name) => s("g", { class: name }));
   const [tasks, bundles, devices, scopes, inner, outer, boxes, titles, labels] = layers;
-  for (const task of scene.tasks) {
-    tasks.append(s("g", { class: "task" }, frame(task, "back", 16)));
-    titles.append(...taskTitle(task));
+  for (const group of scene.frames) {
+    tasks.append(drawFrame(group, scene));
+    titles.append(...taskTitle(group));
   }
-  for (const root of scene.roots) {
-    devices.append(drawDevice(root, scene));
+  for (const root of scene.ends) {
+    devices.append(root instanceof Group ? drawGroup(root, scene) : drawDevice(root, scene));
     if (root.isOpen) for (const child of root.children) drawInside(child, { scopes, boxes, titles }, scene);
   }
   drawInner(scene, inner);
@@ -36,7 +36,7 @@ const words = (text, x, y, className) => s("text", { x, y, class: className }, t
 
 function taskTitle(task) {
   const [job, index] = task.title.split("/task:");
-  return [s("text", { x: task.x + PAD, y: task.y + 22, class: "title of-task" }, job, s("tspan", { class: "faint" }, "/task:" + index)),
+  return [s("text", { x: task.x + PAD + (task.isFixed ? 0 : 16), y: task.y + 22, class: "title of-task" }, job, s("tspan", { class: "faint" }, "/task:" + index)),
     task.isMaster ? s("text", { x: task.x + task.width - PAD, y: task.y + 22, class: "badge of-task", "text-anchor": "end" }, "master") : ""];
 }
 
@@ -48,6 +48,21 @@ function thing(box, className, scene, label, ...parts) {
   element.thing = box;
   box.element = element;
   return element;
+}
+
+/* The frame of an open task, or of an open range of tasks. */
+function drawFrame(box, scene) {
+  if (box.isFixed) return s("g", { class: "task" }, frame(box, "back", 16));
+  return thing(box, "task", scene, box.path + ", open, " + box.size, frame(box, "back", 16),
+    s("rect", { class: "handle", x: box.x, y: box.y, width: box.width, height: HEAD + 6, rx: 16 }), chevron(box, box.x + 12, box.y + 18));
+}
+
+/* A closed task, or a closed range of tasks. */
+function drawGroup(box, scene) {
+  const label = box.path + ", " + box.size + ", " + loads.map((l) => l.text(box.load)).join(", ");
+  const under = box.kind === "tasks" ? [2, 1].map((i) => s("rect", { class: "under", x: box.x + 4 * i, y: box.y + 3 * i, width: box.width - 8 * i, height: box.height, rx: 12 })) : [];
+  return thing(box, "device group", scene, label, ...under, frame(box, "card", 12), chevron(box, box.x + 12, box.y + 18),
+    words(box.title, box.x + 28, box.y + 22, "title"), words(box.under, box.x + PAD, box.y + 40, "small"), ...meters(box, box.load, scene, 16));
 }
 
 function drawDevice(box, scene) {
@@ -65,14 +80,15 @@ function drawDevice(box, scene) {
   return thing(box, "device kind-" + device.type.toLowerCase() + (box.isOpen ? " open" : ""), scene, label, ...parts);
 }
 
-/* The loads of a device, each as a share of the largest among all devices. */
-function meters(box, device, scene) {
+/* The loads of a device, each as a share of the largest among all devices; of a group, among those that show. */
+function meters(box, device, scene, down = 0) {
+  const most = scene.most(box.kind);
   const inRow = box.isOpen && metersFit(box.width - PAD * 2);
   return loads.flatMap((load, i) => {
     const x = box.x + PAD + (inRow ? i * METER : 0);
-    const y = box.y + 46 + (inRow ? 0 : i * 25);
+    const y = box.y + 46 + down + (inRow ? 0 : i * 25);
     const width = inRow ? METER - 16 : box.isOpen ? METER : box.width - PAD * 2;
-    const share = scene.most[i] ? load.of(device) / scene.most[i] : 0;
+    const share = most[i] ? load.of(device) / most[i] : 0;
     return [words(load.text(device), x, y, "small"),
       s("rect", { class: "meter", x, y: y + 5, width, height: 4, rx: 2 }),
       share ? s("rect", { class: "load " + load.title, x, y: y + 5, width: Math.max(2, width * share), height: 4, rx: 2 }) : ""];
@@ -178,7 +194,7 @@ function sumOfEdges(edges) {
 
 /* Channels: one line per pair of devices, or per pair of boxes; a selected box shows its own in any case. */
 function drawChannels(scene, bundles, outer, labels) {
-  const most = Math.max(1, ...deviceLinksOnce().map((l) => l.bytes));
+  const most = scene.bundles.reduce((most, l) => Math.max(most, l.bytes), 1);
   const marks = [];
   const put = (lines) => {
     for (const line of lines) {
@@ -189,14 +205,14 @@ function drawChannels(scene, bundles, outer, labels) {
     for (const { sum, curve, width, a, b } of lines) {
       const kind = sum.isRemote ? "remote" : "local";
       const isLit = scene.isLit(sum);
-      const layer = a.kind === "device" && b.kind === "device" ? bundles : outer; // between devices: behind them
+      const layer = isPlace(a) && isPlace(b) ? bundles : outer; // between devices: behind them
       layer.append(line(curve.path, "channel " + kind + (sum.tensors ? "" : " control") + (isLit ? " lit" : ""), "tip-" + kind + headOf(width), sum, width.toFixed(2)));
       marks.push({ sum, curve, width: textWidth(sum.text, FONT.chip) + 14, isLit, kind });
     }
   };
-  const ends = (sum, order) => ({ sum, order, a: sum.from || scene.roots[sum.source], b: sum.to || scene.roots[sum.target] });
-  if (scene.bundle) put(deviceLinksOnce().filter((sum, i) => i < LINES || scene.isLit(sum)).map(ends));
-  const isOwn = (sum) => scene.picked && scene.picked.kind !== "device" && scene.isLit(sum);
+  const ends = (sum, order) => ({ sum, order, a: sum.from, b: sum.to });
+  if (scene.bundle) put(scene.bundles.filter((sum, i) => i < LINES || scene.isLit(sum)).map(ends));
+  const isOwn = (sum) => scene.picked && !isPlace(scene.picked) && scene.isLit(sum);
   put((scene.bundle ? scene.outer.filter(isOwn) : scene.outer).map(ends));
   marks.sort((a, b) => b.isLit - a.isLit || b.sum.bytes - a.sum.bytes);
   // Many labels say nothing: the largest ones, and those of the selection.
@@ -204,6 +220,9 @@ function drawChannels(scene, bundles, outer, labels) {
   placeLabels(labelled, scene.solid);
   for (const mark of labelled) if (mark.place) labels.append(drawLabel(mark));
 }
+
+/* Whether a box is a device, or holds devices. */
+const isPlace = (box) => box.kind === "device" || box instanceof Group;
 
 function drawLabel({ sum, place: { x, y }, width, kind, isLit }) {
   const element = s("g", { class: "chip " + kind + (isLit ? " lit" : "") },

@@ -35,14 +35,17 @@ function innerEdges(leaves, owner) {
 /* Channels by the boxes that make and take their values; a value passed on inside a task starts at the device that passes it. */
 function outerEdges(leaves, owner) {
   const found = new Map();
+  const passing = new Map(leaves.map((box, at) => [box, at]));
   for (let c = 0; c < plan.channelNode.length; c++) {
-    const producer = plan.channelNode[c];
-    const at = plan.channelRelays[c] ? -1 - plan.channelSource[c] : owner[producer];
+    const source = plan.channelSource[c];
+    const passedBy = plan.channelRelays[c] ? anchor(map.roots[source]) : null;
+    const at = passedBy ? passing.get(passedBy) ?? leaves.length + source : owner[plan.channelNode[c]];
     for (const taker of takersOf(c)) {
-      const key = at + ":" + owner[taker];
+      if (owner[taker] === at) continue; // both are in one closed box
+      const key = at * leaves.length + owner[taker];
       let edge = found.get(key);
-      if (!edge) found.set(key, (edge = new ChannelSum(plan.channelSource[c], plan.channelTarget[c])));
-      edge.from = at < 0 ? null : leaves[at];
+      if (!edge) found.set(key, (edge = new ChannelSum(source, plan.channelTarget[c])));
+      edge.from = passedBy || leaves[at];
       edge.to = leaves[owner[taker]];
       edge.add(c);
     }
@@ -66,6 +69,15 @@ class ChannelSum {
     this.exact &&= isExact(channel);
   }
 
+  merge(other) {
+    this.channels = this.channels.concat(other.channels);
+    this.tensors += other.tensors;
+    this.controls += other.controls;
+    this.bytes += other.bytes;
+    this.exact &&= other.exact;
+    this.isRemote ||= other.isRemote;
+  }
+
   get text() { return this.tensors ? bytesText(this.bytes, this.exact) : "control"; }
 }
 
@@ -77,5 +89,28 @@ function deviceLinks() {
     if (!found.has(key)) found.set(key, new ChannelSum(plan.channelSource[c], plan.channelTarget[c]));
     found.get(key).add(c);
   }
-  return [...found.values()].sort((a, b) => b.bytes - a.bytes || b.channels.length - a.channels.length);
+  return [...found.values()].sort(moreBytes);
+}
+
+const moreBytes = (a, b) => b.bytes - a.bytes || b.channels.length - a.channels.length;
+
+/* The same between what shows of the devices: one sum per pair of boxes. */
+function shownLinks(roots) {
+  const found = new Map();
+  for (const link of deviceLinksOnce()) {
+    const from = anchor(roots[link.source]);
+    const to = anchor(roots[link.target]);
+    if (from === to) continue;
+    const key = from.id * boxes + to.id;
+    let sum = found.get(key);
+    if (!sum) found.set(key, (sum = Object.assign(new ChannelSum(link.source, link.target), { from, to })));
+    sum.merge(link);
+  }
+  return [...found.values()].sort(moreBytes);
+}
+
+/* Where the channels of a sum begin and end. */
+function endsOf(sum) {
+  const name = (box, device) => (box instanceof Group ? box.path : deviceText(device));
+  return name(sum.from, sum.source) + " → " + name(sum.to, sum.target);
 }

@@ -17,14 +17,12 @@ const loads = [
   { title: "flop", of: (d) => d.flops, text: (d) => flopsText(d.flops) },
 ];
 
-/* Sizes and places all that shows; x and y are of the upper left corner, in the map. Returns the tasks' frames. */
-function layOut(roots, inner, anew) {
+/* Sizes and places all that shows; x and y are of the upper left corner, in the map. `jobs`: each job's tasks, or ranges of them. */
+function layOut(jobs, inner, anew) {
   const within = edgesWithin(inner);
-  for (const root of roots) measure(root, within);
-  const tasks = plan.tasks.map((name) => frameTask(name, roots.filter((r) => plan.devices[r.device].task === name)));
-  placeTasks(tasks, anew);
-  for (const task of tasks) for (const root of task.roots) shift(root, task.x, task.y);
-  return tasks;
+  for (const job of jobs) for (const top of job) measure(top, within);
+  placeJobs(jobs, anew);
+  for (const job of jobs) for (const top of job) shift(top, 0, 0);
 }
 
 function subtitle(box) {
@@ -57,7 +55,11 @@ function edgesWithin(inner) {
 
 function measure(box, within) {
   if (!box.isOpen) {
-    if (isIdle(box)) {
+    if (box instanceof Group) {
+      box.under = box.size;
+      box.width = PAD * 2 + Math.max(METER, textWidth(box.title, FONT.title) * 1.3 + 20, textWidth(box.under, FONT.small)); // from afar it is larger
+      box.height = 50 + loads.length * 25 + 6;
+    } else if (isIdle(box)) {
       box.width = textWidth(box.label + " idle", FONT.chip) + 26;
       box.height = 24;
     } else if (box.kind === "device") {
@@ -78,6 +80,11 @@ function measure(box, within) {
     return;
   }
   for (const child of box.children) measure(child, within);
+  if (box instanceof Group) {
+    if (box.kind === "task") frameTask(box);
+    else frameRange(box);
+    return;
+  }
   const inside = arrange(box, within.get(box) || new Map());
   const head = box.kind === "device" ? deviceHead(inside.width) : HEAD;
   box.shown = box.kind === "device" ? box.label : fitText(box.label, FONT.name, Math.max(120, inside.width - 30));
@@ -146,13 +153,12 @@ function compute(children, edges) {
 const isIdle = (box) => box.kind === "device" && !box.nodes.length && !plan.devices[box.device].variables;
 
 /* A task's devices in rows, as near to a square as they come; what is idle stands below, small. */
-function frameTask(name, roots) {
-  const task = { name, roots, isMaster: name === plan.master };
+function frameTask(task) {
+  const roots = task.children;
+  task.isMaster = plan.devices[roots[0].device].task === plan.master;
   const busy = roots.filter((r) => !isIdle(r));
   const area = busy.reduce((sum, r) => sum + (r.width + 40) * (r.height + 40), 0);
-  const first = plan.devices[roots[0].device];
-  task.title = "/job:" + first.job + "/task:" + first.index;
-  task.width = textWidth(task.title, FONT.title) + (task.isMaster ? 90 : 30);
+  task.width = textWidth(task.title, FONT.title) + (task.isMaster ? 90 : 30) + (task.isFixed ? 0 : 16);
   let y = HEAD + 8;
   const rows = (row, room, gap) => {
     let x = 0;
@@ -170,26 +176,32 @@ function frameTask(name, roots) {
   rows(busy, Math.max(Math.sqrt(area) * 1.3, ...busy.map((r) => r.width)), 44);
   rows(roots.filter(isIdle), task.width - PAD * 2, 8);
   task.height = y;
-  return task;
+}
+
+/* The tasks of an open range in rows, or the ranges. */
+function frameRange(range) {
+  const list = range.children;
+  const rows = (columns) => grid(list, columns, GAP * 2, GAP * 2);
+  // As near to a window's shape as it was when it was opened, so that nothing jumps.
+  range.columns ??= list.map((_, i) => i + 1).sort((a, b) => Math.max(rows(a).width, 1.45 * rows(a).height) - Math.max(rows(b).width, 1.45 * rows(b).height))[0];
+  const { places, width, height } = rows(range.columns);
+  list.forEach((b, i) => { b.dx = PAD + places[i].x; b.dy = HEAD + 8 + places[i].y; });
+  range.width = Math.max(width + PAD * 2, textWidth(range.title, FONT.title) + 60);
+  range.height = HEAD + 8 + height + PAD;
 }
 
 /* A column, or several, for each job: the jobs from left to right as they first send. */
-function placeTasks(tasks, anew) {
-  const jobs = new Map();
-  for (const t of tasks) {
-    const job = plan.devices[t.roots[0].device].job;
-    jobs.set(job, [...(jobs.get(job) || []), t]);
-  }
-  for (const list of jobs.values()) list.sort((a, b) => plan.devices[a.roots[0].device].index - plan.devices[b.roots[0].device].index);
+function placeJobs(jobs, anew) {
+  const jobOf = (list) => plan.devices[list[0].devices[0]].job;
   const rank = new Map();
   for (const d of plan.channelSource) if (!rank.has(plan.devices[d].job)) rank.set(plan.devices[d].job, rank.size);
-  const ordered = [...jobs].sort((a, b) => (rank.get(a[0]) ?? 99) - (rank.get(b[0]) ?? 99) || (a[0] < b[0] ? -1 : 1)).map(([, list]) => list);
+  const ordered = [...jobs].sort((a, b) => (rank.get(jobOf(a)) ?? 99) - (rank.get(jobOf(b)) ?? 99) || (jobOf(a) < jobOf(b) ? -1 : 1));
   if (anew || !columnsOfJobs) columnsOfJobs = chooseColumns(ordered);
   const grids = ordered.map((list, i) => grid(list, columnsOfJobs[i]));
   const tallest = Math.max(...grids.map((g) => g.height));
   let x = 0;
   for (const { places, width, height, list } of grids) {
-    list.forEach((t, i) => { t.x = x + places[i].x; t.y = (tallest - height) / 2 + places[i].y; });
+    list.forEach((t, i) => { t.dx = x + places[i].x; t.dy = (tallest - height) / 2 + places[i].y; });
     x += width + GUTTER;
   }
 }
@@ -215,7 +227,7 @@ function chooseColumns(jobs) {
   return best.columns;
 }
 
-function grid(list, columns) {
+function grid(list, columns, across = GUTTER, down = 64) {
   const widths = Array(columns).fill(0);
   list.forEach((t, i) => (widths[i % columns] = Math.max(widths[i % columns], t.width)));
   const places = [];
@@ -223,10 +235,10 @@ function grid(list, columns) {
   for (let start = 0; start < list.length; start += columns) {
     const row = list.slice(start, start + columns);
     let x = 0;
-    row.forEach((t, i) => { places.push({ x, y }); x += widths[i] + GUTTER; });
-    y += Math.max(...row.map((t) => t.height)) + 64;
+    row.forEach((t, i) => { places.push({ x, y }); x += widths[i] + across; });
+    y += Math.max(...row.map((t) => t.height)) + down;
   }
-  return { list, places, width: widths.reduce((sum, w) => sum + w, GUTTER * (columns - 1)), height: y - 64 };
+  return { list, places, width: widths.reduce((sum, w) => sum + w, across * (columns - 1)), height: y - down };
 }
 
 /* From places inside the parent to places in the map. */

@@ -2,20 +2,23 @@
 
 const map = {
   svg: document.getElementById("map"),
-  roots: [],
-  tasks: [],
+  roots: [],        // the box of each device
+  jobs: [],         // each job's tasks, or ranges of them
+  frames: [],       // tasks and ranges that are open
+  ends: [],         // what shows of devices: their boxes, and closed tasks and ranges
   bundle: true,
   view: { x: 0, y: 0, k: 1 },
   focus: null,      // the box that the keyboard is at
   selection: null,  // {node} | {box} | {sum}, or nothing
 
   start() {
-    this.roots = plantTree();
-    this.most = loads.map((load) => Math.max(...plan.devices.map(load.of)));
+    const { roots, tops } = plantTree();
+    Object.assign(this, { roots, jobs: tops });
+    this.most = mostOf(plan.devices);
     this.svg.append(arrowHeads(), (this.stage = s("g", {})));
     this.reset();
     // Few channels say more when each is drawn between the nodes that it joins.
-    this.bundle = this.outer.length > 14 || this.roots.some((r) => r.nodes.length && !r.isOpen);
+    this.bundle = this.outer.length > 14 || this.ends.some((r) => r.nodes.length && !r.isOpen);
     this.draw();
     this.fit(false);
     this.listen();
@@ -24,23 +27,36 @@ const map = {
   /* The first view: as much opened as can still be read. */
   reset() {
     const { width, height } = this.svg.getBoundingClientRect();
-    for (let budget = 48; budget > 0; budget = Math.floor(budget / 2)) {
-      openSome(this.roots, budget);
+    const tops = this.jobs.flat();
+    for (const top of tops) top.reset();
+    if (tops.length === 1) tops[0].isOpen = true;
+    const devices = this.roots.filter((root) => this.isVisible(root));
+    for (let budget = devices.length ? 48 : 0; budget > 0; budget = Math.floor(budget / 2)) {
+      openSome(devices, budget);
       this.arrange(true);
       if (this.fitting(width, height) > 0.78) return;
     }
-    openSome(this.roots, 0);
+    openSome(devices, 0);
     this.arrange(true);
   },
 
   arrange(anew = false) {
     const leaves = [];
-    const collect = (box) => (box.isOpen ? box.children.forEach(collect) : leaves.push(box));
-    this.roots.forEach(collect);
+    const frames = [];
+    const ends = [];
+    const collect = (box) => {
+      if (box instanceof Group && box.isOpen) frames.push(box);
+      else if (isPlace(box)) ends.push(box);
+      if (box.isOpen) box.children.forEach(collect);
+      else leaves.push(box);
+    };
+    const tops = this.jobs.flat();
+    tops.forEach(collect);
     const { inner, outer } = joinBoxes(leaves);
-    Object.assign(this, { leaves, inner, outer, tasks: layOut(this.roots, inner, anew) });
-    const right = Math.max(...this.tasks.map((t) => t.x + t.width));
-    const bottom = Math.max(...this.tasks.map((t) => t.y + t.height));
+    layOut(this.jobs, inner, anew);
+    Object.assign(this, { leaves, inner, outer, frames, ends, bundles: shownLinks(this.roots) });
+    const right = Math.max(...tops.map((t) => t.x + t.width));
+    const bottom = Math.max(...tops.map((t) => t.y + t.height));
     this.size = { width: right, height: bottom };
   },
 
@@ -51,21 +67,20 @@ const map = {
     const lit = new Set();
     const sum = this.selection?.sum;
     const isLit = (edge) => {
-      if (sum) return edge === sum || (edge.source === sum.source && edge.target === sum.target && edge.channels && (!sum.from || (edge.from === sum.from && edge.to === sum.to)));
+      if (sum) return edge === sum || (edge.channels && (sum.from ? edge.from === sum.from && edge.to === sum.to : this.isBetween(edge, sum)));
       if (!picked) return false;
-      if (picked.kind === "device" && edge.channels && !this.isShown(edge)) return edge.source === picked.device || edge.target === picked.device;
       return within(edge.from, picked) !== within(edge.to, picked) && edge.from !== undefined;
     };
     if (picked) {
       lit.add(picked);
       for (const edge of [...this.inner, ...this.outer]) if (edge.from && isLit(edge)) lit.add(edge.from).add(edge.to);
-      if (picked.isOpen) this.roots.forEach(function visit(b) { if (within(b, picked)) lit.add(b); if (b.isOpen) b.children.forEach(visit); });
+      if (picked.isOpen) this.jobs.flat().forEach(function visit(b) { if (within(b, picked)) lit.add(b); if (b.isOpen) b.children.forEach(visit); });
     }
-    this.stage.replaceChildren(...drawMap({ tasks: this.tasks, roots: this.roots, inner: this.inner, outer: this.outer, most: this.most,
+    this.stage.replaceChildren(...drawMap({ frames: this.frames, ends: this.ends, inner: this.inner, outer: this.outer, bundles: this.bundles, most: this.mostAmong(),
       bundle: this.bundle, lit, isLit, picked, chosen: picked, solid: this.solid() }));
     this.stage.setAttribute("class", picked || sum ? "has-choice" : "");
     this.place();
-    const focus = this.focus && this.isVisible(this.focus) ? this.focus : picked || this.roots.find((r) => r.nodes.length) || this.roots[0];
+    const focus = this.focus && this.isVisible(this.focus) ? this.focus : picked || this.ends.find((r) => r.nodes.length) || this.ends[0];
     this.setFocus(focus, had);
     document.querySelector('[data-do="bundle"]').setAttribute("aria-pressed", String(this.bundle));
   },
@@ -74,13 +89,24 @@ const map = {
   solid() {
     const out = [];
     const add = (b, height = b.height) => out.push({ x: b.x, y: b.y, right: b.x + b.width, bottom: b.y + height });
-    for (const t of this.tasks) add(t, 30);
+    for (const t of this.frames) add(t, 30);
     const visit = (box) => { add(box, box.isOpen ? (box.kind === "device" ? deviceHead(box.width) : HEAD) : box.height); if (box.isOpen) box.children.forEach(visit); };
-    for (const root of this.roots) if (this.bundle) add(root); else visit(root);
+    for (const root of this.ends) if (this.bundle) add(root); else visit(root);
     return out;
   },
 
-  isShown(sum) { return this.outer.includes(sum); },
+  /* Whether a line is between what shows of the same two devices as a sum of channels. */
+  isBetween(edge, sum) {
+    const shown = (device) => anchor(this.roots[device]);
+    return shown(edge.source) === shown(sum.source) && shown(edge.target) === shown(sum.target);
+  },
+
+  /* The largest loads, by the kind of box: among all devices, among the closed tasks and ranges that show. */
+  mostAmong() {
+    const known = new Map([["device", this.most]]);
+    return (kind) => known.get(kind) || known.set(kind, mostOf(this.ends.filter((b) => b.kind === kind).map((b) => b.load))).get(kind);
+  },
+
   isVisible(box) { for (let b = box.parent; b; b = b.parent) if (!b.isOpen) return false; return true; },
 
   /* The visible box that is, or holds, what is selected. */
@@ -93,7 +119,7 @@ const map = {
     }
     const node = this.selection.node;
     if (node === undefined || !plan.runs[node]) return null;
-    let box = this.roots[plan.device[node]];
+    let box = anchor(this.roots[plan.device[node]]);
     while (box.isOpen) box = box.children.find((c) => c.holds(node));
     return box;
   },
@@ -207,6 +233,12 @@ const map = {
     if (plan.runs[node]) this.show(this.focus, true);
   },
 
+  /* Opens what hides a box. */
+  uncover(box) {
+    for (let b = box.parent; b; b = b.parent) b.isOpen = true;
+    this.arrange();
+  },
+
   act(name) {
     if (name === "in") this.zoom(1.3);
     else if (name === "out") this.zoom(1 / 1.3);
@@ -229,7 +261,7 @@ const map = {
     let best = null;
     let least = Infinity;
     const look = (box) => {
-      if (box !== this.focus) {
+      if (box !== this.focus && !(box.isOpen && box.isFixed)) {
         const c = center(box);
         const along = (c.x - here.x) * dx + (c.y - here.y) * dy;
         const aside = Math.abs((c.x - here.x) * dy) + Math.abs((c.y - here.y) * dx);
@@ -238,7 +270,7 @@ const map = {
       }
       if (box.isOpen) box.children.forEach(look);
     };
-    this.roots.forEach(look);
+    this.jobs.flat().forEach(look);
     if (!best) return;
     this.setFocus(best);
     this.show(best.isOpen ? { x: best.x, y: best.y, width: Math.min(best.width, 300), height: 60 } : best);
@@ -302,6 +334,8 @@ const map = {
     event.preventDefault();
   },
 };
+
+const mostOf = (all) => loads.map((load) => all.reduce((most, d) => Math.max(most, load.of(d)), 0));
 
 function within(box, outer) {
   for (let b = box; b; b = b.parent) if (b === outer) return true;

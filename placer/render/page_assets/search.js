@@ -1,6 +1,7 @@
-/* Finding nodes by name or op. On the map, matches are listed and Enter goes to one; in a table, rows are filtered. */
+/* Finding nodes by name or op, and tasks and devices by name. On the map, matches are listed and Enter goes to one; in a table, rows are filtered. */
 
-const FOUND = 40;
+const FOUND = 40;  // nodes
+const PLACES = 4; // tasks, and devices
 
 const finder = {
   field: document.getElementById("search"),
@@ -29,10 +30,13 @@ const finder = {
   fill(wanted) {
     if (!wanted) { this.close(); return; }
     const { best, count } = search(wanted);
-    this.found = best;
-    this.at = best.length ? 0 : -1;
-    const rows = best.map((i, at) => h("div", { role: "option", id: "found-" + at, "data-at": at, "aria-selected": String(at === this.at) },
-      h("span", { class: "name" }, marked(plan.names[i], wanted)), h("span", { class: "faint" }, plan.ops[plan.op[i]][0] + " · " + deviceText(plan.device[i]))));
+    const places = searchPlaces(wanted)
+      .map((box) => ({ box, name: box.path, more: box instanceof Group ? box.size : countText(box.nodes.length, "node") }));
+    const nodes = best.map((node) => ({ node, name: plan.names[node], more: plan.ops[plan.op[node]][0] + " · " + deviceText(plan.device[node]) }));
+    this.found = wanted.includes(":") ? [...places, ...nodes] : [...nodes, ...places];
+    this.at = this.found.length ? 0 : -1;
+    const rows = this.found.map(({ name, more }, at) => h("div", { role: "option", id: "found-" + at, "data-at": at, "aria-selected": String(at === this.at) },
+      h("span", { class: "name" }, marked(name, wanted)), h("span", { class: "faint" }, more)));
     this.list.replaceChildren(...rows, h("p", { class: "faint" }, count ? (count > best.length ? "best " + best.length + " of " : "") + countText(count, "node") : "No node has “" + wanted + "” in its name or op"));
     this.list.hidden = false;
     this.field.setAttribute("aria-expanded", "true");
@@ -58,10 +62,11 @@ const finder = {
   },
 
   choose(at) {
-    const node = this.found[at];
+    const { node, box } = this.found[at];
     this.close();
     this.field.blur();
-    goTo(node);
+    if (box) pick({ box });
+    else goTo(node);
     map.focus?.element?.focus({ preventScroll: true });
   },
 
@@ -75,16 +80,38 @@ const finder = {
 function search(wanted) {
   const lower = (plan.lowerNames ||= plan.names.map((name) => name.toLowerCase()));
   const ops = plan.ops.map(([op]) => op.toLowerCase().includes(wanted));
-  const ranks = [];
+  const best = []; // [rank, not run, length, node], the best first
+  const before = (a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2] || a[3] - b[3];
+  let count = 0;
   for (let i = 0; i < plan.count; i++) {
     const at = lower[i].indexOf(wanted);
     if (at < 0 && !ops[plan.op[i]]) continue;
+    count++;
     const own = lower[i].lastIndexOf("/") + 1;
     const rank = at < 0 ? 5 : lower[i] === wanted ? 0 : lower[i].slice(own) === wanted ? 1 : at === own || at === 0 ? 2 : lower[i].indexOf(wanted, own) >= 0 ? 3 : 4;
-    ranks.push([rank, plan.runs[i] ? 0 : 1, lower[i].length, i]);
+    const entry = [rank, plan.runs[i] ? 0 : 1, lower[i].length, i];
+    if (best.length === FOUND && before(best[FOUND - 1], entry) < 0) continue;
+    if (best.length === FOUND) best.pop();
+    let place = best.length;
+    while (place && before(entry, best[place - 1]) < 0) place--;
+    best.splice(place, 0, entry);
   }
-  ranks.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2] || a[3] - b[3]);
-  return { best: ranks.slice(0, FOUND).map((r) => r[3]), count: ranks.length };
+  return { best: best.map((entry) => entry[3]), count };
+}
+
+/* Tasks, then devices, that have all the words in their names, a few of each. */
+function searchPlaces(wanted) {
+  const words = wanted.split(/[\s/]+/).filter(Boolean);
+  const few = (boxes) => {
+    const found = [];
+    for (const box of boxes) {
+      const parts = box.path.toLowerCase().split("/");
+      if (words.every((word) => parts.some((part) => part.includes(word))) && found.push(box) === PLACES) break;
+    }
+    return found;
+  };
+  const tasks = map.roots.filter((root, i) => i === 0 || root.parent !== map.roots[i - 1].parent).map((root) => root.parent);
+  return [...few(tasks.filter((task) => !task.isFixed)), ...few(map.roots)];
 }
 
 function marked(name, wanted) {

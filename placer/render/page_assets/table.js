@@ -21,6 +21,21 @@ const tables = {
     words: (i) => plan.names[i] + "\n" + plan.ops[plan.op[i]][0],
     select: (i) => ({ node: i }),
   },
+  devices: {
+    noun: "device",
+    count: () => plan.devices.length,
+    columns: [
+      { title: "Device", width: "minmax(190px, 2fr)", of: (i) => deviceText(i), className: "name" },
+      { title: "Nodes", width: "90px", of: (i) => plan.devices[i].nodes, text: (i) => numberText(plan.devices[i].nodes), number: true },
+      { title: "Work", width: "110px", of: (i) => plan.devices[i].flops, text: (i) => flopsText(plan.devices[i].flops), number: true },
+      { title: "Held", width: "100px", of: (i) => plan.devices[i].held, text: (i) => bytesText(plan.devices[i].held, plan.devices[i].heldExact), number: true },
+      { title: "Memory", width: "100px", of: (i) => plan.devices[i].memory || 0, text: (i) => (plan.devices[i].memory ? bytesText(plan.devices[i].memory) : ""), number: true },
+      { title: "Sends", width: "100px", of: (i) => plan.devices[i].sent, text: (i) => bytesText(plan.devices[i].sent), number: true },
+      { title: "Receives", width: "100px", of: (i) => plan.devices[i].received, text: (i) => bytesText(plan.devices[i].received), number: true },
+    ],
+    words: (i) => deviceText(i) + "\n" + plan.devices[i].name + "\n" + briefDevice(i),
+    select: (i) => ({ box: map.roots[i] }),
+  },
   channels: {
     noun: "channel",
     count: () => plan.channelNode.length,

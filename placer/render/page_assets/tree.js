@@ -1,10 +1,13 @@
-/* What can be opened: devices hold name scopes, scopes hold scopes and nodes.
+/* What can be opened: ranges of tasks hold tasks, tasks hold devices, devices hold name scopes, scopes hold scopes and nodes.
+
+   A plan of few devices shows all of them. In a larger one tasks are closed, and a job of many tasks shows ranges of them.
 
    A graph may also be flat: ten thousand nodes called Add_1, Add_2 ... in no scope. So where a box would hold more
    than LIMIT parts, parts whose names differ only in their number become a series, and a series that is too long
    is cut into ranges. Every opening therefore adds at most LIMIT boxes, whatever the graph. */
 
 const LIMIT = 14;
+const SHOWN = 30; // devices up to which all are shown
 let boxes = 0;
 
 class Box {
@@ -42,7 +45,7 @@ class Box {
   get path() {
     if (this.kind === "node") return plan.names[this.nodes[0]];
     if (this.kind === "scope") return longer(this.nodes, this.start).slice(0, this.start);
-    if (this.kind === "device") return plan.devices[this.device].name;
+    if (this.kind === "device") return deviceText(this.device);
     let scope = this.parent;
     while (scope.kind === "series") scope = scope.parent;
     return (scope.kind === "device" ? "" : scope.path) + this.label;
@@ -58,6 +61,48 @@ class Box {
     }
     return this.nodes[low] === node;
   }
+}
+
+/* A task (its parts are devices), or a range of a job's tasks. `load` is what its devices do together. */
+class Group extends Box {
+  constructor(kind, label, parts) {
+    super(kind, label, -1, []);
+    Object.assign(this, { parts, routes: new Map(), isFixed: plan.devices.length <= SHOWN });
+    this.devices = parts.flatMap((part) => (part instanceof Group ? part.devices : [part.device]));
+    this.load = { nodes: 0, variables: 0, held: 0, heldExact: true, flops: 0 };
+    for (const part of parts) {
+      part.parent = this;
+      const load = loadOf(part);
+      for (const key of ["nodes", "variables", "held", "flops"]) this.load[key] += load[key];
+      this.load.heldExact &&= load.heldExact;
+    }
+    const first = plan.devices[this.devices[0]];
+    this.title = "/job:" + first.job + "/task:" + label;
+  }
+
+  get isLeaf() { return this.isFixed; }
+  get path() { return this.title; }
+
+  get size() {
+    const tasks = new Set(this.devices.map((d) => plan.devices[d].task)).size;
+    return (tasks > 1 ? countText(tasks, "task") + " · " : "") + countText(this.devices.length, "device");
+  }
+
+  /* As at first: what is fixed, or small, is open. */
+  reset() {
+    this.isOpen = this.isFixed || (this.kind === "task" && this.devices.length < 3);
+    for (const part of this.parts) if (part instanceof Group) part.reset();
+  }
+}
+
+/* What a device, a task or a range of tasks does and holds. */
+const loadOf = (box) => (box instanceof Group ? box.load : plan.devices[box.device]);
+
+/* What shows of a device: its box, or the outermost closed group around it. */
+function anchor(box) {
+  let shown = box;
+  for (let b = box.parent; b; b = b.parent) if (!b.isOpen) shown = b;
+  return shown;
 }
 
 /* The nodes of a scope (names share their first `start` characters) as inner scopes and nodes. */
@@ -137,11 +182,37 @@ function series(items, device) {
   return box;
 }
 
-/* One box per device of the cluster, with the nodes that the step runs there. */
+/* One box per device of the cluster, with the nodes that the step runs there; and for each job its tasks, or ranges of them. */
 function plantTree() {
-  const nodes = plan.devices.map(() => []);
-  for (let i = 0; i < plan.count; i++) if (plan.runs[i]) nodes[plan.device[i]].push(i);
-  return plan.devices.map((d, at) => new Box("device", d.type + ":" + d.number, at, nodes[at]));
+  const roots = plan.devices.map((d, at) => new Box("device", d.type + ":" + d.number, at, []));
+  const tasks = new Map();
+  for (const root of roots) {
+    const { task } = plan.devices[root.device];
+    if (tasks.has(task)) tasks.get(task).push(root);
+    else tasks.set(task, [root]);
+  }
+  const jobs = new Map();
+  for (const parts of tasks.values()) {
+    const { job, index } = plan.devices[parts[0].device];
+    if (!jobs.has(job)) jobs.set(job, []);
+    jobs.get(job).push(new Group("task", String(index), parts));
+  }
+  const tops = [...jobs.values()].map((list) => ranges(list.sort((a, b) => a.label - b.label)));
+  for (let i = 0; i < plan.count; i++) if (plan.runs[i]) for (let b = roots[plan.device[i]]; b; b = b.parent) b.nodes.push(i);
+  return { roots, tops };
+}
+
+/* At most LIMIT boxes in place of any number of tasks. */
+function ranges(tasks) {
+  if (tasks.length <= LIMIT || tasks[0].isFixed) return tasks;
+  let size = 10;
+  while (Math.ceil(tasks.length / size) > LIMIT) size *= 10;
+  const found = [];
+  for (let i = 0; i < tasks.length; i += size) {
+    const inside = tasks.slice(i, i + size);
+    found.push(inside.length === 1 ? inside[0] : new Group("tasks", inside[0].label + " … " + inside[inside.length - 1].label, ranges(inside)));
+  }
+  return found;
 }
 
 /* Close everything, then open what is largest while at most `budget` boxes show. Devices open together. */
@@ -166,6 +237,7 @@ function openSome(roots, budget) {
 /* The smallest box that shows when all of `node`'s ancestors are opened; opens them. */
 function uncover(roots, node) {
   let box = roots[plan.device[node]];
+  for (let b = box.parent; b; b = b.parent) b.isOpen = true;
   while (!box.isLeaf) {
     box.isOpen = true;
     box = box.children.find((child) => child.holds(node));

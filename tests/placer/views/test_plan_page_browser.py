@@ -81,7 +81,7 @@ def test_it_opens_from_a_file_and_shows_every_device(driver, pages):
     )
     labels = [e.get_attribute("aria-label") for e in find_all(driver, "#map g.device")]
     assert [label.partition(",")[0] for label in labels] == [
-        f"/job:{task}/CPU:0" for task in ("worker/task:0", "ps/task:0", "ps/task:1", "worker/task:1")
+        f"/job:{task}/CPU:0" for task in ("worker/task:0", "worker/task:1", "ps/task:0", "ps/task:1")
     ]
     assert find_all(driver, "#map .channel.remote") and "310 KiB" in texts(driver, "#map .chip text")
     assert not find_all(driver, "#opening")
@@ -292,6 +292,55 @@ def test_a_hundred_thousand_nodes_open_fast_and_are_never_all_drawn(driver, page
     assert len(find_all(driver, ".rows .row")) < 60, "only the rows in the window exist"
     driver.execute_script("const g = document.querySelector('.grid'); g.scrollTop = g.scrollHeight")
     until(lambda: "total" in texts(driver, ".rows .row > :nth-child(1)"))
+
+
+def test_many_devices_are_folded_into_tasks_and_ranges_of_tasks(driver, pages):
+    open_page(driver, pages("fleet"))
+
+    def labels():
+        return [e.get_attribute("aria-label").partition(",")[0] for e in find_all(driver, "#map g.group")]
+
+    def click(label):
+        script = "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+        driver.execute_script(script, box(driver, label).find_element("css selector", ".handle, .card"))
+
+    ranges = [f"/job:worker/task:{i} … {i + 9}" for i in range(0, 120, 10)]
+    assert labels() == ranges
+    assert find(driver, "#map g.group").get_attribute("aria-label").startswith(f"{ranges[0]}, 10 tasks · 40 devices, ")
+    lines = len(find_all(driver, "#map .channel"))
+    assert lines == 2 * 12, "one line from each ps to each range"
+    click(ranges[3])
+    assert labels() == [*ranges[:3], *(f"/job:worker/task:{i}" for i in range(30, 40)), *ranges[4:]]
+    assert find(driver, "#detail h2").text == ranges[3]
+    click("/job:worker/task:34,")
+    devices = [e.get_attribute("aria-label").partition(",")[0] for e in find_all(driver, "#map g.device:not(.group)")]
+    assert devices == [*(f"/job:worker/task:34/GPU:{i}" for i in range(4)), "/job:ps/task:0/CPU:0", "/job:ps/task:1/CPU:0"]
+    assert len(find_all(driver, "#map g[aria-label]")) < 60
+    click(f"{ranges[3]}, open")
+    assert labels() == ranges and len(find_all(driver, "#map .channel")) == lines
+
+
+def test_tasks_and_devices_are_found_by_name(driver, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, pages("fleet"))
+    press(driver, "/", *"task:77")
+    assert texts(driver, "#results .name")[0] == "/job:worker/task:77"
+    press(driver, *"/gpu:2")
+    assert texts(driver, "#results .name") == ["/job:worker/task:77/GPU:2"]
+    press(driver, Keys.ENTER)
+    assert find(driver, "#detail h2").text == "/job:worker/task:77/GPU:2"
+    assert box(driver, "/job:worker/task:77/GPU:2,").get_attribute("class").endswith("chosen")
+    open_page(driver, pages("fleet"), "tower_99_3/MatMul")
+    assert box(driver, "tower_99_3/MatMul,").get_attribute("class").endswith("lit chosen")
+    shown = find(driver, "#detail").text
+    assert "'/job:worker/task:99/device:GPU:3' is required" in shown and "… and 475 more" in shown
+    find(driver, "#tab-devices").click()
+    find(driver, "#search").send_keys("worker:5 gpu:1")
+    assert texts(driver, ".rows .row > :nth-child(1)") == ["/job:worker/task:5/GPU:1"]
+    find(driver, ".rows .row").click()
+    find(driver, "#detail .action").click()
+    assert box(driver, "/job:worker/task:5/GPU:1,").is_displayed()
 
 
 def test_a_flat_graph_is_folded_into_ranges(driver, pages):
