@@ -90,18 +90,8 @@ def _busy_polling() -> None:
     _module("transport.event_loop").EventLoop.busy_poll_hint = lambda self: None
 
 
-def _keeping_the_interpreter() -> None:
-    stream = _module("transport.stream").Stream
-    del stream.keeps_gil
-    stream.keeps_gil = property(lambda self: False, lambda self, value: None)
-
-
 def _others_first() -> None:
     _module("worker.step_scheduler").RunQueue.at_end = lambda self, do: do()
-
-
-def _waiting_on_the_stream() -> None:
-    _module("transport.client").Connection.waits_on_stream = lambda self, seconds: False
 
 
 def _unix_streams() -> None:
@@ -133,7 +123,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "lent tensors, Unix streams": {"DOVETAIL_SHARED_MEMORY_MB": "0"},
     "Unix streams": _unix_streams,
     "streams": _streams,
-    "waiting on one stream": _waiting_on_the_stream,
     "data-triggered start": _data_triggered,
     "completion elision": _elision,
     "send coalescing": _coalescing,
@@ -146,7 +135,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "repeated steps": _repeat,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "busy polling": _busy_polling,
-    "keeping the interpreter": _keeping_the_interpreter,
     "other steps first": _others_first,
     "overlapped collectives": _overlap,
 }

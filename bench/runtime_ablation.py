@@ -82,12 +82,12 @@ def _trains(cluster: Cluster, count: int) -> Batch:
     return batch
 
 
-def rows(mechanism: str, programs: Iterable[str], pairs: int) -> Iterable[dict[str, Any]]:
-    """The rows of one mechanism."""
-    settings = environment(mechanism)
+def rows(mechanism: str, programs: Iterable[str], pairs: int, base: dict[str, str]) -> Iterable[dict[str, Any]]:
+    """The rows of one mechanism. `base`: settings of both clusters."""
+    settings = base | environment(mechanism)
     with contextlib.ExitStack() as stack:
         wanted = [name for name in STEPS if name in programs]
-        pair = [stack.enter_context(Driver("dovetail", **more)) for more in ({}, settings)] if wanted else []
+        pair = [stack.enter_context(Driver("dovetail", **more)) for more in (base, settings)] if wanted else []
         for name in wanted:
             program, count, parameters = STEPS[name]
             for cluster in pair:
@@ -101,7 +101,7 @@ def rows(mechanism: str, programs: Iterable[str], pairs: int) -> Iterable[dict[s
         with contextlib.ExitStack() as stack:
             both = [
                 stack.enter_context(contextlib.closing(Cluster("dovetail", sys.executable, way, **more)))
-                for more in ({}, settings)
+                for more in (base, settings)
             ]
             on, off = (_trains(cluster, TRAINED[way]) for cluster in both)
             for _ in range(5):  # until kernels are compiled
@@ -117,12 +117,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, machine and versions there")
     parser.add_argument("--only", action="append", choices=list(MECHANISMS), metavar="NAME", help=", ".join(MECHANISMS))
     parser.add_argument("--program", action="append", choices=programs, metavar="NAME", help=", ".join(programs))
+    parser.add_argument("--apart", action="store_true", help="as on several machines: no shared memory, no Unix streams")
     parser.add_argument("--pairs", type=int, default=40, help="batches of each cluster")
     args = parser.parse_args()
     found: list[dict[str, Any]] = []
+    base = environment("lent tensors, Unix streams") if args.apart else {}
     for mechanism in args.only or MECHANISMS:
         try:
-            for row in rows(mechanism, args.program or programs, args.pairs):
+            for row in rows(mechanism, args.program or programs, args.pairs, base):
                 found.append(row)
                 print(
                     f"{mechanism:36} {row['program']:22} {row['on_us']:9.0f} {row['off_us']:9.0f} µs   median {row['median']:.2f} "

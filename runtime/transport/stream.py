@@ -13,9 +13,7 @@ Writing never blocks. What the kernel does not take waits in the stream, and lea
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import os
 import select
 import socket
 import struct
@@ -42,14 +40,6 @@ _PIECE: Final = 512 << 10
 data and acknowledgements wait for the end of the call. With unbounded calls the two ends would alternate instead of overlapping, and
 the data would pass through memory instead of the caches. Over TCP it is also the low-water mark that wakes a reader while so much is to
 come. Otherwise each packet would wake it, and the two ends would contend for the socket."""
-_NOW: Final = socket.MSG_DONTWAIT
-_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-_TIMEVAL: Final = struct.Struct("@ll")
-
-# `socket.send` releases the GIL; this call does not.
-_send_keeping_gil = ctypes.PyDLL(None, use_errno=True).send
-_send_keeping_gil.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_send_keeping_gil.restype = ctypes.c_ssize_t
 
 
 class Stream:
@@ -62,8 +52,6 @@ class Stream:
     Attributes:
         fd: the descriptor.
         waiting_bytes: bytes of sent messages that the kernel has not accepted yet.
-        keeps_gil: whether a thread keeps the GIL while it sends a small message; the call never blocks. With many threads this
-            is faster than waiting for the GIL afterwards; with one thread it costs 0.5 µs more.
         is_open: whether the other end has sent its last message on the ZeroMQ connection, so that the stream may be read.
         refused: the error of a message that was too large, until the owner has reported it to the sender.
 
@@ -75,16 +63,14 @@ class Stream:
     """
 
     __slots__ = (
-        "_gathers", "_is_tcp", "_lock", "_message", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket", "_taken",
-        "_waiting", "fd", "keeps_gil", "is_open", "refused", "waiting_bytes",
+        "_gathers", "_is_tcp", "_lock", "_message", "_most_bytes", "_most_frames", "_part", "_socket", "_taken", "_waiting", "fd",
+        "is_open", "refused", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
-        sock.setblocking(True)  # no call blocks, except in `receive_within`
+        sock.setblocking(False)
         self._socket = sock
-        self._patience_s = -1.0
         self.fd = sock.fileno()
-        self.keeps_gil = False
         self.is_open = False
         self._is_tcp = sock.family != socket.AF_UNIX
         self._gathers = False  # whether a low-water mark delays wake-ups (SO_RCVLOWAT)
@@ -125,9 +111,9 @@ class Stream:
                 if size <= _PIECE:
                     try:
                         if frames:
-                            sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
+                            sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]))
                         else:
-                            sent = self._send_keeping_gil(head) if self.keeps_gil else self._socket.send(head, _NOW)
+                            sent = self._socket.send(head)
                     except BlockingIOError:
                         pass
                     except OSError as e:  # in any case: half a message may have left
@@ -143,13 +129,6 @@ class Stream:
                 with contextlib.suppress(BlockingIOError):
                     self._write_waiting()
             return len(self._waiting)
-
-    def _send_keeping_gil(self, data: bytes) -> int:
-        sent: int = _send_keeping_gil(self._socket.fileno(), data, len(data), _NOW | _NO_SIGNAL)
-        if sent < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))  # of its right class
-        return sent
 
     def flush(self) -> int:
         """Write queued messages, as far as the kernel accepts them. Returns how many still wait. Raises as `send` does."""
@@ -184,7 +163,7 @@ class Stream:
 
     def _write(self, buffers: Sequence[Frame | memoryview]) -> int:
         try:
-            return self._socket.sendmsg(buffers, (), _NOW)
+            return self._socket.sendmsg(buffers)
         except BlockingIOError:
             raise
         except OSError as e:  # in any case: half a message may have left
@@ -192,16 +171,7 @@ class Stream:
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
-    def receive_within(self, seconds: float) -> list[list[Frame]]:
-        """As `receive`, but waits up to `seconds`. One kernel call instead of two, for a caller that waits on this stream alone."""
-        if seconds != self._patience_s:
-            whole, part = divmod(max(seconds, 1e-3), 1.0)  # 0 would mean no timeout
-            patience = _TIMEVAL.pack(int(whole), int(part * 1e6))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-            self._patience_s = seconds
-        return self.receive(0)
-
-    def receive(self, flags: int = _NOW) -> list[list[Frame]]:
+    def receive(self) -> list[list[Frame]]:
         """Receive the complete messages without waiting. Frames are `bytes`, or byte arrays that the caller alone owns.
 
         Raises:
@@ -209,9 +179,9 @@ class Stream:
             WireError: the data is malformed; the stream is unusable.
         """
         if self._message is not None:
-            return self._fill(flags, self._message)
+            return self._fill(self._message)
         try:
-            data = self._socket.recv(_CHUNK, flags)
+            data = self._socket.recv(_CHUNK)
         except BlockingIOError:
             return []
         except OSError as e:
@@ -273,12 +243,12 @@ class Stream:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
         self._gathers = least > 1
 
-    def _fill(self, flags: int, message: PartialMessage) -> list[list[Frame]]:
-        """Read more of a long message. With `flags` that block, wait for the first part."""
+    def _fill(self, message: PartialMessage) -> list[list[Frame]]:
+        """Read more of a long message."""
         read = 0
         while message.left and read < _MOST_READ:
             try:
-                got = self._socket.recvmsg_into(message.room(_PIECE), 0, _NOW if read else flags)[0]
+                got = self._socket.recvmsg_into(message.room(_PIECE))[0]
             except BlockingIOError:
                 break
             except OSError as e:
