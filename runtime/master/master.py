@@ -38,7 +38,8 @@ from ..shared_memory.record_layout import MOST_BYTES
 from ..worker.registration import Registration
 from .lowering import RemoteUpdates, data_triggered, lower_partitions, triggered_by
 from .remote_memory import OneSidedAccess
-from .session_state import MasterSession, TaskPart, WorkerClients
+from .session_state import MasterSession, TaskPart
+from .worker_clients import WorkerClients
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.record_layout import MOST_BYTES
 from ..shared_memory.remote_variables import accumulator_name, kind_of
 from .lowering import RemoteUpdates
-from .session_state import MasterSession, WorkerClients
+from .session_state import MasterSession
+from .worker_clients import WorkerClients
 
 
 class OneSidedAccess:

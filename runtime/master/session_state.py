@@ -1,76 +1,19 @@
-"""A master's state of a session, its interface to the workers, and the description of one task's part of a step for a client."""
+"""A master's state of a session, and the description of one task's part of a step for a client."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ...graph.core.graph import Graph
 from ...placer.cluster.spec import Cluster
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
 from ..config import ConfigProto
-from ..worker.registration import Registration
 
-__all__ = ["MasterSession", "TaskPart", "WorkerClients"]
-
-
-class WorkerClients(Protocol):
-    """How a master reaches the workers of a cluster, including that of its own task."""
-
-    def devices(
-        self,
-        config: ConfigProto,
-        tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None,
-    ) -> Cluster:
-        """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
-
-        While it waits, it calls `tell` with the missing tasks now and then, and `forsaken` to find out whether the client has gone.
-
-        Raises:
-            CancelledError: the client has gone. UnavailableError: tasks are missing.
-        """
-        ...
-
-    def register(self, task: str, registration: Registration) -> int:
-        """Register one task's part of a signature, and return the incarnation of the task's process."""
-        ...
-
-    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        """Whether `task` can read variables in the memory of `owner`."""
-        ...
-
-    def post(
-        self,
-        task: str,
-        session: str,
-        seed: int,
-        isolated: bool,
-        names: Sequence[Sequence[str]],
-        peer_timeout_s: float,
-        changed: bool = False,
-    ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        """Make a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
-
-        Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.
-        Accumulators that are to be updated are named as `shared_memory.remote_variables.accumulator_name` does.
-        """
-        ...
-
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        """Release programs; a task that cannot be reached is no error."""
-        ...
-
-    def close_session(self, task: str, session: str) -> None:
-        """Forget a session; a task that cannot be reached is no error."""
-        ...
-
-    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        """Clear containers and forget sessions."""
-        ...
+__all__ = ["MasterSession", "TaskPart"]
 
 
 @dataclass(frozen=True, slots=True)

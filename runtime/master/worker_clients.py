@@ -1,86 +1,28 @@
-"""A server's master calls the worker of its own task directly, and sends messages to the others.
-"""
+"""How a master reaches the workers of its cluster."""
 
 from __future__ import annotations
 
-import functools
-import itertools
-import logging
-import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from ...graph.core.device import is_compatible, parse_strict
-from ...graph.core.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
-from ...placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
+from ...placer.cluster.spec import Cluster
 from ..config import ConfigProto
-from ..rpc.pending_call import ConnectionPool, call
-from ..transport.endpoint import Endpoint
-from ..transport.keys import Keys
-from ..wire.messages import Message
-from ..worker.registration import Registration, device_from_fields
+from ..worker.registration import Registration
 from ..worker.worker import Worker
 
-logger = logging.getLogger(__name__)
-
-CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
-TELL_MISSING_S = 2.0  # interval of the reports of missing tasks while a session is created
+__all__ = ["WorkerClients"]
 
 
-@functools.cache
-def _process_ends() -> threading.Event:
-    """An event that is set when this process is ending, before it joins its threads.
-
-    `atexit` handlers run after that, too late for a waiting thread; `concurrent.futures` uses the same hook.
-    """
-    event = threading.Event()
-    threading._register_atexit(event.set)  # type: ignore[attr-defined]
-    return event
-
-
-class ClusterWorkers:
-    """The `WorkerClients` of a server's master.
+class WorkerClients:
+    """The workers of a cluster of one task, which are called directly; `cluster_workers.py` extends it to more tasks.
 
     Args:
-        spec: the cluster.
         worker: the task's own worker, with its devices.
         incarnation: the incarnation of this process.
-        keys: keys for connections to other servers.
-        endpoint: the server's endpoint; None while it has none.
     """
 
-    def __init__(
-        self,
-        spec: ClusterSpec,
-        worker: Worker,
-        incarnation: int,
-        keys: Keys | None,
-        endpoint: Callable[[], Endpoint | None],
-    ) -> None:
+    def __init__(self, worker: Worker, incarnation: int) -> None:
         self._worker = worker
         self._incarnation = incarnation
-        self._endpoint = endpoint
-        self._connections = ConnectionPool(keys)
-        self._requests = itertools.count(1)
-        self._closed = False
-        self._addresses = {
-            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
-            for job in spec.jobs
-            for i in spec.task_indices(job)
-        }
-
-    def address(self, task: str) -> str:
-        """The address at which a task listens."""
-        if task == self._worker.task:
-            endpoint = self._endpoint()
-            if endpoint is not None:
-                return endpoint.address  # the port may have been chosen by the system
-        return self._addresses[task]
-
-    def knows(self, task: str) -> bool:
-        """Whether `task` is a task of the cluster."""
-        return task in self._addresses
 
     def devices(
         self,
@@ -88,92 +30,23 @@ class ClusterWorkers:
         tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
     ) -> Cluster:
-        """As `WorkerClients.devices`: asks all tasks that the filters admit, and repeats until they have started."""
-        filters = [parse_strict(f) for f in config.device_filters]
-        wanted = {
-            task: address
-            for task, address in self._addresses.items()
-            if task != self._worker.task and (not filters or any(is_compatible(f, parse_strict(task)) for f in filters))
-        }
-        found: list[DeviceInfo] = list(self._worker.devices)
-        began = time.monotonic()
-        told = began
-        process_ends = _process_ends()
-        with self._connections.borrow() as connections:
-            asked_at = -1.0
-            while wanted:
-                if self._closed or process_ends.is_set():
-                    raise CancelledError(None, None, f"{self._worker.task} was stopped while it waited for its cluster")
-                now = time.monotonic()
-                if forsaken is not None and forsaken():
-                    missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
-                    waited = f"{self._worker.task} waited {now - began:.0f} s for {missing}"
-                    text = f"The client that asked for a session has gone: {waited}"
-                    logger.warning("%s", text)
-                    raise CancelledError(None, None, text)
-                if now - asked_at > 0.5:
-                    asked_at = now
-                    for task, address in wanted.items():
-                        try:
-                            connections.send(address, Message("status", {"request": next(self._requests)}))
-                        except OSError as e:
-                            connections.forget(address)
-                            logger.info("%s at %s: %s", task, address, e)
-                for address, reply in connections.poll(0.1):
-                    answering = [t for t, a in wanted.items() if a == address]
-                    if reply.kind == "devices" and answering:
-                        (task,) = answering
-                        devices = [device_from_fields(d) for d in reply.fields["devices"]]
-                        if any(d.name.task_name != task for d in devices):
-                            raise InvalidArgumentError(
-                                None,
-                                None,
-                                f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: "
-                                "the cluster specs differ",
-                            )
-                        found.extend(devices)
-                        del wanted[task]
-                missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
-                now = time.monotonic()
-                if wanted and now - began > config.wait_for_cluster_s:
-                    locked = next(filter(None, map(connections.why_silent, wanted.values())), None)
-                    raise UnavailableError(
-                        None, None,
-                        f"Waited {now - began:.0f} s for {missing}: "
-                        + (locked or
-                        "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
-                        "ConfigProto(wait_for_cluster_s=...)."),
-                    )  # fmt: skip
-                if wanted and now - told > TELL_MISSING_S:
-                    told = now
-                    logger.warning("CreateSession still waiting for response from worker: %s", missing)
-                    if tell is not None:
-                        tell([f"{t} at {a}" for t, a in wanted.items()])
-        cluster = Cluster(tuple(found), self._worker.task)
-        return cluster.filtered(config.device_filters)
+        """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
+
+        While it waits, it calls `tell` with the missing tasks now and then, and `forsaken` to find out whether the client has gone.
+
+        Raises:
+            CancelledError: the client has gone. UnavailableError: tasks are missing.
+        """
+        return Cluster(self._worker.devices, self._worker.task)
 
     def register(self, task: str, registration: Registration) -> int:
-        """As `WorkerClients.register`."""
-        if task == self._worker.task:
-            self._worker.register(registration)
-            return self._incarnation
-        reply = self._call(task, "register", registration.to_fields(), "registered", registration.peer_timeout_s)
-        incarnation: int = reply.fields["incarnation"]
-        return incarnation
+        """Register one task's part of a signature, and return the incarnation of the task's process."""
+        self._worker.register(registration)
+        return self._incarnation
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        """As `WorkerClients.sees`."""
-        mine = self._worker.task
-        page = (
-            self._worker.direct.page()
-            if owner == mine
-            else self._call(owner, "expose_memory", {}, "memory_exposed", peer_timeout_s).fields["page"]
-        )
-        if page is None:
-            return False
-        if task == mine:
-            return self._worker.direct.sees(page)
-        return bool(self._call(task, "map_memory", {"page": page}, "memory_mapped", peer_timeout_s).fields["readable"])
+        """Whether `task` can read variables in the memory of `owner`, another task."""
+        return False
 
     def post(
         self,
@@ -185,51 +58,21 @@ class ClusterWorkers:
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        """As `WorkerClients.post`."""
-        if task == self._worker.task:
-            return self._incarnation, self._worker.post(session, seed, isolated, names, changed)
-        fields = {
-            "session": session, "seed": seed, "isolated": isolated, "names": [list(n) for n in names], "changed": changed
-        }  # fmt: skip
-        reply = self._call(task, "publish", fields, "published", peer_timeout_s).fields
-        return reply["incarnation"], reply["places"]
+        """Make a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
+
+        Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.
+        Accumulators that are to be updated are named as `shared_memory.remote_variables.accumulator_name` does.
+        """
+        return self._incarnation, self._worker.post(session, seed, isolated, names, changed)
 
     def release(self, task: str, programs: Sequence[str]) -> None:
-        """As `WorkerClients.release`."""
-        if task == self._worker.task:
-            self._worker.release(programs)
-        else:
-            self._tell(task, Message("release", {"programs": list(programs)}))
+        """Release programs; a task that cannot be reached is no error."""
+        self._worker.release(programs)
 
     def close_session(self, task: str, session: str) -> None:
-        """As `WorkerClients.close_session`. A task that does not answer has nothing to forget, or forgets when it restarts."""
-        if task == self._worker.task:
-            self._worker.close_session(session)
-        else:
-            self._tell(task, Message("forget_session", {"session": session}))
+        """Forget a session; a task that cannot be reached is no error: it has nothing to forget, or forgets when it restarts."""
+        self._worker.close_session(session)
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        """As `WorkerClients.reset`."""
-        if task == self._worker.task:
-            self._worker.reset(containers, sessions)
-        else:
-            fields = {"containers": list(containers), "sessions": list(sessions)}
-            self._call(task, "reset_containers", fields, "closed", peer_timeout_s)
-
-    def _tell(self, task: str, message: Message) -> None:
-        endpoint = self._endpoint()
-        if endpoint is not None:
-            endpoint.send(self._addresses[task], message)
-
-    def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str, patience: float) -> Message:
-        message = Message(kind, {"request": next(self._requests), **fields})
-        with self._connections.borrow() as connections:
-            try:
-                return call(connections, self._addresses[task], task, message, answer, patience, CONTROL_TIMEOUT_S)
-            except DeadlineExceededError as e:
-                raise UnavailableError(None, None, e.message) from None
-
-    def close(self) -> None:
-        """Close the connections, and stop waiting for tasks that have not started."""
-        self._closed = True
-        self._connections.close()
+        """Clear containers and forget sessions."""
+        self._worker.reset(containers, sessions)

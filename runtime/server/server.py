@@ -41,9 +41,9 @@ from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_de
 from ..collectives.coordinator import Coordinator
 from ..collectives.launch import CollectiveLauncher
 from ..config import ConfigProto, Options, check_config
+from ..master.cluster_workers import ClusterWorkers
 from ..master.handlers import MasterHandlers
 from ..master.master import Master
-from ..master.worker_clients import ClusterWorkers
 from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
 from ..observability.step_notes import Recorder, clock
 from ..rpc.dispatch import RequestExecutor, Responder

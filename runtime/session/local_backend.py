@@ -19,13 +19,13 @@ from ...graph.core.errors import DeadlineExceededError, InternalError, OpError
 from ...graph.core.graph import Graph
 from ...graph.core.settings import setting
 from ...graph.resources.resource_manager import Resources, SessionState
-from ...placer.cluster.spec import Cluster, local_devices
+from ...placer.cluster.spec import local_devices
 from ...placer.plan import Plan
 from ..config import ConfigProto
 from ..master.master import Master
 from ..master.session_state import TaskPart
+from ..master.worker_clients import WorkerClients
 from ..observability.step_notes import Gathered, Recorder
-from ..worker.registration import Registration
 from ..worker.worker import Worker
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
@@ -52,50 +52,7 @@ def make_backend_within_task(graph: Graph, resources: Resources, make_state: Cal
 
 
 def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBackend:
-    return LocalBackend(Master(LOCAL_TASK, _OwnWorker(worker)), worker, graph, config)
-
-
-class _OwnWorker:
-    """The `WorkerClients` of a master that has only its own worker."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def devices(
-        self,
-        config: ConfigProto,
-        tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None,
-    ) -> Cluster:
-        return Cluster(self._worker.devices, self._worker.task)
-
-    def register(self, task: str, registration: Registration) -> int:
-        self._worker.register(registration)
-        return self._worker.devices[0].incarnation
-
-    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        return False
-
-    def post(
-        self,
-        task: str,
-        session: str,
-        seed: int,
-        isolated: bool,
-        names: Sequence[Sequence[str]],
-        peer_timeout_s: float,
-        changed: bool = False,
-    ) -> tuple[int, Sequence[Sequence[int] | None]]:
-        return self._worker.devices[0].incarnation, [None] * len(names)
-
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        self._worker.release(programs)
-
-    def close_session(self, task: str, session: str) -> None:
-        self._worker.close_session(session)
-
-    def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        self._worker.reset(containers, sessions)
+    return LocalBackend(Master(LOCAL_TASK, WorkerClients(worker, worker.devices[0].incarnation)), worker, graph, config)
 
 
 class LocalBackend:
