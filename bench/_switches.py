@@ -90,6 +90,12 @@ def _busy_polling() -> None:
     _module("transport.event_loop").EventLoop.busy_poll_hint = lambda self: None
 
 
+def _keeping_the_interpreter() -> None:
+    stream = _module("transport.stream").Stream
+    del stream.keeps_gil
+    stream.keeps_gil = property(lambda self: False, lambda self, value: None)
+
+
 def _others_first() -> None:
     _module("worker.step_scheduler").RunQueue.at_end = lambda self, do: do()
 
@@ -135,6 +141,7 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "repeated steps": _repeat,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "busy polling": _busy_polling,
+    "keeping the interpreter": _keeping_the_interpreter,
     "other steps first": _others_first,
     "overlapped collectives": _overlap,
 }

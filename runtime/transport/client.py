@@ -346,6 +346,7 @@ class Connection:
             self.send(answer)
         if stream is not None:
             self._stream = stream
+            stream.keeps_gil = True
             self._watch.add(stream.fd, self, stream.events())
 
     def _wait_for_room(self, stream: Stream) -> None:

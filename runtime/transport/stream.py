@@ -13,7 +13,9 @@ Writing never blocks. What the kernel does not take waits in the stream, and lea
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -40,6 +42,12 @@ _PIECE: Final = 512 << 10
 data and acknowledgements wait for the end of the call. With unbounded calls the two ends would alternate instead of overlapping, and
 the data would pass through memory instead of the caches. Over TCP it is also the low-water mark that wakes a reader while so much is to
 come. Otherwise each packet would wake it, and the two ends would contend for the socket."""
+_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+
+# `socket.send` releases the GIL; this call does not.
+_send_keeping_gil = ctypes.PyDLL(None, use_errno=True).send
+_send_keeping_gil.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+_send_keeping_gil.restype = ctypes.c_ssize_t
 
 
 class Stream:
@@ -52,6 +60,8 @@ class Stream:
     Attributes:
         fd: the descriptor.
         waiting_bytes: bytes of sent messages that the kernel has not accepted yet.
+        keeps_gil: whether a thread keeps the GIL while it sends a small message; the call never blocks. With many threads this
+            is faster than waiting for the GIL afterwards; with one thread it costs 0.5 µs more.
         is_open: whether the other end has sent its last message on the ZeroMQ connection, so that the stream may be read.
         refused: the error of a message that was too large, until the owner has reported it to the sender.
 
@@ -64,13 +74,14 @@ class Stream:
 
     __slots__ = (
         "_gathers", "_is_tcp", "_lock", "_message", "_most_bytes", "_most_frames", "_part", "_socket", "_taken", "_waiting", "fd",
-        "is_open", "refused", "waiting_bytes",
+        "keeps_gil", "is_open", "refused", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
         sock.setblocking(False)
         self._socket = sock
         self.fd = sock.fileno()
+        self.keeps_gil = False
         self.is_open = False
         self._is_tcp = sock.family != socket.AF_UNIX
         self._gathers = False  # whether a low-water mark delays wake-ups (SO_RCVLOWAT)
@@ -113,7 +124,7 @@ class Stream:
                         if frames:
                             sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]))
                         else:
-                            sent = self._socket.send(head)
+                            sent = self._send_keeping_gil(head) if self.keeps_gil else self._socket.send(head)
                     except BlockingIOError:
                         pass
                     except OSError as e:  # in any case: half a message may have left
@@ -129,6 +140,13 @@ class Stream:
                 with contextlib.suppress(BlockingIOError):
                     self._write_waiting()
             return len(self._waiting)
+
+    def _send_keeping_gil(self, data: bytes) -> int:
+        sent: int = _send_keeping_gil(self._socket.fileno(), data, len(data), _NO_SIGNAL)
+        if sent < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))  # of its right class
+        return sent
 
     def flush(self) -> int:
         """Write queued messages, as far as the kernel accepts them. Returns how many still wait. Raises as `send` does."""

@@ -472,3 +472,27 @@ def test_a_stream_over_tcp_tells_how_much_the_other_end_has_acknowledged() -> No
     assert a.bytes_left() == total
     a.close()
     b.close()
+
+
+# --- sending without a hand-over ---------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_holds_the_interpreter_sends_the_same() -> None:
+    a, b = pair()
+    a.keeps_gil = True
+    assert exchange(a, b, [[b"x"], [b"y" * 10_000], [b"", b"z"], [b"large" * 10_000]])[0] == [b"x"]
+    sent = 0
+    while a.send([b"w" * 1_000]) == 0:  # until the kernel takes no more
+        sent += 1
+    assert a.waiting() == 1
+    got = 0
+    while got <= sent:
+        got += len(b.receive())
+        a.flush()
+    b.close()
+    with pytest.raises(ConnectionError, match="closed"):
+        for _ in range(2):
+            a.send([b"v"])
+    a.close()
+    with pytest.raises(ConnectionError, match="closed"):
+        a.send([b"v"])
