@@ -86,18 +86,10 @@ def _repeat() -> None:
     _module("session.cluster_backend").ClusterBackend.repeat = lambda self, parts, until: False
 
 
-def _busy_polling() -> None:
-    _module("transport.event_loop").EventLoop.busy_poll_hint = lambda self: None
-
-
 def _keeping_the_interpreter() -> None:
     stream = _module("transport.stream").Stream
     del stream.keeps_gil
     stream.keeps_gil = property(lambda self: False, lambda self, value: None)
-
-
-def _others_first() -> None:
-    _module("worker.step_scheduler").RunQueue.at_end = lambda self, do: do()
 
 
 def _unix_streams() -> None:
@@ -140,9 +132,7 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "caller's thread": _caller_thread,
     "repeated steps": _repeat,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
-    "busy polling": _busy_polling,
     "keeping the interpreter": _keeping_the_interpreter,
-    "other steps first": _others_first,
     "overlapped collectives": _overlap,
 }
 """By name: the function that turns it off, or the settings that do."""

@@ -106,11 +106,6 @@ class Responder:
             and self.endpoint.lives(self.peers.address(task), since)
         )
 
-    def busy_poll_hint(self) -> None:
-        """The calling thread expects an answer soon: busy-poll for it."""
-        if self.endpoint is not None:
-            self.endpoint.busy_poll_hint()
-
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client's connection is gone. For the I/O thread."""
         return self.endpoint is None or self.endpoint.is_gone(peer)

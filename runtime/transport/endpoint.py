@@ -272,10 +272,6 @@ class Endpoint:
         """Call `answer` on the I/O thread whenever a descriptor is readable, as long as the endpoint is open."""
         self._io.call_soon(lambda: self._io.watch(fd, lambda event: self._io.guard(answer)))
 
-    def busy_poll_hint(self) -> None:
-        """The calling thread expects an answer soon: busy-poll for it. Only effective on the I/O thread."""
-        self._io.busy_poll_hint()
-
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` maps this process's memory, which makes sending large tensors cheap."""
         peer = dialled_name(address)

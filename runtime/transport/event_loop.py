@@ -24,12 +24,8 @@ from .zmq_sockets import new_poller
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25  # interval of `tick`, about
-BUSY_POLL_S = 150e-6
-"""How long the I/O thread busy-polls for an answer that it expects at once before it sleeps: about the time in which another task runs a
-small region and sends. A sleep and a wake-up cost the two ends 30 µs together, and more where a virtual processor has to be started."""
 MOST_FAILURES = 100  # iterations that fail one after the other before the process exits
 EXIT_STATUS = 70  # exit status when the I/O thread cannot go on: EX_SOFTWARE
-CROWDED_S = 15e-6  # if a yield takes this long, another thread needs the processor, so the thread sleeps
 
 
 class PolledSockets(Protocol):
@@ -63,7 +59,6 @@ class EventLoop:
         )  # calls that are queued before `_closing` is set will run; none are queued afterwards
         self._woken = False
         self._closing = False
-        self._is_answer_near = False  # whether an answer to a sent message is expected soon
         self._ident = 0
         self._turns = 0  # iterations without an exception
         self._thread: threading.Thread | None = None
@@ -111,11 +106,6 @@ class EventLoop:
             self._woken = True
             with contextlib.suppress(OSError):
                 self._wake_out.send(b"\0")
-
-    def busy_poll_hint(self) -> None:
-        """The calling thread expects an answer soon: busy-poll for it. Only effective on this thread."""
-        if get_ident() == self._ident:
-            self._is_answer_near = hasattr(os, "sched_yield")
 
     def is_current(self) -> bool:
         """Whether the caller runs on the thread."""
@@ -197,8 +187,7 @@ class EventLoop:
             patience = 0.0 if self._queue else sockets.patience()
             if patience < 0 and tick is not None:
                 patience = max(0.0, next_tick - time.monotonic() + 0.001)
-            events = self._busy_poll() if self._is_answer_near and patience else None
-            for fd, event in events or self._poller.poll(patience):
+            for fd, event in self._poller.poll(patience):
                 attend = attends.get(fd)
                 if attend is not None:  # closed earlier in this iteration
                     attend(event)
@@ -209,23 +198,6 @@ class EventLoop:
                 next_tick = time.monotonic() + TICK_S
                 tick()
             self._turns += 1
-
-    def _busy_poll(self) -> list[tuple[int, int]] | None:
-        """Poll without sleeping for a moment, and only while no other thread needs the processor."""
-        self._is_answer_near = False
-        poll, clock, offer = self._poller.poll, time.perf_counter, os.sched_yield
-        now = clock()
-        end = now + BUSY_POLL_S
-        while now < end:
-            events = poll(0)
-            if events:
-                return events
-            before = clock()
-            offer()
-            now = clock()
-            if now - before > CROWDED_S:
-                break
-        return None
 
     def _drain_wakes(self, event: int) -> None:
         with contextlib.suppress(OSError):
@@ -238,4 +210,4 @@ class EventLoop:
         self._wake_out.close()
 
 
-__all__ = ["CROWDED_S", "TICK_S", "BUSY_POLL_S", "EventLoop", "PolledSockets"]
+__all__ = ["TICK_S", "EventLoop", "PolledSockets"]

@@ -70,12 +70,8 @@ class _RunningPart:
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
             steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        # Steps that this one unblocks come first: usually more than one client waits for them.
-        steps.run_queues.current.at_end(lambda: self._answer(outcome))
-
-    def _answer(self, outcome: Mapping[str, Any] | OpError) -> None:
-        self._steps.answer(self.caller.peer, self.request, outcome, self.quiet)
-        self._steps.running.pop(self.step, None)  # the answer has been sent
+        steps.answer(peer, request, outcome, self.quiet)
+        steps.running.pop(self.step, None)  # the answer has been sent
 
 
 class StepHandlers:
@@ -96,7 +92,6 @@ class StepHandlers:
         self.running: dict[int, _RunningPart] = {}
         self.repeated: dict[int, _RunningPart] = {}
         self._worker = worker
-        self.run_queues = worker.run_queues
         self._callers = ClientRegistry(responder.is_gone, responder.owner)
 
     def on_run(self, peer: bytes, message: Message) -> None:

@@ -20,7 +20,6 @@ its transfer overlaps the computation that follows.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -140,17 +139,15 @@ class RunQueue:
 
     Attributes:
         ready: (runner, executor, segment) of each ready executor; None while the thread runs nothing.
-        last: calls to make when nothing is left to run.
         outbox: task -> tensors of the running program that have not been sent.
         since: task -> the time when the first pending tensor was produced that the receiver may be waiting for.
         sent, sent_at: the channel of the last tensor that was produced, and the time.
     """
 
-    __slots__ = ("last", "outbox", "ready", "sent", "sent_at", "since")
+    __slots__ = ("outbox", "ready", "sent", "sent_at", "since")
 
     def __init__(self) -> None:
         self.ready: deque[tuple[Callable[[Executor, Segment], None], Executor, Segment]] | None = None
-        self.last: list[Callable[[], None]] = []
         self.outbox: dict[str, dict[ChannelKey, Any]] = {}
         self.since: dict[str, float] = {}
         self.sent: ChannelKey | None = None
@@ -169,22 +166,6 @@ class RunQueue:
                 run(executor, segment)
         finally:
             self.ready = None
-            if self.last:
-                self._end()
-
-    def _end(self) -> None:
-        """Make all deferred calls, even if some raise."""
-        last, self.last = self.last, []
-        with contextlib.ExitStack() as stack:
-            for do in reversed(last):
-                stack.callback(do)
-
-    def at_end(self, do: Callable[[], None]) -> None:
-        """Make a call that is not urgent when the queue is empty: at once, if nothing is ready."""
-        if self.ready:
-            self.last.append(do)
-        else:
-            do()
 
 
 class RunQueues(threading.local):
@@ -241,15 +222,11 @@ class WorkerThreads:
 
     Attributes:
         pool: runs segments that are not short; None: the caller's thread runs everything.
-        busy_poll_hint: called by a thread that has sent tensors of a step which now waits for others.
         run_queues: the run queue of each thread.
-        in_pool: the executors that the pool runs.
     """
 
     pool: ThreadPoolExecutor | None
-    busy_poll_hint: Callable[[], None]
     run_queues: RunQueues = field(default_factory=RunQueues)
-    in_pool: dict[object, None] = field(default_factory=dict)
 
 
 class StepOwner(Protocol):
@@ -309,15 +286,11 @@ class StepRunner:
             return
 
         def run() -> None:
-            try:
-                threads.run_queues.current.take(self.run, executor, segment)
-            finally:
-                threads.in_pool.pop(executor, None)
+            threads.run_queues.current.take(self.run, executor, segment)
 
         if self._caller_thread is not None and segment.last <= CALLER_THREAD_S and self._caller_thread.take(run):
             return
         if threads.pool is not None:
-            threads.in_pool[executor] = None
             threads.pool.submit(run)
         else:
             run()
@@ -368,8 +341,6 @@ class StepRunner:
                 self._worker.send(task, self._number, values, registered.trigger(self._client, task))
         except OpError as e:
             executor.step.fail(e)
-        if not executor.step.is_over and not threads.in_pool:  # no other thread of this process needs the interpreter
-            threads.busy_poll_hint()
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,6 @@ class Worker:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
         push: (task, step, values by channel, trigger): sends tensors to another task; they start the program `trigger` there.
-        busy_poll_hint: called by a thread that has sent tensors of a step which now waits for others.
         is_near: whether a task reads this one's memory, so that sending it a large tensor costs no more than a small one.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
@@ -89,7 +88,6 @@ class Worker:
         devices: Sequence[DeviceInfo],
         *,
         push: Callable[[str, int, Mapping[ChannelKey, Any], Trigger | None], None] | None = None,
-        busy_poll_hint: Callable[[], None] = lambda: None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
         lends: Callable[[str], bool] | None = None,
@@ -119,7 +117,7 @@ class Worker:
         pool = None
         if threads:
             pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
-        self.threads = WorkerThreads(pool, busy_poll_hint)
+        self.threads = WorkerThreads(pool)
         self.run_queues = self.threads.run_queues
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
