@@ -41,7 +41,6 @@ CASES = [
         np.sort,
         ("float32", "bfloat16", "int8", "uint8"),
         True,
-        unknown=("dims",),
         label="sort",
     ),
     OpCase(
@@ -58,7 +57,6 @@ CASES = [
         a.sort,
         [np.array([-128, 127, 0, -127], np.int8)],
         np.sort,
-        unknown=("dims",),
         label="sort-extremes",
     ),
     OpCase(
@@ -75,7 +73,6 @@ CASES = [
         lambda x: a.argsort(x, direction="DESCENDING"),
         [whole(9, low=0, high=3)],
         lambda x: np.argsort(-x, kind="stable"),
-        unknown=("dims",),
         label="argsort-down",
     ),
     OpCase(

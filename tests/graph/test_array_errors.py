@@ -130,7 +130,7 @@ WRONG = {
     "top_k": (lambda: a.top_k(t(2, 3), 4), ValueError, ["k is 4", "3 entries"]),
     "top_k scalar": (lambda: a.top_k(t()), ValueError, ["at least rank 1"]),
     "sort direction": (lambda: a.sort(t(2), direction="UP"), ValueError, ["ASCENDING or DESCENDING"]),
-    "sort rank": (lambda: a.sort(placeholder("float32")), ValueError, ["set_shape"]),
+    "sort rank": (lambda: a.sort(placeholder("float32"), 0), ValueError, ["set_shape"]),
     "in_top_k": (lambda: a.in_top_k(t(2, 3), i32(3), 1), ValueError, ["2 rows", "3 entries"]),
     "searchsorted": (lambda: a.searchsorted(t(2), i32(2)), TypeError, ["float32", "int32"]),
     "matmul sizes": (

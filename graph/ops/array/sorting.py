@@ -140,16 +140,17 @@ def _flipped(x: Tensor) -> Tensor:
 def _sorted_by_top_k(values: TensorLike, axis: int, descending: bool) -> tuple[Tensor, Tensor]:
     """Values along `axis` in order, and the positions that they had."""
     x = convert(values, name="values")
-    if x.dims is None:
-        raise ValueError(f"Sorting needs to know the rank of {x!r}; use set_shape")
-    if not x.dims:
+    if x.dims is None and axis != -1:
+        raise ValueError(f"Sorting along axis {axis} needs to know the rank of {x!r}; use set_shape")
+    dims = (None,) if x.dims is None else x.dims  # for the last axis, one is enough to know
+    if not dims:
         raise ValueError("A scalar cannot be sorted")
-    rank = len(x.dims)
+    rank = len(dims)
     at = normal_axis(int(axis), rank)
     perm = list(range(rank))
     perm[at], perm[-1] = perm[-1], perm[at]
     last = x if at == rank - 1 else transpose(x, perm)
-    length = x.dims[at] if x.dims[at] is not None else shape(x)[at]
+    length = dims[at] if dims[at] is not None else shape(x)[at - rank]
     found, places = top_k(last if descending else _flipped(last), length)
     if not descending:
         found = _flipped(found)
