@@ -337,7 +337,7 @@ def constant(
 
 
 def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool = False) -> np.ndarray[Any, Any]:
-    """A value in this shape, its last element repeated where there are too few.
+    """A value in this shape, its last element repeated where there are too few. A shape without elements takes any value.
 
     Raises:
         ValueError: it has too many elements. TypeError: it has another shape, with `verify`.
@@ -347,7 +347,9 @@ def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool
     if verify:
         raise TypeError(f"Expected Tensor's shape: {text(shape)}, got {text(array.shape)}.")
     count = int(np.prod(shape))
-    if array.size > count or (array.size == 0 and count):
+    if not count:
+        return np.empty(shape, array.dtype)
+    if array.size > count or array.size == 0:
         raise ValueError(f"Too many elements provided: shape {text(shape)} holds {count}, the value has {array.size}")
     flat = array.ravel()
     return np.concatenate([flat, np.repeat(flat[-1:], count - array.size)]).reshape(shape)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.interpreter import Interpreter
@@ -39,6 +40,13 @@ def test_a_large_constant_is_no_value_in_the_graph():
     big = init.constant_initializer(0.25)([100, 100])
     assert big.op.type == "Fill"
     assert (_value(big) == 0.25).all()
+
+
+@pytest.mark.parametrize("value", [1.0, [1.0, 2.0], []])
+def test_a_constant_without_elements_may_be_made_of_any_value(value):
+    for shape in ([0], [2, 0]):
+        assert _value(constant(value, "float32", shape)).shape == tuple(shape)
+        assert _value(init.constant_initializer(value)(shape)).shape == tuple(shape)
 
 
 def test_constant_shapes_are_verified():
