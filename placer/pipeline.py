@@ -5,8 +5,10 @@ A session's master takes the same way, through the same functions (`runtime/mast
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph.core.default_graph import get_default_graph
@@ -16,6 +18,7 @@ from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
 from .cost.memory import check_state
 from .cost.profile import as_profile
+from .cost.shapes import as_tensor, given_shapes, plan_sizes, resized
 from .partition.partition import partition
 from .partition.prune import needed
 from .plan import Plan, tools
@@ -25,12 +28,16 @@ from .schedule.from_search import execution_order
 from .schedule.pacing import schedule_receives
 from .search import SEARCHES
 from .search.problem import Objective
+from .views.facts import Facts
+from .views.lint_traffic import unknown_sizes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .cost.profile import Profile
     from .search.problem import Problem, Solution
+
+logger = logging.getLogger(__name__)
 
 OBJECTIVES = ("makespan", "latency", "throughput")
 STRATEGIES = ("rules", *SEARCHES)
@@ -43,6 +50,7 @@ def place(
     fetches: Any = None,
     targets: Any = None,
     feeds: Any = None,
+    shapes: Mapping[Any, Any] | None = None,
     master: str | None = None,
     devices: Devices | None = None,
     allow_soft_placement: bool = False,
@@ -64,7 +72,12 @@ def place(
             knows its devices: a session, a server, a `LocalCluster`; None: one local task.
         fetches: tensors (or nodes) that the step returns, one or a list, as objects or names.
         targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
-        feeds: tensors that it is given; None: all placeholders.
+        feeds: tensors that it is given; None: all placeholders. A mapping also says how large they are: its values are arrays,
+            anything with a `shape`, nested lists, or None.
+        shapes: tensors, or their names, -> shapes: `{x: (64, 784)}`. They complete shapes that the graph leaves open: of feeds, of
+            batches, of what only a run can tell (`boolean_mask`). Sizes that stay unknown count as 1; numbers that depend on them
+            are marked with `≥`. The order of nodes that the rules placed does not depend on shapes: a session does not know them either
+            when it prepares a step.
         master: the task that the session talks to, such as `/job:worker/task:0`; None: the first task of the
             job `chief`, `master` or `worker`, else of the first job by name.
         devices: job or task -> its devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`. A
@@ -90,7 +103,7 @@ def place(
             tightest set.
         OSError: the file that describes the cluster cannot be read.
         ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
-            such job.
+            such job; a shape contradicts the graph, or a node cannot take it.
 
     >>> plan = dt.place(graph, {"ps": 2, "worker": 1}, fetches=loss, devices={"worker": ["cpu:0", "gpu:0"]})
     >>> print(plan.explain("dense/MatMul"))
@@ -102,19 +115,21 @@ def place(
     graph = get_default_graph() if graph is None else graph
     found = as_cluster(cluster, devices, master)
     returned, run = _elements(graph, fetches), _elements(graph, targets)
-    fed = [t for t in _elements(graph, feeds) if isinstance(t, Tensor)]
+    fed = [as_tensor(graph, t) for t in _elements(graph, list(feeds) if isinstance(feeds, Mapping) else feeds)]
     if feeds is None:
         fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
     tensors = [t for t in returned if isinstance(t, Tensor)]
     nodes = [e.op if isinstance(e, Tensor) else e for e in run] + [n for n in returned if isinstance(n, Node)]
     if fetches is None and targets is None:
         nodes = list(graph.nodes)
+    told = given_shapes(graph, feeds, shapes)
     with collector_paused():
         steps = needed(graph, tensors, nodes, fed)
         solutions: list[Solution] = []
         measured = None
         if costs is not None:
             measured = as_profile(costs)
+        sizes = plan_sizes(steps, told, measured).checked()
         search = None
         if strategy != "rules":
             from .search.assign import searching  # loads the searches
@@ -123,7 +138,7 @@ def place(
                 found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
                 narrow=enable_bfloat16_sendrecv, on_solution=solutions.append, contended=contended,
                 objective=Objective.THROUGHPUT if objective == "throughput" else Objective.MAKESPAN,
-                fetches=tensors if objective == "latency" else None,
+                fetches=tensors if objective == "latency" else None, sizes=sizes,
             )  # fmt: skip
         decisions = place_nodes(
             graph,
@@ -139,7 +154,7 @@ def place(
         else:
             steps = execution_order(
                 steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv,
-                fetches=tensors if objective == "latency" else None, contended=contended,
+                fetches=tensors if objective == "latency" else None, contended=contended, sizes=sizes,
             )  # fmt: skip
         cut = partition(
             steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv,
@@ -147,9 +162,10 @@ def place(
         )  # fmt: skip
         if ranked is not None:
             cut = ranked.sends_first(cut)
+        cut = resized(cut, sizes)
         if enable_recv_scheduling:
             cut = schedule_receives(cut)
-    return Plan(
+    plan = Plan(
         graph,
         found,
         decisions,
@@ -157,8 +173,14 @@ def place(
         fetches=tuple(t.name for t in tensors),
         targets=tuple(n.name for n in nodes),
         feeds=tuple(t.name for t in fed),
+        sizes=sizes,
         solution=solutions[0] if solutions else None,
     )
+    if plan.solution is None or not plan.unknown_sizes:
+        return plan
+    for warning in unknown_sizes(Facts(plan)):
+        logger.warning("%s", warning.text)
+    return replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
 
 
 def _elements(graph: Graph, given: Any) -> list[Tensor | Node]:

@@ -7,8 +7,8 @@ session makes the same plan from the same inputs before it runs a step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from ..graph.core.dtypes import bfloat16
 from ..graph.core.errors import InvalidArgumentError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Cost
+from ..graph.core.shape import Dims
 from .cluster.spec import Cluster
 from .cost.profile import Profile, as_profile
+from .cost.shapes import Sizes, batch_shapes, given_shapes, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
 from .partition.insert_channels import is_copied
@@ -38,6 +40,7 @@ from .views.lint import check
 from .views.plan_page import write_html
 from .views.plan_warning import PlanWarning
 from .views.report import render, render_html
+from .views.scale import BatchScaling, scaled
 
 tools: dict[str, Callable[..., Any]] = {}
 """What others know of a plan: "kernels" comes from the runtime, which knows placer and code generator both; "place" from the pipeline."""
@@ -55,6 +58,7 @@ class Plan:
         fetches: names of the tensors that the step returns.
         targets: names of the nodes that it runs for their effect.
         feeds: names of the tensors that it is given.
+        sizes: the shapes and sizes of its values: those of the graph, made complete by the shapes that were given.
         solution: what a search found, with its predicted time, lower bound and history; None where the rules
             placed, and in a plan that was read from a file.
     """
@@ -66,6 +70,7 @@ class Plan:
     fetches: tuple[str, ...]
     targets: tuple[str, ...]
     feeds: tuple[str, ...]
+    sizes: Sizes = field(default_factory=Sizes)
     solution: Solution | None = None
 
     @cached_property
@@ -94,9 +99,15 @@ class Plan:
         return self.decisions.relaxations
 
     @cached_property
+    def unknown_sizes(self) -> tuple[Tensor, ...]:
+        """The tensors whose shapes would have to be given for all sizes of this step to be known, in order of creation; () if they are."""
+        nodes = sorted({n for p in self.partitions.values() for n in p.nodes}, key=lambda n: n.index)
+        return self.sizes.unknown(nodes, {self.graph.get_tensor_by_name(name) for name in self.feeds})
+
+    @cached_property
     def cost(self) -> dict[str, Cost]:
         """Device -> arithmetic operations and memory traffic of one step; unknown sizes count as 1."""
-        return {device: work(p.nodes) for device, p in self.partitions.items()}
+        return {device: work(p.nodes, self.sizes.cost) for device, p in self.partitions.items()}
 
     @cached_property
     def loads(self) -> list[DeviceLoad]:
@@ -148,7 +159,7 @@ class Plan:
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
             if c.name in values:
-                how = "the pace" if c.paces else "control edge" if c.control else size_text(c.bytes)
+                how = "the pace" if c.paces else "control edge" if c.control else size_text(c.bytes, c.is_exact)
                 if c.dtype is bfloat16 and not any(t.name == c.name and t.dtype.base is bfloat16 for t in node.outputs):
                     how += " as bfloat16"
                 often = f", once per iteration of '{c.loop}'" if c.loop is not None else ""
@@ -208,6 +219,46 @@ class Plan:
         """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name."""
         return diff(self, other)
 
+    def at(self, *, batch: int | None = None, shapes: Mapping[Any, Any] | None = None) -> Plan:
+        """This plan for other sizes: the same placement and partition, with other predictions. Nothing is placed or searched again.
+
+        Args:
+            batch: the first size of everything fed, and of batches from data sets, where the graph leaves it open.
+            shapes: tensors or their names -> shapes; they count before `batch`.
+
+        Raises:
+            ValueError: no first size is open; a shape contradicts the graph, or a node cannot take it. TypeError: `batch` is no whole
+                number. KeyError: there is no such tensor.
+
+        >>> print(dt.place(graph, {"ps": 1, "worker": 2}, fetches=loss).at(batch=64).report())
+        """
+        nodes = [n for p in self.partitions.values() for n in p.nodes]
+        given = dict(self.sizes.given)
+        if batch is not None:
+            given.update(batch_shapes(nodes, [self.graph.get_tensor_by_name(n) for n in self.feeds], given, batch))
+        given.update(given_shapes(self.graph, shapes=shapes))
+        plan = self.resized(given)
+        plan.sizes.checked()
+        return plan
+
+    def resized(self, given: Mapping[str, Dims]) -> Plan:
+        """This plan for these shapes, by tensor name; what a node cannot take is left unknown."""
+        if given == self.sizes.given:
+            return self
+        sizes = plan_sizes([n for p in self.partitions.values() for n in p.nodes], given)
+        return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=None)
+
+    def scale(
+        self, batch: Iterable[int], *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True
+    ) -> BatchScaling:
+        """Predicted time, memory and traffic for several batch sizes: `at(batch=...)` of each, as a table.
+
+        The arguments but for `batch` are those of `simulate`.
+
+        >>> print(plan.scale(batch=[1, 16, 256, 4096]))
+        """
+        return BatchScaling(tuple(scaled(size, self.at(batch=size), as_profile(costs), contended) for size in batch))
+
     def report(
         self, *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True, client: bool = False
     ) -> Evaluation:
@@ -253,7 +304,7 @@ class Plan:
     def load(path: str | os.PathLike[str]) -> Plan:
         """Read a plan that `save` wrote. It prints, explains and compares as before.
 
-        Its graph can be looked at and placed again, but not run: constants' values are not kept.
+        Its graph can be looked at and placed again, but not run: most constants' values are not kept.
 
         Raises:
             InvalidArgumentError: the file is damaged, or no plan. OSError: it cannot be read.

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ..graph.core.graph import Graph, Node
+from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
+from .cost.shapes import Sizes
 from .cost.static import DeviceLoad, Traffic
 from .partition.partitioned_graph import Channel, Partition, Partitioned
 from .rules.placement import Placement, Relaxation
@@ -34,6 +35,10 @@ class PlanData(Protocol):
     def targets(self) -> tuple[str, ...]: ...
     @property
     def feeds(self) -> tuple[str, ...]: ...
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def unknown_sizes(self) -> Sequence[Tensor]: ...
     @property
     def solution(self) -> Solution | None: ...
     @property

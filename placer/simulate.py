@@ -14,26 +14,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ..graph.core.dtypes import bfloat16, float32
-from .cost.profile import as_profile
+from ..graph.core.graph import Node, Tensor
+from .cost.profile import Profile, as_profile
+from .cost.shapes import Sizes, plan_sizes
 from .plan_data import PlanData
-from .render.text import short, size_text
-from .render.timeline import Bar, Chart
+from .render.text import AT_LEAST, short, size_text
+from .render.timeline import Bar, Chart, time_text
 from .search import evaluate
 from .search.from_graph import step_problem
 from .search.memory_profile import Held
 from .search.problem import Problem, summed
 from .search.types import Floats, Ints
-
-if TYPE_CHECKING:
-    from ..graph.core.graph import Node
-    from .cost.profile import Profile
-
 
 MOMENT = 1e-12  # seconds: what is so close happens together, as in search/evaluate.py
 Travels = dict[tuple[int, int], tuple[float, float]]
@@ -80,6 +76,7 @@ class Timeline:
         busy: seconds that each device works.
         peak: bytes that each device holds at most; empty where that was not measured.
         makespan: seconds until the last node has ended, or the client has heard of it, where that counts.
+        exact: whether all sizes are known; else times and bytes are lower bounds.
     """
 
     devices: tuple[str, ...]
@@ -89,6 +86,7 @@ class Timeline:
     busy: tuple[float, ...]
     peak: tuple[float, ...]
     makespan: float
+    exact: bool = True
 
     @property
     def limited_by(self) -> str:
@@ -107,15 +105,18 @@ class Timeline:
         names = [short(name) for name in self.devices]
         width = max(map(len, names))
         lines = [
-            f"{self.makespan * 1e3:.3f} ms; {len(self.spans)} nodes, {len(self.transfers)} transfers; "
+            f"{AT_LEAST * (not self.exact)}{self.makespan * 1e3:.3f} ms; {len(self.spans)} nodes, {len(self.transfers)} transfers; "
             f"limited by {short(self.limited_by)}"
         ]
-        peaks = [f"  peak {p / 2**20:.1f} MiB" for p in self.peak] or [""] * len(self.devices)
+        peaks = [f"  peak {AT_LEAST * (not self.exact)}{p / 2**20:.1f} MiB" for p in self.peak] or [""] * len(self.devices)
         lines += [f"  {name:<{width}}  busy {s:>4}{p}" for name, s, p in zip(names, share, peaks, strict=True)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<dt.Timeline of {len(self.spans)} nodes and {len(self.transfers)} transfers, {self.makespan * 1e3:.3g} ms>"
+        return (
+            f"<dt.Timeline of {len(self.spans)} nodes and {len(self.transfers)} transfers, "
+            f"{time_text(self.makespan, self.exact)}>"
+        )
 
     def chart(self, title: str = "") -> Chart:
         """The timeline as a picture: a lane for each device that does something, and for each link that carries something."""
@@ -126,13 +127,15 @@ class Timeline:
         ] + [
             Bar(
                 f"{short(self.devices[t.source])} -> {short(self.devices[t.destination])}",
-                t.start, t.finish, t.name, "transfer", size_text(round(t.bytes)), id(t) in critical,
+                t.start, t.finish, t.name, "transfer", size_text(round(t.bytes), self.exact), id(t) in critical,
             )
             for t in self.transfers
         ]  # fmt: skip
         busiest = sorted(zip(self.busy, self.devices, strict=True), reverse=True)[:3]
         busy = ", ".join(f"{short(d)} {b / self.makespan:.0%}" for b, d in busiest if b > 0)
-        facts = (("limited by", short(self.limited_by)), ("busy", busy))
+        facts: tuple[tuple[str, str], ...] = (("limited by", short(self.limited_by)), ("busy", busy))
+        if not self.exact:
+            facts = (*facts, ("sizes", "some are unknown, and count as 1: times and bytes are lower bounds"))
         return Chart(title or "Predicted step", tuple(bars), self.makespan, facts)
 
     def folded(self, depth: int = 1) -> Timeline:
@@ -186,8 +189,30 @@ def simulate(
 
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
-    problem, assignment, names, devices = step_of(plan, contended=contended, costs=costs, client=client)
-    return timeline(problem, assignment, names, devices, in_order=True)
+    profile = as_profile(costs)
+    problem, assignment, names, devices = step_of(plan, contended=contended, costs=profile, client=client)
+    step = timeline(problem, assignment, names, devices, in_order=True)
+    return replace(step, exact=is_exact(plan, profile))
+
+
+def sizes_in(plan: PlanData, costs: Profile | None) -> Sizes:
+    """The sizes of a plan's values; where it was given none, those of the steps that were measured."""
+    if costs is None or not costs.shapes or costs.shapes.keys() <= plan.sizes.given.keys():
+        return plan.sizes
+    return plan_sizes([n for p in plan.partitions.values() for n in p.nodes], plan.sizes.given, costs)
+
+
+def is_exact(plan: PlanData, costs: Profile | None = None) -> bool:
+    """Whether a plan's predicted times and bytes depend on no unknown size, and on no unknown number of iterations of a loop."""
+    sizes = sizes_in(plan, costs)
+    measured = {} if costs is None else costs.nodes
+    for p in plan.partitions.values():
+        if any(kind == "loop" for kind, _ in p.steps) and not all(n.name in measured for n in p.nodes):
+            return False
+        if not sizes.is_exact(n for n in p.nodes if n.name not in measured):
+            return False
+    values = (v for v in plan.partitioned.values if isinstance(v, Tensor))
+    return all(map(sizes.is_known, values))
 
 
 def step_of(
@@ -201,13 +226,14 @@ def step_of(
 
     The nodes are numbered in an order that all programs of the plan follow.
     """
+    profile = as_profile(costs)
     order, where = _merged({str(device): p.nodes for device, p in plan.partitions.items()})
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
     narrow = any(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
     )
     problem = step_problem(
-        order, plan.cluster, feeds=feeds, contended=contended, costs=as_profile(costs), narrow=narrow,
+        order, plan.cluster, feeds=feeds, contended=contended, costs=profile, narrow=narrow, sizes=sizes_in(plan, profile),
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None,
     )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}

@@ -18,7 +18,7 @@ from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.shape import TensorShape, compatible
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.array.identity_and_placeholders import identity, no_op
-from ..graph.ops.io.iterators import handle_of, register
+from ..graph.ops.io.iterators import FULL_BATCH, handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
@@ -26,10 +26,13 @@ from ..runtime.worker.colocated import colocated_tasks
 from .checks import described
 from .function import by_value, places_in
 from .kind_registry import Described
-from .runtime_values import seed_of
+from .runtime_values import as_known, seed_of
 from .serialize import LIMIT, BoundError, encode
 from .spec import Component, pack, same_form
 
+_PASS_ON = frozenset(
+    ["filter", "shuffle", "repeat", "take", "skip", "shard", "cache", "prefetch", "with_options", "with_values", "take_while"]
+)  # kinds that change no element
 
 class Iterator:
     """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.
@@ -53,6 +56,7 @@ class Iterator:
         drawn = seed_of(None) if one_shot else None
         self._seed = drawn if isinstance(drawn, int) else 0
         self._attrs = register({0: dataset}, get_default_graph())
+        self._full_batch = _full_batch(dataset)
         self._sent = _sent(dataset, 0, self._attrs, self.position)
         self._initializer = self._start(dataset, None) if dataset._given else self.position.initializer
         self._handle = self.string_handle()  # now, since sessions ask for it when the graph is finalized
@@ -197,6 +201,8 @@ class Iterator:
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
         attrs = {**self._attrs, "one_shot": self._one_shot, "seed": self._seed, **_outputs(self._components)}
+        if self._full_batch is not None:
+            attrs[FULL_BATCH] = self._full_batch
         position = self.position.op.outputs[0]
         with self.position.graph.control_dependencies(self._sent):
             node = make("IteratorGetNext", (position,), attrs, name)
@@ -214,6 +220,7 @@ class Iterator:
     _initializer: Node
     _handle: Tensor | None = None
     _datasets: dict[int, Described] | None = None
+    _full_batch: int | None = None
 
 
 class HandleIterator:
@@ -341,6 +348,15 @@ def _with_values(dataset: Any) -> Described:
     found: Described = dataset._then("with_values", dataset._size, function=function, bound=bound)
     found._given = ()
     return found
+
+
+def _full_batch(dataset: Described) -> int | None:
+    """The rows of a full batch: of the last `batch`, where only kinds that change no element follow it. None: not known."""
+    while dataset._kind in _PASS_ON:
+        dataset = dataset._inputs[0]
+    if dataset._kind not in ("batch", "padded_batch") or dataset._params.get("sparse"):
+        return None
+    return as_known(dataset._params["batch_size"])
 
 
 def _outputs(components: Sequence[Component]) -> dict[str, Any]:

@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.shape import Dims, as_dims
 from ..cluster.spec import Cluster, Link
 
 VERSION = 2
-_KEYS = {"dovetail profile", "steps", "seconds", "nodes", "links", "sizes"}
+_KEYS = {"dovetail profile", "steps", "seconds", "nodes", "links"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class Profile:
         nodes: name -> {complete device name -> seconds in one step}; a node that needed no kernel took 0.
         links: what was measured between tasks.
         seconds: how long a step took for its client, the median. steps: how many were measured.
-        sizes: tensor name -> bytes, where the graph leaves the size open.
+        shapes: tensor name -> shape, of what the measured steps were fed. Plans that use the profile take their sizes from it.
     """
 
     nodes: Mapping[str, Mapping[str, float]]
     links: tuple[Link, ...]
     seconds: float
     steps: int
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, Dims] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. The file appears whole or not at all. OSError: it cannot be written."""
@@ -66,7 +67,7 @@ class Profile:
             "seconds": self.seconds,
             "nodes": nodes,
             "links": links,
-            "sizes": dict(self.sizes),
+            "shapes": dict(self.shapes),
         }
         return json.dumps(data, indent=1)
 
@@ -84,15 +85,16 @@ class Profile:
         """What `to_text` gave; `source` is where an error says that it came from. InvalidArgumentError: it is no profile."""
         try:
             data = json.loads(text)
-            if not isinstance(data, dict) or data.get("dovetail profile") != VERSION or set(data) != _KEYS:
+            if not isinstance(data, dict) or data.get("dovetail profile") != VERSION or set(data) - {"shapes", "sizes"} != _KEYS:
                 raise ValueError(f"it is no profile of version {VERSION}")
             nodes = {name: {d: _seconds(s) for d, s in found.items()} for name, found in data["nodes"].items()}
             links = []
             for link in data["links"]:
                 a, b = map(_text, link["between"])
                 links.append(Link(a, b, _maybe(link["latency"]), _maybe(link["bandwidth"])))
-            sizes = {_text(name): int(_seconds(size)) for name, size in data["sizes"].items()}
-            return Profile(nodes, tuple(links), _seconds(data["seconds"]), int(data["steps"]), sizes)
+            # Older files have "sizes", bytes by tensor, from which the shapes of what was fed cannot be told.
+            shapes = {_text(name): as_dims(dims) for name, dims in data.get("shapes", {}).items()}
+            return Profile(nodes, tuple(links), _seconds(data["seconds"]), int(data["steps"]), shapes)
         except (ValueError, TypeError, KeyError, AttributeError) as e:
             raise InvalidArgumentError(None, None, f"{source}: {e}") from None
 
@@ -103,7 +105,7 @@ class Profile:
         }
         # The first link that fits counts, and the times of a step are those of the quicker one.
         best = min(self, other, key=lambda p: p.seconds)
-        return Profile(nodes, other.links + self.links, best.seconds, best.steps, {**self.sizes, **other.sizes})
+        return Profile(nodes, other.links + self.links, best.seconds, best.steps, {**self.shapes, **other.shapes})
 
     def with_links(self, cluster: Cluster) -> Profile:
         """The same, with what was measured of a cluster's links (`dovetail devices --measure`) before what it knew of them."""

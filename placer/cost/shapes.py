@@ -1,34 +1,290 @@
-"""Shape propagation: sizes that a graph leaves open, from the shapes of what is fed.
+"""The sizes of a step's values in a plan: what the graph tells, made complete by the shapes of what is fed.
 
-The shape rules of the ops are asked once more, with the fed shapes in the place of those that placeholders have. What a rule cannot
-tell even then (the number of elements that pass a filter) stays open.
+A graph often leaves sizes open: a placeholder of shape `[None, 512]` takes a batch of any size. A plan knows them where somebody
+gives the shapes. The shape rules of the ops are asked once more then, with the given shapes in place of the open ones. Every node behind
+a given tensor has a *stand-in*, a copy that is in no graph and has the complete shapes: shape arithmetic (`reshape(x,
+[shape(x)[0], 10])`) and cost formulas read it like any other node. The graph itself stays as it is.
+
+What a rule cannot tell even then stays open (the number of elements that pass a filter) and counts as 1: a lower bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from ...graph.core.graph import Node, Tensor
-from ...graph.core.opdef import nbytes
-from ...graph.core.shape import is_static, merge
+import numpy as np
+
+from ...graph.core.dtypes import DType
+from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.core.opdef import Cost, Trait, size
+from ...graph.core.shape import Dims, as_dims, is_static, merge, text
+from ...graph.ops.io.iterators import FULL_BATCH
+from ..partition.partitioned_graph import Channel, LoopPart, Partitioned, Step
+from .profile import Profile
+
+PASSES = 8
+"""Attempts to find the shapes of loop variables; after them, those of all loops stay as the graph says."""
+LISTED = 4  # tensors that a text names
 
 
-def sizes_of(nodes: Iterable[Node], fed: Mapping[Tensor, tuple[int, ...]]) -> dict[str, int]:
-    """Tensor name -> bytes, for each tensor whose size the graph leaves open and the fed shapes tell.
+class Sizes:
+    """The sizes of tensors, and the costs of nodes, in one plan.
 
     Args:
-        nodes: what a step runs, inputs first. fed: the shapes of the tensors that it is given.
+        nodes: what the step runs, in order of creation.
+        given: tensor name -> its shape, for fed tensors and for any others whose shape the graph leaves open.
+
+    Attributes:
+        given: the same. misfit: why a node cannot take what it is given (its name, op and source line); '' where all fits.
+
+    >>> Sizes(graph.nodes, {"x:0": (64, 512)}).bytes(graph.get_tensor_by_name("y:0"))
     """
-    known = {t: Tensor(t.op, t.value_index, t.dtype, shape) for t, shape in fed.items()}
-    for node in nodes:
-        if all(is_static(t.dims) for t in node.outputs):
-            continue
+
+    def __init__(self, nodes: Sequence[Node] = (), given: Mapping[str, Dims] | None = None) -> None:
+        self.given = dict(given or {})
+        self.misfit = ""
+        self._stand_ins: dict[Node, Node] = {}
+        known = {**_batches(nodes), **self.given}
+        if nodes and known:
+            self._infer(nodes, known)
+
+    @property
+    def has_stand_ins(self) -> bool:
+        """Whether any shape differs from that in the graph."""
+        return bool(self._stand_ins)
+
+    def checked(self) -> Sizes:
+        """Itself. ValueError: a node cannot take what it is given."""
+        if self.misfit:
+            raise ValueError(f"The given shapes do not fit the program: {self.misfit}")
+        return self
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The tensor, or one in its place whose shape is as complete as is known."""
+        found = self._stand_ins.get(tensor.op)
+        return tensor if found is None else found.outputs[tensor.value_index]
+
+    def node(self, node: Node) -> Node:
+        """The node, or its stand-in, whose inputs and outputs have their shapes in this plan."""
+        return self._stand_ins.get(node, node)
+
+    def bytes(self, tensor: Tensor, dtype: DType | None = None) -> int:
+        """The bytes of a tensor in this plan, an unknown size counting as 1; `dtype`: as which it travels."""
+        return size(self.of(tensor)) * int((dtype or tensor.dtype).size)
+
+    def is_known(self, tensor: Tensor) -> bool:
+        """Whether all sizes of a tensor are known in this plan."""
+        return is_static(self.of(tensor).dims)
+
+    def cost(self, node: Node) -> Cost:
+        """Arithmetic operations and bytes moved by one execution of a node in this plan."""
+        return node.opdef.cost_of(self.node(node))
+
+    def is_exact(self, nodes: Iterable[Node]) -> bool:
+        """Whether the costs of nodes depend on no unknown size."""
+        return all(self._has_known_cost(node) for node in nodes)
+
+    def unknown(self, nodes: Iterable[Node], feeds: Collection[Tensor] = ()) -> tuple[Tensor, ...]:
+        """Where unknown sizes come from: what is fed, and results whose sizes are unknown though those of all inputs are known."""
+        found: dict[Tensor, None] = {}
+        for node in nodes:
+            back = node.back_edge
+            taken = [t for t in node.inputs if not self.is_known(t) and t.op is not back]
+            found.update((t, None) for t in taken if t in feeds)
+            if not taken and not self._has_known_cost(node):
+                found.update((t, None) for t in node.outputs if t not in feeds and not self.is_known(t))
+        return tuple(found)
+
+    def _has_known_cost(self, node: Node) -> bool:
+        if node.opdef.traits & (Trait.METADATA | Trait.STATE_HANDLE) or node.type == "Placeholder":
+            return True
+        seen = self.node(node)
+        return all(is_static(t.dims) for t in seen.inputs) and all(is_static(t.dims) for t in seen.outputs)
+
+    def _infer(self, nodes: Sequence[Node], given: Mapping[str, Dims]) -> None:
+        """Make the stand-ins. A loop variable is taken to keep the shape with which it enters, until an iteration changes it."""
+        run, graph = set(nodes), nodes[0].graph
+        fed = {graph.get_tensor_by_name(name).op for name in given if name.partition(":")[0] in graph} - run
+        changed: set[Node] = set()
+        loops = [n for n in nodes if n.back_edge is not None]
+        for turn in range(PASSES):
+            self.misfit = ""
+            self._stand_ins = {}
+            for node in fed:  # their values are not computed, so nothing may follow from their inputs
+                self._stand_ins[node] = _copy(node, (), [merge(t.dims, given.get(t.name)) for t in node.outputs])
+            for node in nodes:
+                self._visit(node, given, changed)
+            wrong = {m for m in loops if self.of(m.inputs[1]).dims != self.of(m.outputs[0]).dims} - changed
+            if not wrong:
+                return
+            changed.update(wrong if turn < PASSES - 2 else loops)
+
+    def _visit(self, node: Node, given: Mapping[str, Dims], changed: Collection[Node]) -> None:
+        """Make the node's stand-in, where a shape is given for one of its outputs, or an input has a stand-in."""
+        stand_ins = self._stand_ins
+        is_behind = any(t.op in stand_ins for t in node.inputs)
+        told = [given.get(t.name) for t in node.outputs]
+        if not is_behind and all(d is None for d in told):
+            return
+        made = _copy(node, tuple(self.of(t) for t in node.inputs), [t.dims for t in node.outputs])
+        if not all(is_static(t.dims) for t in node.outputs):
+            for t, told_dims, found in zip(made.outputs, told, self._inferred(node, made, changed), strict=True):
+                t.dims = found if told_dims is None else merge(t.dims, told_dims)
+        stand_ins[node] = made
+
+    def _inferred(self, node: Node, made: Node, changed: Collection[Node]) -> Sequence[Dims]:
+        """The shapes of a node's outputs, from those of its stand-in's inputs."""
+        dims: list[Dims] = [t.dims for t in node.outputs]
         try:
-            made = node.opdef.infer([known.get(t, t) for t in node.inputs], node.attrs)
-            dims = [merge(t.dims, d) for t, (_, d) in zip(node.outputs, made, strict=True)]
-        except (TypeError, ValueError):  # the feed does not fit: running it raises the error
-            continue
-        for t, d in zip(node.outputs, dims, strict=True):
-            if t not in known and d != t.dims:
-                known[t] = Tensor(t.op, t.value_index, t.dtype, d)
-    return {t.name: nbytes(k) for t, k in known.items() if is_static(k.dims) and not is_static(t.dims)}
+            if node.back_edge is not None:
+                return dims if node in changed else [merge(dims[0], made.inputs[0].dims), *dims[1:]]
+            found = [d for _, d in node.opdef.infer(made.inputs, made.attrs)]
+            if node.opdef.name in ("Enter", "RefEnter"):  # its shape in the graph is that of all iterations
+                found = [merge(found[0], made.inputs[0].dims)]
+            return [merge(d, f) for d, f in zip(dims, found, strict=True)]
+        except (TypeError, ValueError) as e:
+            if not self.misfit and node.graph.flow_of(node) is None:  # a branch that is not taken may misfit
+                self.misfit = f"'{node.name}' ({node.type}), made at {node.source}: {e}"
+        except Exception:  # noqa: S110  an attr of a graph that was saved with a plan has been left out
+            pass
+        return dims
+
+
+def _batches(nodes: Iterable[Node]) -> dict[str, Dims]:
+    """The shapes of full batches, where data sets know them: the last batch of an epoch may be smaller, so the graph leaves them open."""
+    found: dict[str, Dims] = {}
+    for node in nodes:
+        rows = node.attrs.get(FULL_BATCH) if node.opdef.name == "IteratorGetNext" else None
+        if isinstance(rows, int):
+            found.update((t.name, (rows, *t.dims[1:])) for t in node.outputs if t.dims and t.dims[0] is None)
+    return found
+
+
+def _copy(node: Node, inputs: tuple[Tensor, ...], dims: Sequence[Dims]) -> Node:
+    """A node that is in no graph: the same, but for its inputs and the shapes of its outputs."""
+    made = Node()
+    for name in Node.__slots__:
+        setattr(made, name, getattr(node, name))
+    made.inputs = inputs
+    made.outputs = tuple(Tensor(made, t.value_index, t.dtype, d) for t, d in zip(node.outputs, dims, strict=True))
+    return made
+
+
+def resized(cut: Partitioned, sizes: Sizes) -> Partitioned:
+    """The same partitions, whose channels carry values of the sizes in a plan."""
+    if not sizes.has_stand_ins:
+        return cut
+    channels = [
+        c._replace(bytes=sizes.bytes(v, c.dtype), dims=sizes.of(v).dims) if isinstance(v, Tensor) else c
+        for c, v in zip(cut.channels, cut.values, strict=True)
+    ]
+
+    def step(kind: Any, what: Node | Channel | LoopPart) -> Step:
+        return kind, channels[what.id] if isinstance(what, Channel) else what  # type: ignore[return-value]
+
+    parts = {d: replace(p, steps=tuple(step(*s) for s in p.steps)) for d, p in cut.partitions.items()}
+    return replace(cut, partitions=parts, channels=channels)
+
+
+def how_to_give(tensors: Sequence[Tensor], sizes: Sizes) -> str:
+    """`shapes={'x': (64, 784)}`: the argument that gives the shapes of these tensors, with 64 where a size is unknown."""
+    given = []
+    for t in tensors[:LISTED]:
+        dims = ", ".join(str(64 if d is None else d) for d in sizes.of(t).dims or ())
+        name = t.op.name if len(t.op.outputs) == 1 else t.name
+        given.append(f"{name!r}: ({dims}{',' * (dims.isdigit())})")
+    return f"shapes={{{', '.join(given)}{', ...' * (len(tensors) > LISTED)}}}"
+
+
+def listed(tensors: Sequence[Tensor], sizes: Sizes) -> str:
+    """`'x:0' (?, 784), 'y:0' (?, 10)`: tensors with what is known of their shapes."""
+    names = ", ".join(f"'{t.name}' {text(sizes.of(t).dims)}" for t in tensors[:LISTED])
+    return names + (f" and {len(tensors) - LISTED} more" if len(tensors) > LISTED else "")
+
+
+def plan_sizes(nodes: Iterable[Node], given: Mapping[str, Dims], costs: Profile | None = None) -> Sizes:
+    """The sizes of what a step runs: from the given shapes, and where there are none, from those of the steps that were measured."""
+    return Sizes(sorted(set(nodes), key=lambda n: n.index), {**(costs.shapes if costs is not None else {}), **given})
+
+
+def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | None = None) -> dict[str, Dims]:
+    """Tensor name -> shape, from `feeds={x: array}` and `shapes={x: (64, 784)}`; a feed without a value tells nothing.
+
+    Args:
+        feeds: tensors or names, or a mapping from them to values: arrays, anything with a shape, nested lists, or None.
+        shapes: tensors or names -> shapes; None or -1 in a shape is a size that stays open.
+
+    Raises:
+        TypeError: `shapes` is no mapping, or holds what is no shape. KeyError: there is no such tensor.
+        ValueError: a shape contradicts that of the graph; the text has both.
+    """
+    if shapes is not None and not isinstance(shapes, Mapping):
+        raise TypeError(f"shapes must be a mapping such as {{x: (64, 784)}}, not {shapes!r}")
+    found: dict[str, Dims] = {}
+    told = [(key, _shape_of(v)) for key, v in feeds.items() if v is not None] if isinstance(feeds, Mapping) else []
+    for key, given in [*told, *(shapes or {}).items()]:
+        tensor = as_tensor(graph, key)
+        try:
+            dims = as_dims(given)
+            merge(tensor.dims, dims)
+        except (TypeError, ValueError) as e:
+            raise type(e)(
+                f"'{tensor.name}' (made at {tensor.op.source}) cannot have the shape {given!r}; the graph says {text(tensor.dims)}"
+                + (f": {e}" if isinstance(e, TypeError) else "")
+            ) from None
+        found[tensor.name] = dims
+    return found
+
+
+def as_tensor(graph: Graph, key: Any) -> Tensor:
+    """A tensor of the graph, from itself or its name; `x` stands for the only output of the node `x`.
+
+    Raises:
+        KeyError: there is none. TypeError: it is neither a tensor nor a name. ValueError: the node has several outputs, or none.
+    """
+    element = graph.as_graph_element(key)
+    if isinstance(element, Tensor):
+        return element
+    if len(element.outputs) != 1:
+        raise ValueError(f"'{element.name}' has {len(element.outputs)} outputs: name one of them, such as '{element.name}:0'")
+    return element.outputs[0]
+
+
+def batch_shapes(
+    nodes: Iterable[Node], feeds: Iterable[Tensor], given: Mapping[str, Dims], batch: int
+) -> dict[str, Dims]:
+    """Tensor name -> shape with `batch` as its first size, for all feeds and data sets' elements that leave the first size open.
+
+    Args:
+        nodes: what the step runs. feeds: what it is given. given: shapes that are known already.
+
+    Raises:
+        TypeError: `batch` is no whole number. ValueError: it is less than 1; or there is no open first size.
+    """
+    try:
+        rows = operator.index(batch)
+    except TypeError:
+        raise TypeError(f"batch must be a whole number, not {batch!r}") from None
+    if rows < 1:
+        raise ValueError(f"batch must be at least 1, not {batch}")
+    elements = [t for n in nodes if n.opdef.name.startswith("IteratorGetNext") for t in n.outputs]
+    sources = [*feeds, *elements]
+    found: dict[str, Dims] = {}
+    for t in sources:
+        if t.dims and t.dims[0] is None:
+            found[t.name] = (rows, *(merge(t.dims, given.get(t.name)) or ())[1:])
+    if not found:
+        raise ValueError(
+            f"There is no batch size to choose: nothing that the step is given leaves its first size open "
+            f"({listed(sources, Sizes()) or 'it is given nothing'}). "
+            "Name shapes: plan.at(shapes={x: (64, 784)})"
+        )
+    return found
+
+
+def _shape_of(value: Any) -> Any:
+    shape = getattr(value, "shape", None)
+    return np.shape(value) if shape is None else shape

@@ -1,17 +1,17 @@
 """The static cost summary of a plan: state and work of each device, traffic of each link.
 
-Sizes come from static shapes; an unknown size counts as 1, so a sum over unknown sizes is a lower bound
+Sizes are those of the plan (`shapes.py`); an unknown size counts as 1, so a sum over unknown sizes is a lower bound
 (`exact` is False then).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...graph.core.graph import Node
 from ...graph.core.opdef import Cost, Trait
-from ...graph.core.shape import element_count, is_static
+from ...graph.core.shape import is_static
 from ..partition.partitioned_graph import Channel, Partition
 
 
@@ -104,20 +104,18 @@ def traffic(channels: Iterable[Channel], repeated: Collection[int] = ()) -> list
             tensors=sum(not c.control for c in crossing),
             control=sum(c.control for c in crossing),
             bytes=sum(c.bytes for c in crossing),
-            exact=all(
-                (c.control or element_count(c.dims) is not None) and c.id not in repeated for c in crossing
-            ),
+            exact=all(c.is_exact and c.id not in repeated for c in crossing),
         )
         for (source, destination), crossing in links.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda t: (-t.bytes, t.source, t.destination))
 
 
-def work(nodes: Iterable[Node]) -> Cost:
+def work(nodes: Iterable[Node], cost_of: Callable[[Node], Cost]) -> Cost:
     """Arithmetic operations and bytes moved through memory by one execution of all nodes."""
     flops = moved = 0.0
     for node in nodes:
-        cost = node.opdef.cost_of(node)
+        cost = cost_of(node)
         flops += cost.flops
         moved += cost.bytes
     return Cost(flops, moved)

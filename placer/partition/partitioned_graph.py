@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
-from ...graph.core.shape import Dims
+from ...graph.core.shape import Dims, is_static
 
 
 class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes
@@ -20,10 +20,10 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
         name: the tensor (`add:0`), or `^node` for a control edge.
         source: complete name of the device that sends.
         destination: complete name of the device that receives.
-        bytes: size of the value; an unknown size counts as 1; 0 for a control edge.
+        bytes: size of the value, in this plan; an unknown size counts as 1; 0 for a control edge.
         control: whether it is a control edge: an empty message.
         dtype: element type in which the value travels; None for a control edge.
-        dims: its static shape; () for a control edge.
+        dims: its shape, as far as this plan knows it; () for a control edge.
         relays: the channel whose value this one passes on inside a task, or None.
         loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
         paces: whether it stands for no edge of the graph: it tells a sender how far the receiver is
@@ -42,6 +42,11 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
     loop: str | None = None
     paces: bool = False
     direct: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the size of the value is known."""
+        return self.control or is_static(self.dims)
 
     @property
     def crosses_tasks(self) -> bool:

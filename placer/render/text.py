@@ -8,6 +8,8 @@ from collections.abc import Sequence
 ROWS = 24
 """Rows of a table, besides its head: three tables then fit on one screen of a large terminal."""
 WIDTH = 100
+AT_LEAST = "≥ "
+"""Before a number that depends on an unknown size, which counts as 1."""
 NARROW = 16  # columns that a text column keeps at least
 
 
@@ -21,17 +23,19 @@ def short(device: str) -> str:
 
 
 def size_text(count: float, exact: bool = True) -> str:
-    """Bytes for people: `3.2 MiB`; with `+` when some sizes are unknown."""
-    value, more = float(count), "" if exact else "+"
+    """Bytes for people: `3.2 MiB`; after `≥` where some sizes are unknown."""
+    value, bound = float(count), "" if exact else AT_LEAST
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
-            return (f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}") + more
+            return bound + (f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}")
         value /= 1024
-    return f"{value:.1f} TiB{more}"
+    return f"{bound}{value:.1f} TiB"
 
 
-def number_text(count: float) -> str:
-    """A number for people: `950`, `1.2 M`, `3.4 G`."""
+def number_text(count: float, exact: bool = True) -> str:
+    """A number for people: `950`, `1.2 M`, `3.4 G`; after `≥` where it is only a lower bound."""
+    if not exact:
+        return AT_LEAST + number_text(count)
     value = float(count)
     for unit in ("", " k", " M", " G", " T"):
         if value < 1000 or unit == " T":
@@ -40,8 +44,10 @@ def number_text(count: float) -> str:
     raise AssertionError
 
 
-def seconds_text(seconds: float) -> str:
-    """A duration for people: `12.3 us`, `4.5 ms`, `1.2 s`."""
+def seconds_text(seconds: float, exact: bool = True) -> str:
+    """A duration for people: `12.3 us`, `4.5 ms`, `1.2 s`; after `≥` where it is only a lower bound."""
+    if not exact:
+        return AT_LEAST + seconds_text(seconds)
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.1f} {unit}"
@@ -62,7 +68,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", 
     if not rows:
         return ""
     shown = [list(r) for r in rows[:limit]]
-    numeric = [all(r[i][:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
+    numeric = [all(r[i].lstrip(AT_LEAST)[:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
     widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
     while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
         widest = max(range(len(widths)), key=lambda i: -1 if numeric[i] else widths[i])

@@ -20,7 +20,7 @@ from html import escape
 from pathlib import Path
 
 from .page import filled, page_file
-from .text import short
+from .text import AT_LEAST, short
 
 KINDS = ("kernel", "transfer", "wait")
 
@@ -195,12 +195,14 @@ def ticks_of(seconds: float, most: int = 8) -> list[float]:
         power /= 10
 
 
-def time_text(seconds: float) -> str:
-    """A time in the unit that suits it.
+def time_text(seconds: float, exact: bool = True) -> str:
+    """A time in the unit that suits it; after `≥` where it is only a lower bound.
 
     >>> time_text(0.00125)
     '1.25 ms'
     """
+    if not exact:
+        return AT_LEAST + time_text(seconds)
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}" if abs(seconds) / size < 1000 else f"{seconds / size:.0f} {unit}"

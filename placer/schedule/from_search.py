@@ -25,6 +25,7 @@ from ..search.from_graph import step_problem
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
+    from ..cost.shapes import Sizes
 
 MOST = 200_000  # nodes; in larger graphs one node's place in the order matters little, and a search has little time
 # Stateful, but all they do is to look.
@@ -41,12 +42,13 @@ def execution_order(
     narrow: bool = False,
     fetches: Collection[Tensor] | None = None,
     contended: bool = True,
+    sizes: Sizes | None = None,
 ) -> list[Node]:
     """The nodes of a step in the order in which a clock starts them.
 
     Args:
         nodes: in an order in which inputs come first (`needed`). device_of: complete device name of each.
-        feeds, costs, narrow, fetches, contended: as `step_problem` takes them.
+        feeds, costs, narrow, fetches, contended, sizes: as `step_problem` takes them.
     """
     nodes = list(nodes)
     if len(nodes) > MOST or len({device_of(n) for n in nodes}) < 2:
@@ -55,8 +57,8 @@ def execution_order(
         return nodes
 
     problem = step_problem(
-        nodes, cluster, feeds=feeds, costs=costs, narrow=narrow, fetches=fetches, contended=contended
-    )
+        nodes, cluster, feeds=feeds, costs=costs, narrow=narrow, fetches=fetches, contended=contended, sizes=sizes,
+    )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(cluster.devices)}
     device = np.array([number[device_of(n)] for n in nodes], np.int32)
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)

@@ -31,6 +31,7 @@ from .types import Ints
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
+    from ..cost.shapes import Sizes
     from ..rules.place import Search
 
 Strategy: TypeAlias = str | Callable[[Problem], npt.ArrayLike]
@@ -52,6 +53,7 @@ def assign(
     narrow: bool = False,
     fetches: Collection[Tensor] | None = None,
     contended: bool = True,
+    sizes: Sizes | None = None,
 ) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
     """A device for each node, and what the search says about it.
 
@@ -61,7 +63,7 @@ def assign(
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
         strategy: a name (`SEARCHES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
-        budget_s, seed: see `search`. costs, narrow, fetches, contended: see `step_problem`.
+        budget_s, seed: see `search`. costs, narrow, fetches, contended, sizes: see `step_problem`.
 
     Returns:
         (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
@@ -94,7 +96,7 @@ def assign(
     problem = step_problem(
         ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
         allowed_kind=of_unit[unit], objective=objective, costs=costs, narrow=narrow,
-        fetches=fetches, contended=contended,
+        fetches=fetches, contended=contended, sizes=sizes,
     )  # fmt: skip
     if callable(strategy):
         solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
@@ -120,7 +122,7 @@ def searching(
     cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
     budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
     objective: Objective = Objective.MAKESPAN, fetches: Collection[Tensor] | None = None, contended: bool = True,
-    on_solution: Callable[[Solution], None] | None = None,
+    on_solution: Callable[[Solution], None] | None = None, sizes: Sizes | None = None,
 ) -> Search | None:  # fmt: skip
     """`assign` as what `placer.rules.place.place` takes for `search`; None for the strategy "rules".
 
@@ -135,6 +137,7 @@ def searching(
         devices, chosen, solution = assign(
             nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
             seed=seed, costs=costs, narrow=narrow, objective=objective, fetches=fetches, contended=contended,
+            sizes=sizes,
         )  # fmt: skip
         if on_solution is not None:
             on_solution(solution)

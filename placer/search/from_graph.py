@@ -20,15 +20,16 @@ measures that link calls the client `CLIENT`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...graph.core.dtypes import float32, resource
 from ...graph.core.graph import Node, Tensor
-from ...graph.core.opdef import Cost, OpDef, Trait, nbytes
+from ...graph.core.opdef import Cost, OpDef, Trait
 from ..cluster.spec import Cluster, DeviceInfo
+from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
 from .problem import Objective, Problem
 from .types import Flags, Floats, Ints
@@ -68,6 +69,7 @@ def step_problem(
     costs: Profile | None = None,
     narrow: bool = False,
     fetches: Collection[Tensor] | None = None,
+    sizes: Sizes | None = None,
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -82,7 +84,9 @@ def step_problem(
         narrow: whether float32 values cross between devices as bfloat16.
         contended: whether transfers over the same link wait for each other.
         fetches: what the client takes; None: what it gives and takes costs no time.
+        sizes: of values in this plan; None: as far as the graph tells them.
     """
+    sizes = sizes or Sizes()
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
     if len(place) < n:
@@ -98,7 +102,7 @@ def step_problem(
     no_copy = np.zeros(n, bool)  # the node hands out the state of a variable on its device
     edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
     from_node, from_output, to_node = (column.append for column in edges)
-    cost_of = _Costs()
+    cost_of = _Costs(sizes)
     for i, node in enumerate(nodes):
         opdef = node.opdef
         handle = handles.get(opdef)
@@ -132,8 +136,7 @@ def step_problem(
     value_source, outputs, value_start, value_target = _values(edges, n)
     sources = value_source.tolist()
     values = [None if out < 0 else nodes[i].outputs[out] for i, out in zip(sources, outputs, strict=True)]
-    bytes_of = _sizes(costs)
-    size = np.array([0.0 if t is None else float(bytes_of(t)) for t in values], float)
+    size = np.array([0.0 if t is None else float(sizes.bytes(t)) for t in values], float)
     travelling = size
     if narrow:
         travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in values]
@@ -146,7 +149,7 @@ def step_problem(
             seconds = seconds * np.array([node in runs for node in nodes])
     latency, per_byte = links_of(cluster)
     fed_at, back_after = (
-        (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), bytes_of)
+        (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), sizes)
     )
     tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
     between = (tasks[:, None] != tasks).astype(float)
@@ -197,11 +200,12 @@ def _values(edges: Iterable[list[int]], n: int) -> tuple[Ints, list[int], Ints, 
 class _Costs:
     """What nodes cost; those that are alike are asked once. Costs follow from types, shapes and attrs, and from a variable's place."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
         self._known: dict[object, Cost] = {}
 
     def __call__(self, node: Node) -> Cost:
-        opdef = node.opdef
+        opdef, node = node.opdef, self._sizes.node(node)
         for t in node.inputs:
             if t.dtype is resource:
                 return opdef.cost_of(node)
@@ -218,14 +222,6 @@ class _Costs:
         return found
 
 
-def _sizes(costs: Profile | None) -> Callable[[Tensor], int]:
-    """Bytes of a tensor: as measured where its shape leaves them open."""
-    if costs is None or not costs.sizes:
-        return nbytes
-    measured = costs.sizes
-    return lambda tensor: measured.get(tensor.name) or nbytes(tensor)
-
-
 def _hands_out_state(node: Node) -> bool:
     if node.opdef.name in _READS:
         return Trait.STATE_HANDLE in node.inputs[0].op.opdef.traits
@@ -238,13 +234,13 @@ def _client_times(
     busy: Flags,
     fed: set[Tensor],
     fetched: set[Tensor],
-    bytes_of: Callable[[Tensor], int],
+    sizes: Sizes,
 ) -> tuple[Floats, Floats]:
     """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device."""
     given, taken = np.zeros(len(nodes)), np.zeros(len(nodes))
     for i, node in enumerate(nodes):
-        given[i] = sum(bytes_of(t) for t in dict.fromkeys(node.inputs) if t in fed)
-        taken[i] = sum(bytes_of(t) for t in node.outputs if t in fetched)
+        given[i] = sum(sizes.bytes(t) for t in dict.fromkeys(node.inputs) if t in fed)
+        taken[i] = sum(sizes.bytes(t) for t in node.outputs if t in fetched)
     links = [_link(cluster, CLIENT, device.name.task_name, BETWEEN_TASKS) for device in cluster.devices]
     latency, per_byte = np.array(links).T[:, :, None]
     return (latency + given * per_byte) * busy, (latency + taken * per_byte) * busy

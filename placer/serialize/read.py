@@ -23,6 +23,7 @@ from ...graph.core.opdef import opdef
 from ...graph.core.scopes import RecordedBlock
 from ...graph.core.source_location import RecordedFile
 from ..cluster.spec import Cluster, DeviceInfo, Link
+from ..cost.shapes import Sizes, plan_sizes
 from ..partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step
 from ..rules.colocation import Note
 from ..rules.placement import Placement, Rule
@@ -43,6 +44,7 @@ class Parts(NamedTuple):
     fetches: tuple[str, ...]
     targets: tuple[str, ...]
     feeds: tuple[str, ...]
+    sizes: Sizes
 
 
 def read_plan(path: Path) -> Parts:
@@ -250,6 +252,7 @@ class _Reader:
             head.fetches,
             tuple(n.name for n in run),
             head.feeds,
+            plan_sizes([n for p in partitioned.partitions.values() for n in p.nodes], head.shapes),
         )
 
     def _join_nodes(self) -> None:
@@ -339,4 +342,6 @@ def _below(value: int, limit: int) -> int:
 def _attr(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_attr(v) for v in value)
+    if isinstance(value, dict) and "array" in value:
+        return np.array(value["array"], BY_NAME[value["dtype"]].np)
     return BY_NAME[value["dtype"]] if isinstance(value, dict) else value

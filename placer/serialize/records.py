@@ -23,6 +23,7 @@ class Head(Struct):
     fetches: tuple[str, ...]
     feeds: tuple[str, ...]
     targets: tuple[Index, ...] | None
+    shapes: dict[str, Dims] = {}  # older files lack it
 
 
 class Device(Struct):

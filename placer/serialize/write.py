@@ -1,7 +1,7 @@
 """Writes a plan as text: one JSON value per line, the same text for the same plan. `read.py` reads it.
 
     {"dovetail-plan": 2, "nodes": 3, "master": "/job:...", "soft": false, "fetches": [...], "feeds": [...],
-     "targets": [node, ...] or null for all nodes}
+     "targets": [node, ...] or null for all nodes, "shapes": {"x:0": [64, 784], ...}}
     {"device": "/job:...", "memory_bytes": 8589934592, ...} of the cluster, numbered from 0
     {"link": ["/job:ps", "/job:worker"], "latency": 5e-05, "bandwidth": 1e9}
     {"line": ["train.py", 12, "w = tf.Variable(...)"]} source lines, blocks and demands are numbered likewise
@@ -18,8 +18,9 @@
     {"guarded": [node, node or "r1", ...]}                 may be dead, with control inputs that may be
     {"end": number of lines before}
 
-Nodes are numbered in order of creation; inputs are node and output in turn. Constants' values are left out: a
-plan says where things run, and the graph of a loaded plan can be looked at and placed again, but not run.
+Nodes are numbered in order of creation; inputs are node and output in turn. Constants' values are left out, but for
+those that may say how large something is (few whole numbers): a plan says where things run, and the graph of a loaded plan can be looked
+at and placed again, but not run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ..partition.partitioned_graph import Channel, LoopPart
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from ...graph.core.scopes import DeviceBlock
 
 FORMAT, VERSION = "dovetail-plan", 2
+FEW = 64  # numbers of a constant that is kept: it may be a shape, an axis, a permutation
 CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")
 DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops")
 
@@ -79,6 +83,7 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
         FORMAT: VERSION, "nodes": size, "master": cluster.master, "soft": placement.soft,
         "fetches": plan.fetches, "feeds": plan.feeds,
         "targets": None if everything else [number[t] for t in plan.targets],
+        **({"shapes": plan.sizes.given} if plan.sizes.given else {}),
     }  # fmt: skip
     for d in cluster.devices:
         yield {"device": str(d.name), **{f: getattr(d, f) for f in DEVICE_FIELDS}}
@@ -171,6 +176,8 @@ _LEFT_OUT: Any = object()
 
 def _plain(value: Any) -> Any:
     """An attr as JSON; what a plan does not need (arrays, bytes) is left out."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size <= FEW:
+        return {"array": value.tolist(), "dtype": value.dtype.name}
     if isinstance(value, DType):
         return {"dtype": value.name}
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..cost.profile import Profile, as_profile
+from ..cost.shapes import how_to_give, listed
 from ..cost.static import state_bytes
 from ..plan_data import PlanData
 from ..render.text import short, size_text
 from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
-from ..simulate import Span, Timeline, seconds_of, step_of, timeline
+from ..simulate import Span, Timeline, is_exact, seconds_of, step_of, timeline
 from .facts import SLOWER, fastest_alone, fits
-
-if TYPE_CHECKING:
-    from ..cost.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +67,15 @@ class Evaluation:
 
     Attributes:
         objective: predicted seconds of one step.
-        lower_bound: no placement of these nodes on these devices is faster. gap: by which part it is below the objective.
+        lower_bound: no placement of these nodes on these devices is faster; 0 where sizes are unknown, since nothing is proven then.
+        gap: by which part the bound is below the objective.
         found_by: what found the placement: the rules, or a part of the search.
         best_single: (device, seconds) of the fastest step on one device, where one device may run all of it.
         critical: (device or link, seconds) on the critical path of the step, the longest first.
         loads: for each device that does something, the busiest first.
         hint: where replicas would be faster than this plan.
         pipeline: the pipeline that the step runs, if it runs one.
+        unknown: why times and bytes are lower bounds only, and what to do about it; '' where all sizes are known.
     """
 
     objective: float
@@ -86,6 +86,7 @@ class Evaluation:
     loads: tuple[Load, ...]
     hint: Hint | None
     pipeline: Bubble | None = None
+    unknown: str = ""
 
     @property
     def gap(self) -> float:
@@ -93,11 +94,14 @@ class Evaluation:
         return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
 
     def __str__(self) -> str:
-        slower = self.best_single is not None and self.best_single[1] * SLOWER <= self.objective
+        exact = not self.unknown
+        slower = exact and self.best_single is not None and self.best_single[1] * SLOWER <= self.objective
         lines = [
-            f"one step takes {time_text(self.objective)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
+            f"one step takes {time_text(self.objective, exact)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
         ]
-        if self.gap < 1e-9:
+        if self.unknown:
+            lines.append(f"  {self.unknown}")
+        elif self.gap < 1e-9:
             lines.append("  nothing can be faster: that is also the lower bound")
         else:
             lines.append(
@@ -107,7 +111,8 @@ class Evaluation:
             device, seconds = self.best_single
             ratio = seconds / self.objective if self.objective > 0 else 1.0
             compared = "the same" if abs(ratio - 1) < 1e-9 else f"{ratio:.2f} times that"
-            lines.append(f"  all of it on {short(device)} takes {time_text(seconds)}, {compared}")
+            compared = f", {compared}" if exact else ""
+            lines.append(f"  all of it on {short(device)} takes {time_text(seconds, exact)}{compared}")
         if self.critical:
             lines.append("  critical path:")
             lines += [
@@ -118,7 +123,7 @@ class Evaluation:
         lines.append("  devices:")
         width = max((len(short(load.device)) for load in self.loads), default=0)
         for load in self.loads:
-            memory = size_text(round(load.peak))
+            memory = size_text(round(load.peak), exact)
             if np.isfinite(load.capacity):
                 memory += f" of {size_text(round(load.capacity))}"
             share = f"{load.busy / self.objective:.0%}" if self.objective > 0 else "-"
@@ -167,11 +172,24 @@ def evaluate(
         step.makespan, min(bound, step.makespan), _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
+    if not is_exact(plan, as_profile(costs)):
+        return replace(found, lower_bound=0.0, unknown=_unknown(plan))
     hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
     best = min(step.makespan, single[1] if single is not None else step.makespan)
     if hint is None or hint.seconds >= 0.95 * best:  # predictions are not so good that less would mean anything
         return found
     return replace(found, hint=hint)
+
+
+def _unknown(plan: PlanData) -> str:
+    """Why the numbers of a plan are lower bounds."""
+    tensors = plan.unknown_sizes
+    if not tensors:
+        return "the number of iterations of its loops is unknown and counts as 1, so no bound is proven"
+    return (
+        f"unknown sizes count as 1, so no bound is proven: {listed(tensors, plan.sizes)}. "
+        f"Give them: plan.at({how_to_give(tensors, plan.sizes)})"
+    )
 
 
 def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
@@ -198,10 +216,11 @@ def alternatives_text(plan: PlanData, node: str) -> list[str]:
         return []
     problem, assignment, names, devices = step_of(plan)
     here = seconds_of(problem, assignment)
-    lines = [f"  there one step is predicted to take {time_text(here)}; elsewhere:"]
+    exact = is_exact(plan)
+    lines = [f"  there one step is predicted to take {time_text(here, exact)}; elsewhere:"]
     for device, seconds in others[:4]:
         change = f"{seconds / here - 1:+.1%}" if here > 0 else "the same"
-        told = f"{time_text(seconds)} ({change})" if np.isfinite(seconds) else "does not fit its memory"
+        told = f"{time_text(seconds, exact)} ({change})" if np.isfinite(seconds) else "does not fit its memory"
         lines.append(f"    {short(device)}: {told}")
     if len(others) > 4:
         lines.append(f"    and {len(others) - 4} more, none faster than these")

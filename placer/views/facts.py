@@ -13,9 +13,8 @@ import numpy as np
 
 from ...graph.core.device import DeviceSpec
 from ...graph.core.graph import Node, Tensor
-from ...graph.core.opdef import Trait, nbytes
+from ...graph.core.opdef import Trait
 from ...graph.core.scopes import DeviceBlock
-from ...graph.core.shape import is_static
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
 from ..rules.placement import Rule
@@ -24,7 +23,7 @@ from ..search.from_graph import links_of
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Problem
 from ..search.types import Floats, Ints
-from ..simulate import Timeline, seconds_of, step_of, timeline
+from ..simulate import Timeline, is_exact, seconds_of, step_of, timeline
 
 SLOWER = 1.1
 """A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
@@ -60,10 +59,8 @@ class Facts:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether the sizes of all that comes into the step are known."""
-        fed = {self.plan.graph.get_tensor_by_name(name) for name in self.plan.feeds}
-        taken = {t for n in self.device_of for t in n.inputs}
-        return all(is_static(t.dims) for t in taken if t in fed or _is_source(t.op))
+        """Whether times and bytes depend on no unknown size."""
+        return is_exact(self.plan)
 
     @cached_property
     def is_searched(self) -> bool:
@@ -110,7 +107,7 @@ class Facts:
 
     def bytes_of(self, tensor: Tensor) -> int:
         """The bytes of a tensor; an unknown size counts as 1."""
-        return nbytes(tensor)
+        return self.plan.sizes.bytes(tensor)
 
     @property
     def bytes_between_tasks(self) -> int:
@@ -181,10 +178,6 @@ def overriding(node: Node) -> DeviceBlock | None:
         if block.clears or (block.spec is not None and DeviceSpec.from_string(block.spec).job is not None):
             return block
     return None
-
-
-def _is_source(node: Node) -> bool:
-    return not node.inputs or Trait.STATEFUL in node.opdef.traits
 
 
 def job_of(name: str) -> str:

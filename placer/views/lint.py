@@ -16,10 +16,11 @@ from ..render.text import size_text
 from ..render.timeline import time_text
 from .facts import Facts
 from .lint_devices import idle, memory, setters_overridden, slower_than_one, uneven_bytes, uneven_work
-from .lint_traffic import constants_sent, gradients, loops, read_again, slow_reads, small_batches
+from .lint_traffic import constants_sent, gradients, loops, read_again, slow_reads, small_batches, unknown_sizes
 from .plan_warning import Place, PlanWarning, with_change
 
 CHECKS: Mapping[str, Callable[[Facts], Iterator[PlanWarning]]] = {
+    "unknown-sizes": unknown_sizes,
     "slower-than-one": slower_than_one,
     "gradients": gradients,
     "setter-overridden": setters_overridden,
@@ -62,10 +63,9 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
         fixed = with_change(facts.plan, warning.change, place)
     except (OpError, ValueError) as e:
         return replace(warning, result=f"Not applied, the graph cannot be placed so: {str(e).splitlines()[0]}")
-    new, least = Facts(fixed), "" if facts.is_exact else "at least "
-    parts = [
-        f"one step is predicted to take {least}{time_text(new.seconds)} instead of {least}{time_text(facts.seconds)}"
-    ]
+    new = Facts(fixed)
+    now, then = time_text(facts.seconds, facts.is_exact), time_text(new.seconds, new.is_exact)
+    parts = [f"one step is predicted to take {then} instead of {now}"]
     sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
     if sent != was:
         parts.append(f"{size_text(sent)} instead of {size_text(was)} cross between tasks")

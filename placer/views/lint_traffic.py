@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
+from ..cost.shapes import how_to_give, listed
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, task_of
 from ..render.text import count_text, number_text, short, size_text
@@ -28,7 +29,7 @@ def gradients(facts: Facts) -> Iterator[PlanWarning]:
             calls.setdefault(found[0], {})[node] = found[1]
     for pairs in calls.values():
         device_of, traits = facts.device_of, Trait.METADATA | Trait.STATE_HANDLE
-        cost = {g: g.opdef.cost_of(g).flops for g in pairs if g.inputs and not g.opdef.traits & traits}
+        cost = {g: facts.plan.sizes.cost(g).flops for g in pairs if g.inputs and not g.opdef.traits & traits}
         homes = {g: device_of[f] for g, f in pairs.items() if f in device_of and g in cost}
         if len(set(homes.values())) < 2:
             continue
@@ -39,11 +40,13 @@ def gradients(facts: Facts) -> Iterator[PlanWarning]:
             continue
         taken = {t.name for g in away for t in g.inputs}
         others = dict.fromkeys(short(homes[g]) for g in away)
-        size = sum(c.bytes for c in facts.plan.channels if c.name in taken and c.destination == most)
+        crossing = [c for c in facts.plan.channels if c.name in taken and c.destination == most]
+        size, known = sum(c.bytes for c in crossing), facts.plan.sizes.is_exact(away)
+        apart_text, size_told = number_text(apart, known), size_text(size, all(c.is_exact for c in crossing))
         yield PlanWarning(
             "gradients",
             f"All {count_text(count, 'node')} of the gradients run on {short(most)}, but {len(away)} of them differentiate nodes of "
-            f"{listed_names(others)}: {number_text(apart)}flop there wait for {size_text(size)} of values in each step",
+            f"{listed_names(others)}: {apart_text}flop there wait for {size_told} of values in each step",
             away[0].source,
             "Give `colocate_gradients_with_ops=True` in that call",
             (most, *dict.fromkeys(homes[g] for g in away)),
@@ -130,12 +133,11 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     if not facts.is_exact or facts.timeline is None:
         return
     fed = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds]
-    batches = [
-        t for t in fed if t.dims and (t.dims[0] or 0) > 1 and t in {i for n in facts.device_of for i in n.inputs}
-    ]
-    if not batches:
+    taken = {i for n in facts.device_of for i in n.inputs}
+    batches = [(dims[0] or 0, -i, t) for i, t in enumerate(fed) if t in taken and (dims := facts.plan.sizes.of(t).dims)]
+    rows, _, batch = max(batches, default=(0, 0, None))
+    if rows < 2 or batch is None:
         return
-    rows, _, batch = max((t.dims[0] or 0, -i, t) for i, t in enumerate(batches) if t.dims)
     busy = dict(zip(facts.timeline.devices, facts.timeline.busy, strict=True))
     for device in {d for n, d in facts.device_of.items() if batch in n.inputs}:
         crossing = [
@@ -161,6 +163,21 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
             (batch.op.name,),
             size,
             "the batch is what the program feeds",
+        )
+
+
+def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
+    """A placement that was searched for sizes that nobody knows."""
+    tensors, sizes = facts.plan.unknown_sizes, facts.plan.sizes
+    if facts.is_searched and tensors:
+        yield PlanWarning(
+            "unknown-sizes",
+            f"The placement was searched for sizes that are unknown and count as 1: {listed(tensors, sizes)}. For the sizes of a run "
+            "another one may be far better",
+            tensors[0].op.source,
+            f"Give them: dt.place(..., {how_to_give(tensors, sizes)})",
+            nodes=tuple(dict.fromkeys(t.op.name for t in tensors[:LISTED])),
+            change="only the program knows how large its batches are",
         )
 
 
@@ -191,12 +208,13 @@ def loops(facts: Facts) -> Iterator[PlanWarning]:
             crossing.setdefault(c.loop, []).append(c)
     for loop, channels in crossing.items():
         count, size = len(channels), sum(c.bytes for c in channels)
+        amount = size_text(size, all(c.is_exact for c in channels))
         largest = sorted(channels, key=lambda c: -c.bytes)
         tasks = dict.fromkeys(short(task_of(d)) for c in channels for d in (c.source, c.destination))
         nodes = dict.fromkeys(c.name.lstrip("^").partition(":")[0] for c in largest[:LISTED])
         yield PlanWarning(
             "loop",
-            f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({size_text(size)}) between "
+            f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({amount}) between "
             f"{listed_names(tasks)}: {listed_names(c.name for c in largest)}. An iteration cannot end before they have come",
             facts.plan.graph.get_operation_by_name(next(iter(nodes))).source,
             "Keep its body and its condition on one task, where they need not be on several",

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
-from ...graph.core.opdef import Trait, nbytes
+from ...graph.core.opdef import Trait
 from ...graph.core.scopes import DeviceBlock
 from ...graph.core.shape import is_static, text
 from ...graph.core.source_location import SourceLine, locate
@@ -139,7 +139,8 @@ class _Writer:
             "runs": self._runs(),
             "state": [0 if s is None else s[0] for s in states],
             "isState": [0 if s is None else 1 + s[1] for s in states],  # 0 no, 1 size not known, 2 known
-            "flops": [int(min(n.opdef.cost_of(n).flops, 2**53)) for n in nodes],
+            "flops": [int(min(plan.sizes.cost(n).flops, 2**53)) for n in nodes],
+            "flopsExact": [plan.sizes.is_exact([n]) for n in nodes],
             **self._edges(),
             **self._groups(),
             **self._channels(),
@@ -241,11 +242,12 @@ class _Writer:
         }
 
     def _value(self, t: Tensor) -> int:
+        t = self.plan.sizes.of(t)
         key = (t.dtype, t.dims)
         number = self._value_of.get(key)
         if number is None:
             words = f"{t.dtype.name} {text(t.dims)}"
-            number = self._value_of[key] = self.values[words, nbytes(t), is_static(t.dims)]
+            number = self._value_of[key] = self.values[words, self.plan.sizes.bytes(t), is_static(t.dims)]
         return number
 
     def _groups(self) -> dict[str, Sequence[float]]:
@@ -270,7 +272,7 @@ class _Writer:
             "channelSource": [number[c.source] for c in channels],
             "channelTarget": [number[c.destination] for c in channels],
             "channelBytes": [c.bytes for c in channels],
-            "channelExact": [c.control or is_static(c.dims) for c in channels],
+            "channelExact": [c.is_exact for c in channels],
             "channelHow": [
                 PACES
                 if c.paces

@@ -103,7 +103,7 @@ def with_change(plan: PlanData, change: Change, place: Place) -> Any:
     strategy = change.strategy or ("rules" if plan.solution is None else "auto")
     return place(
         graph, plan.cluster, fetches=list(plan.fetches), targets=list(plan.targets), feeds=list(plan.feeds),
-        allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow,
+        allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=plan.sizes.given,
     )  # fmt: skip
 
 

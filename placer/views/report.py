@@ -12,7 +12,7 @@ from ..cluster.spec import Cluster
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
-from ..render.text import ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
+from ..render.text import AT_LEAST, ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
 from ..render.timeline import time_text
 from .diagram import to_svg
 from .facts import PREDICTED, Facts
@@ -43,7 +43,7 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose text is on the left and whose numbers are on the right, whatever the page around it prefers."""
     if not rows:
         return ""
-    sides = ["right" if all(row[i][:1].isdigit() for row in rows) else "left" for i in range(len(header))]
+    sides = ["right" if all(row[i].lstrip(AT_LEAST)[:1].isdigit() for row in rows) else "left" for i in range(len(header))]
 
     def line(cell: str, texts: Sequence[str]) -> str:
         cells = zip(texts, sides, strict=True)
@@ -103,11 +103,17 @@ def devices_table(plan: PlanData) -> Table:
             str(r.nodes),
             str(r.variables),
             size_text(r.variable_bytes, r.exact),
-            number_text(plan.cost[r.device].flops if r.device in plan.cost else 0),
+            number_text(*_flops(plan, r.device)),
         )
         for r in plan.loads
     ]
     return ("device", "nodes", "variables", "held", "flop"), rows
+
+
+def _flops(plan: PlanData, device: str) -> tuple[float, bool]:
+    """Arithmetic operations of one step on a device, and whether they depend on no unknown size."""
+    part = plan.partitions.get(device)
+    return (0.0, True) if part is None else (plan.cost[device].flops, plan.sizes.is_exact(part.nodes))
 
 
 def links_table(plan: PlanData) -> Table:
@@ -126,7 +132,7 @@ def links_table(plan: PlanData) -> Table:
     ]
     if any(s is not None for s in times):
         header = (*header, "time")
-        rows = [(*r, "" if s is None else seconds_text(s)) for r, s in zip(rows, times, strict=True)]
+        rows = [(*r, "" if s is None else seconds_text(s, t.exact)) for r, s, t in zip(rows, times, found, strict=True)]
     return header, rows
 
 

@@ -23,6 +23,7 @@ from ...graph.core.errors import (
 )
 from ...graph.core.graph import Graph, Node
 from ...graph.core.settings import setting
+from ...graph.core.shape import Dims
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.prune import needed
 from ...placer.plan import Plan
@@ -192,6 +193,7 @@ class PreparedSteps:
         self._incarnations: dict[str, int] = {}  # task -> its incarnation at the last registration there
         self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
+        self._fed_shapes: dict[Signature, list[Dims]] = {}  # of the last step of each signature
         self._told: tuple[str, Plan] | None = None  # the last program whose plan was requested, and the plan
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
@@ -223,6 +225,7 @@ class PreparedSteps:
                 if parts is None:
                     parts = self.prepare(key)
                 self._last = key, parts
+                self._fed_shapes[key] = [getattr(value, "shape", None) for value in feeds.values()]
                 if until is None or not self._backend.repeat(parts, until):
                     values.update(self._backend.run(parts, feeds, timeout, gathered))
                 if metadata is not None and options is not None:
@@ -275,14 +278,21 @@ class PreparedSteps:
         except OpError as e:
             raise self._with_node(e) from None
 
-    def plan(self, key: Signature) -> Plan:
-        """The plan of a signature, prepared or not."""
-        return self._plan_of(key, self._prepared.get(key))
+    def plan(self, key: Signature, given: Mapping[str, Dims] | None = None) -> Plan:
+        """The plan of a signature, prepared or not, for the given shapes of feeds; by default for those that steps were fed last."""
+        plan, fed = self._plan_of(key, self._prepared.get(key)), set(key[2])
+        last = {name: dims for (_, _, names), found in self._fed_shapes.items() for name, dims in zip(names, found, strict=True)}
+        seen = {name: dims for name, dims in last.items() if name in fed and dims is not None}
+        return plan.resized({**seen, **self._last_shapes(key), **(given or {})})
 
     @property
     def last_plan(self) -> Plan | None:
-        """The plan of the last step; None before the first one."""
-        return None if self._last is None else self._plan_of(*self._last)
+        """The plan of the last step, for the sizes that it was fed; None before the first one."""
+        return None if self._last is None else self._plan_of(*self._last).resized(self._last_shapes(self._last[0]))
+
+    def _last_shapes(self, key: Signature) -> dict[str, Dims]:
+        """The shapes that the last step of a signature was fed, by tensor name; {} before the first one."""
+        return {name: dims for name, dims in zip(key[2], self._fed_shapes.get(key, ()), strict=False) if dims is not None}
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         fetched, targets, fed = key
@@ -300,8 +310,9 @@ class PreparedSteps:
         if gathered is None and not partitions:
             return
         program, plan = self._told or ("", None)
-        if plan is None or program != parts[0].program:
-            plan = self._plan_of(key, parts)
+        shapes = self._last_shapes(key)
+        if plan is None or program != parts[0].program or plan.sizes.given != shapes:
+            plan = self._plan_of(key, parts).resized(shapes)
             self._told = parts[0].program, plan
         if partitions:
             metadata.partition_graphs = dict(plan.partitions)

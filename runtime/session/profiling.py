@@ -23,7 +23,6 @@ import numpy as np
 from ...graph.core import dtypes
 from ...graph.core.build import placeholder
 from ...graph.core.graph import Graph, Node
-from ...graph.core.opdef import Cost
 from ...graph.ops.array.creation import fill
 from ...graph.ops.array.identity_and_placeholders import identity
 from ...graph.ops.linalg.linalg import matmul
@@ -31,7 +30,6 @@ from ...graph.ops.math.reduce import reduce_sum
 from ...graph.variables.variable import Variable
 from ...placer.cluster.spec import Cluster, DeviceInfo, Link
 from ...placer.cost.profile import Profile, fitted_link, measured_nodes
-from ...placer.cost.shapes import sizes_of
 from ...placer.partition.partitioned_graph import task_of
 from ...placer.plan import Plan
 from ...placer.search.from_graph import CLIENT, TYPICAL
@@ -158,8 +156,7 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
     Returns:
         Seconds of each node on its device (a fused kernel's time is divided among its nodes by their analytic costs); the latency
-        and bandwidth of each link between tasks that carried values of different sizes; the observed sizes of values whose shapes
-        the graph leaves open.
+        and bandwidth of each link between tasks that carried values of different sizes; the shapes of what was fed.
 
     Raises:
         ValueError: `steps` is less than 1. Otherwise what `session.run` raises.
@@ -178,13 +175,8 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
         if metadata.trace is None:
             raise ValueError("The step runs nothing: all that is fetched is fed")
         traces.append(metadata.trace)
-    plan = traces[0].plan
-    fed = {
-        plan.graph.get_tensor_by_name(name): tuple(value.shape)
-        for name, value in parse_feeds(session.graph, feed_dict).items()
-    }
-    nodes = sorted((n for p in plan.partitions.values() for n in p.nodes), key=lambda n: n.index)
-    return replace(profile_of(traces), sizes=sizes_of(nodes, fed))
+    fed = {name: tuple(value.shape) for name, value in parse_feeds(session.graph, feed_dict).items()}
+    return replace(profile_of(traces), shapes=fed)
 
 
 def profile_of(traces: list[Trace]) -> Profile:
@@ -242,12 +234,12 @@ class _Shares:
     """Analytic seconds of a node on a common processor, by which a fused kernel's time is divided."""
 
     def __init__(self, plan: Plan) -> None:
-        self._graph = plan.graph
+        self._graph, self._sizes = plan.graph, plan.sizes
 
     def __call__(self, name: str) -> float:
         if name not in self._graph:
             return 0.0
         node = self._graph.get_operation_by_name(name)
-        flops, moved = Cost(*node.opdef.cost_of(node))
+        flops, moved = self._sizes.cost(node)
         speed = TYPICAL["CPU"]
         return max(flops / speed.flops, moved / speed.bandwidth)

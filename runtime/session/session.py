@@ -23,6 +23,7 @@ from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.scopes import open_blocks
 from ...placer.cluster.spec import DeviceInfo
+from ...placer.cost.shapes import given_shapes
 from ...placer.partition.prune import needed
 from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
@@ -245,8 +246,9 @@ class Session:
 
         Args:
             fetches: as for `run`.
-            feed_dict: what will be fed: a dictionary as for `run`, whose values do not matter, or only its keys.
-                None: all placeholders that the fetches need.
+            feed_dict: what will be fed: a dictionary as for `run`, of which only the shapes of the values count, or only its keys.
+                None: all placeholders that the fetches need. Without values, the sizes are those that steps of this session were fed
+                last; what was never fed has unknown sizes, which count as 1.
 
         Raises:
             RuntimeError: the session is closed. TypeError, ValueError: fetches or feeds that cannot be understood.
@@ -266,11 +268,11 @@ class Session:
         else:
             fed = [self._fed_tensor(key).name for key in feed_dict]
         key = tuple(n for n in wanted.tensors if n not in fed), wanted.targets, tuple(fed)
-        return self._steps.plan(key)
+        return self._steps.plan(key, given_shapes(self._graph, feed_dict))
 
     @property
     def last_plan(self) -> Plan | None:
-        """The plan of the last step; None before the first one.
+        """The plan of the last step, with the sizes that it was fed; None before the first one.
 
         Raises:
             RuntimeError: the session is closed. AbortedError: its master was restarted and has lost the plan.

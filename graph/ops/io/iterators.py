@@ -32,6 +32,8 @@ from ..control.python_function import MEANING, process_nonce
 from ..state.variables import place_of
 
 Array = np.ndarray[Any, Any]
+FULL_BATCH = "full_batch"
+"""An attr of `IteratorGetNext`: the rows of a full batch. Its shape leaves them open: the last batch of an epoch may have fewer."""
 
 
 class Elements(Protocol):
@@ -414,7 +416,9 @@ def _define(name: str, **parts: Any) -> None:
     define(name, device_types=("CPU",), traits=parts.pop("traits", Trait.STATEFUL), **parts)
 
 
-_define("IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,))
+_define(
+    "IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,), internal_attrs=(FULL_BATCH,)
+)
 _define("IteratorPipeline", infer=_infer_pipeline, reference=_keep, ref_inputs=(0,))
 _define("IteratorGive", infer=_infer_give, reference=_given, ref_inputs=(0,))
 _define("IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient)

@@ -133,7 +133,7 @@ function aboutDevice(box) {
       ["full name", h("code", {}, device.name)],
       device.emulated ? ["emulated", "it stands in for a device that its machine does not have"] : null,
       device.memory ? ["memory", bytesText(device.memory)] : null,
-      ["runs", countText(device.nodes, "node") + ", " + flopsText(device.flops)],
+      ["runs", countText(device.nodes, "node") + ", " + flopsText(device.flops, device.flopsExact)],
       ["holds", countText(device.variables, "variable") + ", " + bytesText(device.held, device.heldExact)],
       ["sends", bytesText(device.sent)], ["receives", bytesText(device.received)],
     ]),
@@ -152,12 +152,12 @@ function heldBy(device) {
 }
 
 function aboutScope(box) {
-  const { nodes, variables, held, exact, flops } = box.stats;
+  const { nodes, variables, held, exact, flops, flopsExact } = box.stats;
   const edges = map.outer.filter((e) => (within(e.from, box)) !== (within(e.to, box)));
   return [
     head(box.kind === "series" ? "Range of names" : "Name scope", box.path, openButton(box)),
     facts([
-      ["device", deviceTag(box.device)], ["runs", countText(nodes, "node") + ", " + flopsText(flops)],
+      ["device", deviceTag(box.device)], ["runs", countText(nodes, "node") + ", " + flopsText(flops, flopsExact)],
       variables ? ["holds", countText(variables, "variable") + ", " + bytesText(held, exact)] : null,
     ]),
     section("Channels", edges.length ? linkList(edges.sort((a, b) => b.bytes - a.bytes)) : null),
@@ -302,7 +302,7 @@ const tip = {
   about(thing) {
     if (!(thing instanceof Box)) return thing.channels ? tipOfChannels(thing) : tipOfEdge(thing);
     if (thing.kind === "node") return tipOfNode(thing.nodes[0]);
-    const lines = isPlace(thing) ? loads.map((l) => l.text(loadOf(thing))).join(" · ") : subtitle(thing) + " · " + flopsText(thing.stats.flops);
+    const lines = isPlace(thing) ? loads.map((l) => l.text(loadOf(thing))).join(" · ") : subtitle(thing) + " · " + flopsText(thing.stats.flops, thing.stats.flopsExact);
     return [h("b", {}, thing.kind === "device" ? deviceText(thing.device) : thing.path), thing instanceof Group ? h("p", {}, thing.size) : "", h("p", {}, lines),
       thing.isLeaf || thing.isOpen ? "" : h("p", { class: "faint" }, "click to open")];
   },

@@ -14,7 +14,7 @@ const GUTTER = 130;   // between tasks: a channel's label stands there
 const loads = [
   { title: "nodes", of: (d) => d.nodes, text: (d) => countText(d.nodes, "node") },
   { title: "held", of: (d) => d.held, text: (d) => bytesText(d.held, d.heldExact) + " held" },
-  { title: "flop", of: (d) => d.flops, text: (d) => flopsText(d.flops) },
+  { title: "flop", of: (d) => d.flops, text: (d) => flopsText(d.flops, d.flopsExact) },
 ];
 
 /* Sizes and places all that shows; x and y are of the upper left corner, in the map. `jobs`: each job's tasks, or ranges of them. */

@@ -14,7 +14,7 @@ const tables = {
       { title: "Asked for", width: "minmax(140px, 1.3fr)", of: (i) => shortDevice(plan.requests[plan.request[i]]) },
       { title: "Why there", width: "minmax(146px, 1.6fr)", of: (i) => plan.rules[plan.rule[i]] },
       { title: "Held", width: "80px", of: (i) => plan.state[i], text: (i) => (plan.isState[i] ? bytesText(plan.state[i], plan.isState[i] === 2) : ""), number: true },
-      { title: "Work", width: "90px", of: (i) => plan.flops[i], text: (i) => flopsText(plan.flops[i]), number: true },
+      { title: "Work", width: "90px", of: (i) => plan.flops[i], text: (i) => flopsText(plan.flops[i], plan.flopsExact[i]), number: true },
       { title: "Runs", width: "64px", of: (i) => plan.runs[i], text: (i) => (plan.runs[i] ? numberText(plan.runs[i]) : isFed(i) ? "fed" : "no"), number: true,
         hint: "place in the order of its device" },
     ],

@@ -30,9 +30,10 @@ class Box {
   /* Nodes, bytes of state, flop: of all that is inside. */
   get stats() {
     if (!this.sums) {
-      const sums = (this.sums = { nodes: this.nodes.length, held: 0, variables: 0, exact: true, flops: 0, kinds: {} });
+      const sums = (this.sums = { nodes: this.nodes.length, held: 0, variables: 0, exact: true, flops: 0, flopsExact: true, kinds: {} });
       for (const i of this.nodes) {
         sums.flops += plan.flops[i];
+        sums.flopsExact &&= !!plan.flopsExact[i];
         const kind = kindOf(i);
         sums.kinds[kind] = (sums.kinds[kind] || 0) + 1;
         if (plan.isState[i]) { sums.variables++; sums.held += plan.state[i]; if (plan.isState[i] === 1) sums.exact = false; }

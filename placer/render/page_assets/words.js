@@ -1,15 +1,18 @@
 /* Numbers and names for people, and elements made of them. Text reaches the page as text nodes only. */
 
+const AT_LEAST = "≥ "; // before a number that depends on an unknown size
+
 function bytesText(count, exact = true) {
-  const more = exact ? "" : "+";
+  const bound = exact ? "" : AT_LEAST;
   for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (count < 1024) return (unit === "B" ? count + " B" : count.toFixed(count < 100 ? 1 : 0) + " " + unit) + more;
+    if (count < 1024) return bound + (unit === "B" ? count + " B" : count.toFixed(count < 100 ? 1 : 0) + " " + unit);
     count /= 1024;
   }
-  return count.toFixed(1) + " TiB" + more;
+  return bound + count.toFixed(1) + " TiB";
 }
 
-function flopsText(count) {
+function flopsText(count, exact = true) {
+  if (!exact) return AT_LEAST + flopsText(count);
   for (const unit of ["", "k", "M", "G", "T"]) {
     if (count < 1000) return (unit ? count.toFixed(count < 100 ? 1 : 0) : count) + " " + unit + "flop";
     count /= 1000;

@@ -32,7 +32,7 @@ def test_a_file_gives_it_back(tmp_path: Path) -> None:
     "change",
     [
         {"dovetail profile": 1}, {"nodes": []}, {"nodes": {"a": {W0: -1}}}, {"nodes": {"a": {W0: "x"}}},
-        {"nodes": {"a": 3}}, {"links": [{}]}, {"links": 3}, {"sizes": {"a": "x"}}, {"seconds": float("nan")}, {"more": 1},
+        {"nodes": {"a": 3}}, {"links": [{}]}, {"links": 3}, {"shapes": {"a": "x"}}, {"seconds": float("nan")}, {"more": 1},
         {"links": [{"between": ["a"], "latency": 1, "bandwidth": 1}]},
     ],
 )  # fmt: skip
