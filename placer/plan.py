@@ -243,9 +243,9 @@ class Plan:
 
     def resized(self, given: Mapping[str, Dims]) -> Plan:
         """This plan for these shapes, by tensor name; what a node cannot take is left unknown."""
-        if given == self.sizes.given:
-            return self
         sizes = plan_sizes([n for p in self.partitions.values() for n in p.nodes], given)
+        if sizes.given == self.sizes.given:
+            return self
         return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=None)
 
     def scale(

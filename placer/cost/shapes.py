@@ -20,7 +20,7 @@ import numpy as np
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Cost, Trait, size
-from ...graph.core.shape import Dims, as_dims, is_static, merge, text
+from ...graph.core.shape import Dims, as_dims, compatible, is_static, merge, text
 from ...graph.ops.io.iterators import FULL_BATCH
 from ..partition.partitioned_graph import Channel, LoopPart, Partitioned, Step
 from .profile import Profile
@@ -107,7 +107,7 @@ class Sizes:
     def _infer(self, nodes: Sequence[Node], given: Mapping[str, Dims]) -> None:
         """Make the stand-ins. A loop variable is taken to keep the shape with which it enters, until an iteration changes it."""
         run, graph = set(nodes), nodes[0].graph
-        fed = {graph.get_tensor_by_name(name).op for name in given if name.partition(":")[0] in graph} - run
+        fed = {graph.get_tensor_by_name(name).op for name in given} - run
         changed: set[Node] = set()
         loops = [n for n in nodes if n.back_edge is not None]
         for turn in range(PASSES):
@@ -207,14 +207,24 @@ def listed(tensors: Sequence[Tensor], sizes: Sizes) -> str:
 
 def plan_sizes(nodes: Iterable[Node], given: Mapping[str, Dims], costs: Profile | None = None) -> Sizes:
     """The sizes of what a step runs: from the given shapes, and where there are none, from those of the steps that were measured."""
-    return Sizes(sorted(set(nodes), key=lambda n: n.index), {**(costs.shapes if costs is not None else {}), **given})
+    run = sorted(set(nodes), key=lambda n: n.index)
+    told = {**(costs.shapes if costs is not None else {}), **given}
+    new: dict[str, Dims] = {}
+    for name, dims in told.items() if run else ():
+        if name.partition(":")[0] in run[0].graph:
+            known = run[0].graph.get_tensor_by_name(name).dims
+            if compatible(known, dims) and (whole := merge(known, dims)) != known:  # a profile may be of another model
+                new[name] = whole
+    return Sizes(run, new)
 
 
 def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | None = None) -> dict[str, Dims]:
-    """Tensor name -> shape, from `feeds={x: array}` and `shapes={x: (64, 784)}`; a feed without a value tells nothing.
+    """Tensor name -> shape, from `feeds={x: array}` and `shapes={x: (64, 784)}`; a feed without a value, or with a
+    mere number as a stand-in for one, tells nothing.
 
     Args:
-        feeds: tensors or names, or a mapping from them to values: arrays, anything with a shape, nested lists, or None.
+        feeds: tensors or names, or a mapping from them to values: arrays, anything with a shape, nested lists, numbers, or
+            None.
         shapes: tensors or names -> shapes; None or -1 in a shape is a size that stays open.
 
     Raises:
@@ -224,8 +234,8 @@ def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | No
     if shapes is not None and not isinstance(shapes, Mapping):
         raise TypeError(f"shapes must be a mapping such as {{x: (64, 784)}}, not {shapes!r}")
     found: dict[str, Dims] = {}
-    told = [(key, _shape_of(v)) for key, v in feeds.items() if v is not None] if isinstance(feeds, Mapping) else []
-    for key, given in [*told, *(shapes or {}).items()]:
+    told = {k: _shape_of(v) for k, v in feeds.items() if not _is_number(v)} if isinstance(feeds, Mapping) else {}
+    for key, given in [*told.items(), *(shapes or {}).items()]:
         tensor = as_tensor(graph, key)
         try:
             dims = as_dims(given)
@@ -283,6 +293,10 @@ def batch_shapes(
             "Name shapes: plan.at(shapes={x: (64, 784)})"
         )
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, complex))
 
 
 def _shape_of(value: Any) -> Any:

@@ -194,7 +194,7 @@ class PreparedSteps:
         self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
         self._fed_shapes: dict[Signature, list[Dims]] = {}  # of the last step of each signature
-        self._told: tuple[str, Plan] | None = None  # the last program whose plan was requested, and the plan
+        self._told: tuple[str, dict[str, Dims], Plan] | None = None  # the last program that was traced, what it was fed, and its plan
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
 
@@ -309,11 +309,10 @@ class PreparedSteps:
         """Fill a step's metadata."""
         if gathered is None and not partitions:
             return
-        program, plan = self._told or ("", None)
-        shapes = self._last_shapes(key)
-        if plan is None or program != parts[0].program or plan.sizes.given != shapes:
-            plan = self._plan_of(key, parts).resized(shapes)
-            self._told = parts[0].program, plan
+        traced_as = parts[0].program, self._last_shapes(key)
+        if self._told is None or self._told[:2] != traced_as:
+            self._told = (*traced_as, self._plan_of(key, parts).resized(traced_as[1]))
+        plan = self._told[2]
         if partitions:
             metadata.partition_graphs = dict(plan.partitions)
         if gathered is not None:

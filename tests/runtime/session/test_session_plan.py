@@ -120,3 +120,24 @@ def test_a_cluster_that_runs_is_a_cluster_to_plan_for(cluster: tf.LocalCluster) 
     assert plan.cluster.master == "/job:worker/replica:0/task:0" and len(plan.cluster.devices) == 3
     with tf.Session(cluster.target("worker", 0)) as session:
         assert text(session.plan(y)) == text(tf.place(y.graph, cluster, fetches=y))
+
+
+def test_plans_have_the_sizes_that_steps_were_fed(session: tf.Session) -> None:
+    x = tf.placeholder(tf.float32, [None, 8], name="x")
+    with tf.device(f"/job:{job(session)}"):
+        y = tf.exp(x, name="y")
+    assert "≥" in str(session.plan(y).report())
+    session.run(y, {x: np.zeros((4096, 8), "float32")})
+    last = session.last_plan
+    assert last is not None and last.sizes.given == {"x:0": (4096, 8)} and sum(c.flops for c in last.cost.values()) >= 4096 * 8
+    assert session.plan(y).sizes.given == session.plan(y, [x]).sizes.given == {"x:0": (4096, 8)}
+    assert session.plan(y * 2.0).sizes.given == {"x:0": (4096, 8)}  # another step, which is fed the same tensor
+    assert session.plan(y, {x: np.zeros((3, 8))}).sizes.of(y).dims == (3, 8)
+    session.run(y, {x: np.zeros((2, 8), "float32")})
+    again = session.last_plan
+    assert again is not None and again.sizes.given == {"x:0": (2, 8)}
+    metadata = tf.RunMetadata()
+    session.run(y, {x: np.zeros((5, 8), "float32")}, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
+    assert metadata.trace is not None and metadata.trace.plan.sizes.given == {"x:0": (5, 8)}
+    with pytest.raises(ValueError, match="cannot have the shape"):
+        session.plan(y, {x: np.zeros((3, 9))})
