@@ -27,7 +27,7 @@ const tables = {
     columns: [
       { title: "Device", width: "minmax(190px, 2fr)", of: (i) => deviceText(i), className: "name" },
       { title: "Nodes", width: "90px", of: (i) => plan.devices[i].nodes, text: (i) => numberText(plan.devices[i].nodes), number: true },
-      { title: "Work", width: "110px", of: (i) => plan.devices[i].flops, text: (i) => flopsText(plan.devices[i].flops), number: true },
+      { title: "Work", width: "110px", of: (i) => plan.devices[i].flops, text: (i) => flopsText(plan.devices[i].flops, plan.devices[i].flopsExact), number: true },
       { title: "Held", width: "100px", of: (i) => plan.devices[i].held, text: (i) => bytesText(plan.devices[i].held, plan.devices[i].heldExact), number: true },
       { title: "Memory", width: "100px", of: (i) => plan.devices[i].memory || 0, text: (i) => (plan.devices[i].memory ? bytesText(plan.devices[i].memory) : ""), number: true },
       { title: "Sends", width: "100px", of: (i) => plan.devices[i].sent, text: (i) => bytesText(plan.devices[i].sent), number: true },

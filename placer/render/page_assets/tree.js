@@ -70,12 +70,13 @@ class Group extends Box {
     super(kind, label, -1, []);
     Object.assign(this, { parts, routes: new Map(), isFixed: plan.devices.length <= SHOWN });
     this.devices = parts.flatMap((part) => (part instanceof Group ? part.devices : [part.device]));
-    this.load = { nodes: 0, variables: 0, held: 0, heldExact: true, flops: 0 };
+    this.load = { nodes: 0, variables: 0, held: 0, heldExact: true, flops: 0, flopsExact: true };
     for (const part of parts) {
       part.parent = this;
       const load = loadOf(part);
       for (const key of ["nodes", "variables", "held", "flops"]) this.load[key] += load[key];
       this.load.heldExact &&= load.heldExact;
+      this.load.flopsExact &&= load.flopsExact;
     }
     const first = plan.devices[this.devices[0]];
     this.title = "/job:" + first.job + "/task:" + label;
