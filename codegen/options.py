@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields as fields_of
 from typing import Any
 
@@ -67,3 +68,25 @@ class KernelOptions:
                 raise TypeError(f"kernel option {f.name} must be of type {kind.__name__}, not {value!r}")
             values[f.name] = value
         return cls(**values)
+
+
+_disabled: set[str] = set()
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Compile programs without these passes (`pipeline`) and kernel families (`cpu.dispatch`), in all threads of this process.
+
+    For measurements of what each is worth (bench/ablation.py). The results of a program stay the same, up to rounding.
+    """
+    added = set(names) - _disabled
+    _disabled.update(added)
+    try:
+        yield
+    finally:
+        _disabled.difference_update(added)
+
+
+def is_enabled(name: str) -> bool:
+    """Whether a pass or a kernel family is to be used."""
+    return name not in _disabled

@@ -29,7 +29,7 @@ from .lower.hoist_handles import hoist_handles
 from .lower.liveness import free_dead_slots
 from .lower.lower import Lowered, ReaderOf, lower
 from .lower.send_buffers import use_send_buffers
-from .options import KernelOptions
+from .options import KernelOptions, is_enabled
 from .passes.rewrite import Fired, Rewrites, rewrite
 from .reference import NumpyBackend
 
@@ -243,6 +243,8 @@ def run_passes(compilation: Compilation, passes: Iterable[Pass]) -> None:
     """Run passes in order, and log them if DOVETAIL_LOG_PASSES says so."""
     level = setting("DOVETAIL_LOG_PASSES")
     for each in passes:
+        if not is_enabled(each.name):
+            continue
         each.run(compilation)
         if level:
             made = f":\n{compilation}" if level > 1 else ""

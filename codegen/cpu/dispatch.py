@@ -5,13 +5,13 @@ A maker gives None for nodes that it does not take: other element types, sizes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from ...graph.core.graph import Node
 from ..fusion.optimizer_loops import ACCUMULATES
 from ..ir.program import Kernel
+from ..options import is_enabled
 from .kernels import attention, copy, gemm, image, rows
 from .kernels.gemm_narrow import NarrowProduct, is_narrow_product
 from .kernels.node import NodeKernel
@@ -29,18 +29,15 @@ def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bo
         node: the node that the kernel runs. reference: the op's reference, context and attributes bound.
         threads: the most threads that it may use. compile_first: compile it now. check: compare with the reference at every run.
     """
-    maker = _maker_of(node.opdef.name)
-    if maker is None:
+    op = node.opdef.name
+    family = "updates" if "Apply" in op else _FAMILY_OF.get(op)
+    if family is None or not is_enabled(family):
         return None
+    _, maker = FAMILIES[family]
     kernel = maker(node, reference, threads, check)
     if compile_first and isinstance(kernel, TieredKernel):
         kernel.compile()
     return reference if kernel is None else kernel
-
-
-@cache
-def _maker_of(op: str) -> Maker | None:
-    return _update if "Apply" in op or op in ACCUMULATES else _MAKERS.get(op)
 
 
 def _copy(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
@@ -70,11 +67,19 @@ def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]] | None], 
     return maker
 
 
-_MAKERS: dict[str, Maker] = {
-    **dict.fromkeys(copy.OPS, _copy),
-    **dict.fromkeys(gemm.OPS, _product),
-    **dict.fromkeys(image.OPS, _single(image.image_kernel, image.KNOWN_INPUTS)),
-    **dict.fromkeys(rows.SUMS, _single(rows.row_kernel, rows.KNOWN_INPUTS)),
-    **dict.fromkeys(rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),
-    **dict.fromkeys(attention.OPS, _single(attention.attention_kernel, {})),
+_image = _single(image.image_kernel, image.KNOWN_INPUTS)
+
+FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
+    "copies": (copy.OPS, _copy),
+    "matrix products": (gemm.OPS, _product),
+    "convolutions": (image.CONVOLUTIONS, _image),
+    "depthwise convolutions": (image.DEPTHWISE, _image),
+    "pooling": (image.POOLING, _image),
+    "segment sums": (rows.SUMS, _single(rows.row_kernel, rows.KNOWN_INPUTS)),
+    "top k": (rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),
+    "attention": (attention.OPS, _single(attention.attention_kernel, {})),
+    "updates": (ACCUMULATES, _update),
 }
+"""The families of hand-written kernels: their ops (of updates also all with "Apply" in their names), and their maker."""
+
+_FAMILY_OF = {op: name for name, (ops, _) in FAMILIES.items() for op in ops}

@@ -320,6 +320,10 @@ OPS: dict[str, tuple[str, str, str]] = {
 }
 """For each op: the method that runs it, and its functions and their file."""
 
+CONVOLUTIONS = frozenset(op for op in OPS if op.startswith("Conv2D"))
+DEPTHWISE = frozenset(op for op in OPS if op.startswith("Depthwise"))
+POOLING = frozenset(OPS) - CONVOLUTIONS - DEPTHWISE
+
 KNOWN_INPUTS = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1, "DepthwiseConv2dNativeBackpropInput": 0,
         "DepthwiseConv2dNativeBackpropFilter": 1, "AvgPoolGrad": 0}  # fmt: skip
 """The input whose value is read: it has the sizes of the result."""

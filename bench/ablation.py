@@ -1,0 +1,375 @@
+"""What each part of the CPU code generator is worth: programs with it, and without it, in one process, in turn.
+
+A part is a compiler pass, a family of hand-written kernels, or a mechanism of launches or of loops. Each is measured on the workloads
+that it was made for. `dovetail` is the program as it is, `peer` the same program without the part; where a library does the work of a
+part, `peer` is the call of the library. A ratio of 0.5 says that the part makes the workload twice as fast.
+
+The rule: a part stays if it saves 10 % somewhere. Samples alternate, so other work on the machine slows both down; the smallest
+of many samples count, so it slows down neither. `python bench/ablation.py --only "top k"` measures one part.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import _convolutions
+import _models
+from _harness import Row, main, row
+
+TARGET = "ratio <= 0.9"
+CODEGEN = "dovetail.codegen"
+
+Call = Callable[[], Any]
+
+
+# --- workloads: each gives a call ----------------------------------------------------------------------------------------
+
+
+def program(build: Callable[[Any], tuple[Any, Mapping[Any, Any]]]) -> Call:
+    """A call of a program. `build(dt)` gives what to fetch, and the values of its placeholders."""
+    import dovetail as dt
+
+    graph = dt.Graph()
+    with graph.as_default():
+        fetches, feeds = build(dt)
+        initial = dt.global_variables_initializer()
+    session = dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend="auto"))
+    session.run(initial)
+    session.warmup(fetches, list(feeds))
+    call = session.make_callable(fetches, list(feeds))
+    return lambda: call(*feeds.values())
+
+
+def model(name: str) -> Call:
+    """A model or a convolution of bench/cpu.py."""
+    import dovetail as dt
+
+    config = dt.ConfigProto(kernel_backend="auto")
+    if name in _models.MODELS:
+        return _models.dovetail(name, config, True)
+    return _convolutions.dovetail(name, config)
+
+
+def function(make: Callable[..., Any], *values: Any) -> Call:
+    """A function of arrays: `make(dt, *placeholders)`."""
+
+    def build(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
+        feeds = {dt.placeholder(dt.as_dtype(v.dtype), v.shape): v for v in values}
+        return make(dt, *feeds), feeds
+
+    return program(build)
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    """Random numbers."""
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def tiny(dt: Any, x: Any) -> Any:
+    """60 operations, one after the other."""
+    y = x
+    for _ in range(20):
+        y = dt.tanh(y * 0.5) + x
+    return y
+
+
+def digits() -> Call:
+    """A training step of the digits classifier, 64-256-256-10, batch 64."""
+
+    def build(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
+        x, labels = dt.placeholder(dt.float32, [None, 64]), dt.placeholder(dt.int32, [None])
+        h = x
+        for a, b in ((64, 256), (256, 256), (256, 10)):
+            h = dt.matmul(h, dt.Variable(numbers(a, b) / 16)) + dt.Variable(np.zeros(b, np.float32))
+            h = dt.nn.relu(h) if b > 10 else h
+        loss = dt.reduce_mean(dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=h))
+        step = dt.train.GradientDescentOptimizer(0.01).minimize(loss)
+        return [loss, step], {x: numbers(64, 64), labels: np.arange(64, dtype=np.int32) % 10}
+
+    return program(build)
+
+
+def adam(size: int, count: int) -> Call:
+    """A step of Adam on `count` variables of `size` elements."""
+
+    def build(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
+        x = dt.placeholder(dt.float32, [size])
+        gradients = [(x * (i + 1.0), dt.Variable(numbers(size))) for i in range(count)]
+        return dt.train.AdamOptimizer(0.01).apply_gradients(gradients), {x: numbers(size)}
+
+    return program(build)
+
+
+def embedding(optimizer: str) -> Call:
+    """A step on a table of 20,000 x 64, of which 4,096 rows are looked up."""
+
+    def build(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
+        ids = dt.placeholder(dt.int32, [4096])
+        table = dt.Variable(numbers(20_000, 64))
+        loss = dt.reduce_sum(dt.square(dt.nn.embedding_lookup(table, ids)))
+        step = getattr(dt.train, optimizer)(0.01).minimize(loss)
+        return step, {ids: np.random.default_rng(1).integers(0, 20_000, 4096).astype(np.int32)}
+
+    return program(build)
+
+
+def depthwise(shape: tuple[int, ...], what: str) -> Call:
+    """A depthwise convolution with 3 x 3 taps, or one of its gradients."""
+
+    def made(dt: Any, x: Any, w: Any) -> Any:
+        y = dt.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME")
+        return y if what == "forward" else dt.gradients(y, x if what == "image" else w, dt.ones_like(y))
+
+    return function(made, numbers(*shape), numbers(3, 3, shape[3], 1))
+
+
+def pooling(kind: str, shape: tuple[int, ...], taps: int, what: str) -> Call:
+    """A pooling with stride 2, or its gradient."""
+
+    def made(dt: Any, x: Any) -> Any:
+        y = getattr(dt.nn, f"{kind}_pool")(x, taps, 2, "SAME")
+        return y if what == "forward" else dt.gradients(y, x, dt.ones_like(y))
+
+    return function(made, numbers(*shape))
+
+
+def product(rows: int, inner: int, columns: int, dtype: str = "float32") -> Call:
+    """A matrix product."""
+    import dovetail as dt
+
+    kind = dt.as_dtype(dtype).as_numpy_dtype
+    return function(
+        lambda dt, a, b: dt.matmul(a, b), numbers(rows, inner, dtype=kind), numbers(inner, columns, dtype=kind)
+    )
+
+
+def numpy_product(rows: int, inner: int, columns: int) -> Call:
+    """The same by NumPy's BLAS."""
+    a, b = numbers(rows, inner), numbers(inner, columns)
+    return lambda: a @ b
+
+
+def top_k(rows: int, length: int, k: int) -> Call:
+    """The k largest of each row."""
+    return function(lambda dt, x: dt.nn.top_k(x, k), numbers(rows, length))
+
+
+def numpy_top_k(rows: int, length: int, k: int) -> Call:
+    """The same by `np.argpartition`, and a sort of the k."""
+    x = numbers(rows, length)
+
+    def call() -> Any:
+        at = np.argpartition(x, length - k, -1)[:, length - k :]
+        values = np.take_along_axis(x, at, -1)
+        order = np.argsort(-values, -1)
+        return np.take_along_axis(values, order, -1), np.take_along_axis(at, order, -1)
+
+    return call
+
+
+def segment_sum(rows: int, width: int, segments: int) -> Call:
+    """Rows added up by their ids."""
+    ids = np.random.default_rng(1).integers(0, segments, rows).astype(np.int32)
+    return function(lambda dt, x, i: dt.unsorted_segment_sum(x, i, segments), numbers(rows, width), ids)
+
+
+def attention(tokens: int, gradient: bool) -> Call:
+    """Attention of 2 heads of 64, over that many tokens."""
+
+    def made(dt: Any, q: Any, k: Any, v: Any) -> Any:
+        y = dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.125), v)
+        return dt.gradients(dt.reduce_sum(dt.square(y)), [q, k, v]) if gradient else y
+
+    return function(made, *[numbers(8192 // tokens, 2, tokens, 64)] * 3)
+
+
+def joined(dt: Any, *parts: Any) -> Any:
+    """A concatenation."""
+    return dt.concat(parts, 1)
+
+
+def chain(dt: Any, x: Any) -> Any:
+    """The GELU function."""
+    return 0.5 * x * (1 + dt.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def norm(dt: Any, x: Any) -> Any:
+    """A layer normalization."""
+    mean = dt.reduce_mean(x, -1, keepdims=True)
+    return (x - mean) * dt.rsqrt(dt.reduce_mean(dt.square(x - mean), -1, keepdims=True) + 1e-5)
+
+
+MODELS: dict[str, Callable[[], Call]] = {
+    "digits training step": digits,
+    **{name: partial(model, name) for name in _models.MODELS},
+}
+CONVOLUTIONS = {title: partial(model, name) for name, title in _convolutions.WORKLOADS.items()}
+SMALL: dict[str, Callable[[], Call]] = {
+    "60 operations on 16 elements": partial(function, tiny, numbers(16)),
+    **MODELS,
+}
+LOOPS: dict[str, Callable[[], Call]] = {
+    "GELU chain, 1,000,000": partial(function, chain, numbers(1_000_000)),
+    "softmax, 4096 x 1024": partial(function, lambda dt, x: dt.nn.softmax(x), numbers(4096, 1024)),
+    "softmax, 65536 x 10": partial(function, lambda dt, x: dt.nn.softmax(x), numbers(65536, 10)),
+    "layer norm, 4096 x 256": partial(function, norm, numbers(4096, 256)),
+}
+UPDATES: dict[str, Callable[[], Call]] = {
+    "Adam, 1,000,000 elements": partial(adam, 1_000_000, 1),
+    "Adam, 8 x 256 elements": partial(adam, 256, 8),
+    "embedding, gradient descent": partial(embedding, "GradientDescentOptimizer"),
+    "embedding, Adagrad": partial(embedding, "AdagradOptimizer"),
+}
+RANDOM: dict[str, Callable[[], Call]] = {
+    "dropout of 1,000,000": partial(function, lambda dt, x: dt.nn.dropout(x, 0.9), numbers(1_000_000)),
+    "1,000,000 normal numbers": partial(function, lambda dt, x: x + dt.random_normal([1_000_000]), numbers(1_000_000)),
+}
+COPIES: dict[str, Callable[[], Call]] = {
+    "concat of 4 x 1 MiB": partial(function, joined, *[numbers(512, 512)] * 4),
+    "concat of 4 x 16 MiB": partial(function, joined, *[numbers(2048, 2048)] * 4),
+    "stack of 4 x 1 MiB": partial(function, lambda dt, *x: dt.stack(x), *[numbers(512, 512)] * 4),
+    "transpose and reshape, 4 MiB": partial(
+        function, lambda dt, x: dt.reshape(dt.transpose(x, [0, 2, 1, 3]), [8, 128, -1]), numbers(8, 16, 128, 64)
+    ),
+    "transpose and reshape, 64 MiB": partial(
+        function, lambda dt, x: dt.reshape(dt.transpose(x, [0, 2, 1, 3]), [32, 512, -1]), numbers(32, 16, 512, 64)
+    ),
+}
+DEPTHWISE = {
+    f"depthwise {'x'.join(map(str, shape))}, {what}": partial(depthwise, shape, what)
+    for shape in ((8, 56, 56, 64), (8, 14, 14, 512))
+    for what in ("forward", "image", "filter")
+}
+POOLING = {
+    f"{kind} pooling {'x'.join(map(str, shape))}, {taps} x {taps}, {what}": partial(pooling, kind, shape, taps, what)
+    for kind in ("max", "avg")
+    for shape, taps in (((64, 28, 28, 6), 2), ((8, 56, 56, 64), 3))
+    for what in ("forward", "gradient")
+}
+PRODUCTS = {
+    f"product {r} x {i} x {c}": (r, i, c)
+    for r, i, c in ((128, 128, 128), (512, 512, 512), (64, 784, 1024), (1024, 256, 256), (1, 1024, 1024))
+}
+NARROW = {
+    f"product 256 x 1024 x 1024 of {dtype}": partial(product, 256, 1024, 1024, dtype)
+    for dtype in ("float16", "bfloat16")
+}
+TOP = {f"the {k} largest of {r} x {n}": (r, n, k) for r, n, k in ((256, 1000, 5), (64, 100_000, 10), (64, 10_000, 100))}
+SUMS = {
+    f"segment sum {r} x {w} to {s}": partial(segment_sum, r, w, s)
+    for r, w, s in ((100_000, 64, 1000), (100_000, 1, 1000))
+}
+ATTENTION = {
+    f"attention of {n} tokens, {'gradient' if g else 'forward'}": partial(attention, n, g)
+    for n in (128, 1024, 4096)
+    for g in (False, True)
+}
+DENSE: dict[str, Callable[[], Call]] = {
+    f"dense layer of {n}, bias, relu": partial(
+        function, lambda dt, x, w, b: dt.nn.relu(dt.matmul(x, w) + b), numbers(n, 256), numbers(256, n), numbers(n)
+    )
+    for n in (256, 2048)
+}
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def disabled(name: str) -> AbstractContextManager[Any]:
+    """Without a pass or a family of kernels."""
+    from dovetail.codegen.options import without
+
+    return without(name)
+
+
+def replaced(where: str, what: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """With something else in the place of a function or a number."""
+    return lambda: patch(f"{CODEGEN}.{where}", what)
+
+
+Switch = Callable[[], AbstractContextManager[Any]]
+PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
+    **{
+        name: (partial(disabled, name), workloads)
+        for name, workloads in {
+            "rewriting": SMALL,
+            "attention fusion": {"block": partial(model, "block"), **ATTENTION},
+            "counter-based random numbers": RANDOM,
+            "fusion": SMALL | LOOPS,
+            "in-place reuse": LOOPS | DENSE,
+            "accumulate coalescing": MODELS,
+            "products into updates": {name: MODELS[name] for name in ("digits training step", "mlp", "lenet")},
+            "buffer donation": LOOPS | DENSE,
+            "native regions": SMALL | UPDATES,
+            "handle hoisting": MODELS,
+            "copies": COPIES,
+            "matrix products": MODELS | {k: partial(product, *v) for k, v in PRODUCTS.items()} | NARROW,
+            "convolutions": CONVOLUTIONS,
+            "depthwise convolutions": DEPTHWISE,
+            "pooling": {"lenet": partial(model, "lenet"), **POOLING},
+            "segment sums": SUMS,
+            "top k": {k: partial(top_k, *v) for k, v in TOP.items()},
+            "updates": UPDATES | MODELS,
+        }.items()
+    },
+    "region-only kernels": (replaced("cpu.backend.may_be_region_only", lambda node: False), SMALL),
+    "worker pool": (replaced("cpu.native.plan.worker_pool", lambda: None), MODELS | UPDATES),
+    "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), SMALL | LOOPS),
+    "columns of short rows": (replaced("fusion.inplace.has_short_rows", lambda *group: False), LOOPS),
+}
+LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {
+    "top k or argpartition": {k: (partial(top_k, *v), partial(numpy_top_k, *v)) for k, v in TOP.items()},
+    "matrix products or OpenBLAS": {k: (partial(product, *v), partial(numpy_product, *v)) for k, v in PRODUCTS.items()},
+}
+
+
+def rows(part: str, quick: bool) -> Iterator[Row]:
+    """One row per workload."""
+    if part in LIBRARIES:
+        for title, (mine, theirs) in LIBRARIES[part].items():
+            yield compared(f"{part}: {title}", mine(), theirs(), ExitStack, "the library", quick)
+        return
+    switch, workloads = PARTS[part]
+    for title, workload in workloads.items():
+        with switch():
+            other = workload()
+        yield compared(f"{part}: {title}", workload(), other, switch, f"without {part}", quick)
+
+
+def compared(title: str, mine: Call, other: Call, switch: Switch, peer: str, quick: bool) -> Row:
+    """The smallest of alternating samples, as a row; the median of the ratios of processor time is in its name."""
+    calls = 1
+    while _sample(mine, calls)[0] * calls < 0.0005:
+        calls *= 2
+    samples: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+    gc.collect()
+    end = time.perf_counter() + (0.5 if quick else 3.0)
+    while time.perf_counter() < end or len(samples[0]) < 7:
+        samples[0].append(_sample(mine, calls))
+        with switch():
+            samples[1].append(_sample(other, calls))
+    processor = statistics.median(a[1] / b[1] for a, b in zip(*samples, strict=True))
+    best, other_best = (min(s)[0] for s in samples)
+    return row(f"{title} (processor time {processor:.2f})", "ms", best * 1e3, other_best * 1e3, peer, TARGET)
+
+
+def _sample(call: Call, calls: int) -> tuple[float, float]:
+    """Seconds of a call, and of processor time."""
+    began, processor = time.perf_counter(), time.process_time()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - began) / calls, (time.process_time() - processor) / calls
+
+
+if __name__ == "__main__":
+    main(
+        "What each part of the CPU code generator is worth",
+        {name: partial(rows, name) for name in (*PARTS, *LIBRARIES)},
+    )
