@@ -303,10 +303,8 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
             "attention fusion": {"block": partial(model, "block"), **ATTENTION},
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,
-            "in-place reuse": LOOPS | DENSE,
             "accumulate coalescing": MODELS,
             "products into updates": {name: MODELS[name] for name in ("digits training step", "mlp", "lenet")},
-            "buffer donation": LOOPS | DENSE,
             "native regions": SMALL | UPDATES,
             "handle hoisting": MODELS,
             "copies": COPIES,
@@ -322,7 +320,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     "region-only kernels": (replaced("cpu.backend.may_be_region_only", lambda node: False), SMALL),
     "worker pool": (replaced("cpu.native.plan.worker_pool", lambda: None), MODELS | UPDATES),
     "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), SMALL | LOOPS),
-    "columns of short rows": (replaced("fusion.inplace.has_short_rows", lambda *group: False), LOOPS),
+    "columns of short rows": (replaced("cpu.kernels.fused.has_short_rows", lambda *group: False), LOOPS),
 }
 LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {
     "top k or argpartition": {k: (partial(top_k, *v), partial(numpy_top_k, *v)) for k, v in TOP.items()},

@@ -9,7 +9,7 @@
     backend.py         the interface of backends
     fusion/            which nodes become one kernel, and its loop nest
     passes/            passes over nodes: rewriting, attention fusion, random numbers
-    memory/            the memory plan, and buffer donation
+    memory/            the memory plan
     ir/                the intermediate representations: partition, fused kernel, loop nest, program
     vecmath/           vectorisable math functions, which CPU kernels call and GPU kernels translate
     target.py          machine parameters: cores, caches, costs

@@ -19,7 +19,6 @@ from ..graph.resources.resource_manager import Context, Resources, SessionState
 from .backend import Backend
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
-from .fusion.inplace import as_run
 from .fusion.optimizer_loops import writes_in_place
 from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
@@ -86,9 +85,9 @@ class KernelInfo:
     def source(self) -> str:
         """The source text that is compiled. A GPU kernel's depends on sizes; unknown sizes count as 1024."""
         if not self.on_gpu:
-            from .cpu.emit.nest import source_of  # loads numba
+            from .cpu.kernels.fused import source_for  # loads the CPU code generator
 
-            return source_of(*as_run(self.group)).text
+            return source_for(self.group).text
         if isinstance(self.group, EpilogueKernel):
             from .gpu.select import likely_source  # loads the GPU compiler
 

@@ -2,7 +2,7 @@
 
 `reference_passes`, `cpu_passes` and `gpu_passes` are the lists. Each pass reads and changes one `Compilation`. There are three kinds:
 
-    graph passes      nodes to nodes: rewriting, attention fusion, random numbers, fusion, in-place reuse, epilogue fusion
+    graph passes      nodes to nodes: rewriting, attention fusion, random numbers, fusion, epilogue fusion
     lowering          nodes to instructions: every op and every fused kernel gets its compiled kernel from the backend
     program passes    instructions to instructions: liveness, regions, send buffers, handles...
 
@@ -99,9 +99,8 @@ def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     """For CPUs with compiled kernels."""
     from .cpu.kernels.attention import TYPES  # the CPU code generator, some 40 modules
-    from .cpu.passes import donate_inputs, form_native_regions, fuse_products_into_updates
+    from .cpu.passes import form_native_regions, fuse_products_into_updates
     from .fusion.fuse import fuse
-    from .fusion.inplace import reuse_inputs_in_place
     from .passes.attention_fusion import fuse_attention
     from .passes.rng import functionalize_random
     from .target import OPERATIONS_PER_BYTE
@@ -122,10 +121,6 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         if not c.fuse_nothing:
             c.fusion = fuse(c.graph, small=c.fuse_small, again=OPERATIONS_PER_BYTE, numbers=True)
 
-    def inplace(c: Compilation) -> None:
-        if c.fusion is not None:
-            c.fusion = replace(c.fusion, steps=reuse_inputs_in_place(c.graph, c.fusion.steps))
-
     def products(program: Program) -> Program:
         return fuse_products_into_updates(program, backend.threads, backend.compile_first)
 
@@ -138,10 +133,8 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         Pass("attention fusion", attention),
         Pass("counter-based random numbers", random),
         Pass("fusion", fusion),
-        Pass("in-place reuse", inplace),
         *_lowering(backend),
         Pass("products into updates", _on_program(products)),
-        Pass("buffer donation", _on_program(donate_inputs)),
         Pass("native regions", _on_program(regions)),
         *_HANDING_OVER,
     )

@@ -1,7 +1,6 @@
 """Program passes of the CPU backend. `codegen/pipeline.py` has their order.
 
 products into updates  the gradient of a dense layer's weights is made where the optimizer uses it (`kernels.gemm_update`)
-buffer donation        kernels learn which of their inputs die with them
 native regions         runs of calls become one call of compiled code (`regions`)
 """
 
@@ -106,14 +105,6 @@ def _calls(instructions: Iterable[Instruction]) -> Iterable[Call]:
             call = step.call if isinstance(step, Predicated) else step
             if isinstance(call, Call):
                 yield call
-
-
-def donate_inputs(program: Program) -> Program:
-    """Tell fused kernels which inputs the program frees with their call: they may overwrite those."""
-    for call in _calls(program.instructions):
-        if isinstance(call.kernel, CpuFusedKernel):
-            call.kernel.dying = frozenset(i for i, slot in enumerate(call.inputs) if slot in call.frees)
-    return program
 
 
 def form_native_regions(program: Program, compile_first: bool = False) -> Program:

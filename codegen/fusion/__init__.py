@@ -1,15 +1,14 @@
 """Fusion: which nodes become one kernel, and the loop nest of it. It knows `ir` only.
 
-    grouping.py            one greedy walk that forms fusion groups
-    merge.py               FusionGroup, and whether two groups and a node fit in one iteration space
-    fuse.py                which groups pay; replaces each of these by a FusedKernel
-    rematerialize.py       copies of cheap producers instead of reads
-    to_loops.py            the nodes of a group as a loop nest
-    op_rules.py            one rule per op: op to loop nest; tracer.py: operands that record arithmetic
-    table_loops.py         loop nests of gathers, scatters and segment sums
-    optimizer_loops.py     loop nests of the optimizers' update rules
-    epilogue.py            prologue and epilogue fusion: elementwise kernels fused into a product or convolution
-    inplace.py             outputs that reuse the memory of dying inputs
-    range_analysis.py      facts about value ranges, such as x - max(x) <= 0
-    online_reductions.py   softmax and variance in one pass
+grouping.py            one greedy walk that forms fusion groups
+merge.py               FusionGroup, and whether two groups and a node fit in one iteration space
+fuse.py                which groups pay; replaces each of these by a FusedKernel
+rematerialize.py       copies of cheap producers instead of reads
+to_loops.py            the nodes of a group as a loop nest
+op_rules.py            one rule per op: op to loop nest; tracer.py: operands that record arithmetic
+table_loops.py         loop nests of gathers, scatters and segment sums
+optimizer_loops.py     loop nests of the optimizers' update rules
+epilogue.py            prologue and epilogue fusion: elementwise kernels fused into a product or convolution
+range_analysis.py      facts about value ranges, such as x - max(x) <= 0
+online_reductions.py   softmax and variance in one pass
 """

@@ -65,7 +65,6 @@ class FusedKernel:
         is_guarded: whether the nodes may be dead.
         tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
             one of `shapes` is the number of rows. Such an output is the only one.
-        overwrites: (input, output): in-place reuse: the output may use the memory of the input, which dies with the kernel.
     """
 
     nodes: tuple[Node, ...]
@@ -84,7 +83,6 @@ class FusedKernel:
     checks: tuple[Tensor, ...] = ()
     after: tuple[Node | int, ...] = ()
     is_guarded: bool = False
-    overwrites: tuple[tuple[int, int], ...] = ()
     lookups: tuple[tuple[int, int], ...] = ()
     tables: tuple[tuple[int, int, int], ...] = ()
 

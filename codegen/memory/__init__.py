@@ -1,5 +1,4 @@
-"""Memory of a program: planned before it runs, and donated while it runs. `graph/resources/buffer_pool.py` has the allocator.
+"""The memory plan of a program: lifetimes of tensors, the peak, and arena offsets (`plan.py`).
 
-    plan.py       lifetimes of tensors, the peak, and arena offsets
-    donation.py   whether an array is held by the program alone, so that a kernel may write into it
+`graph/resources/buffer_pool.py` has the allocator.
 """

@@ -191,10 +191,6 @@ def plan_memory(
                 and (node is None or node.type != "Const")
             ):
                 first[t] = last[t] = i
-    for i, step in enumerate(steps):
-        if isinstance(step, FusedKernel):
-            for k, _ in step.overwrites:
-                last[step.inputs[k]] = i - 1  # from here on the memory is the result's
     for t in fetches:
         held = base.get(t, t)
         if held in first:

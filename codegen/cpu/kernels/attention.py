@@ -186,7 +186,8 @@ def _gradient(
     if made is None:
         most = (*given.stack[:-1], given.stack[-1] * parts)
         made = tuple(
-            _in_order_of(executor, x, x.shape if x is q or parts == 1 else (*most, *x.shape[-2:])) for x in (q, k, v)
+            _in_order_of(executor, x, x.shape if i == 0 or parts == 1 else (*most, *x.shape[-2:]))
+            for i, x in enumerate((q, k, v))  # which may be one array
         )
     room = _room(executor, threads, 2 * cut.tall * cut.wide, cut)
     flats = [_vector(executor, x) for x in (y, grad, *made)]

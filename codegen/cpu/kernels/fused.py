@@ -25,8 +25,8 @@ from ....graph.resources.buffer_pool import LARGE, buffers
 from ...backend import ContextOf
 from ...check import agree, difference, scale_of
 from ...fusion.fuse import fuse
-from ...fusion.inplace import as_run, order_of
 from ...fusion.op_rules import rule_of
+from ...fusion.range_analysis import has_short_rows
 from ...fusion.to_loops import kernel_of
 from ...ir.fused_kernel import FusedKernel
 from ...ir.legality import NotFusibleError
@@ -34,9 +34,8 @@ from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import READS, LoopNest
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
-from ...memory.donation import is_held_once
 from ...reference import NumpyBackend, one_by_one
-from ..emit.nest import PART, PARTS, ROWS, as_passed, source_of
+from ..emit.nest import PART, PARTS, ROWS, NumbaSource, as_passed, source_of
 from ..native.planner import NotPlannableError, Planner, Value
 from ..thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of, share
 from ..tiering import TieredKernel
@@ -68,7 +67,6 @@ class CpuFusedKernel(TieredKernel):
     Attributes:
         group: the fusion group that it runs.
         function: the compiled function, or None while NumPy does the work.
-        dying: the inputs whose last use in the program is this call; those of `group.overwrites` may be overwritten.
     """
 
     def __init__(
@@ -83,10 +81,7 @@ class CpuFusedKernel(TieredKernel):
         self.group = group
         self._context_of = context_of
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
-        self.dying: frozenset[int] = frozenset()
-        self._overwrites = group.overwrites
-        self._order = order_of(len(group.inputs), len(group.outputs), group.overwrites)
-        self.source = source_of(*as_run(group))
+        self.source = source_for(group)
         reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
         super().__init__(self.source.text, reference)
         self._threads = threads
@@ -128,17 +123,11 @@ class CpuFusedKernel(TieredKernel):
             and not _below(inputs, launch.below)
         ):
             return self._reference(*_given(inputs, held))
-        if self._overwrites:
-            outputs = self._overwritten(inputs, launch)
-            arrays = [inputs[i].ravel() for i in self._order.inputs]
-            arrays += [outputs[j].ravel() for j in self._order.outputs]
-        else:
-            outputs = [
-                buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
-                for shape, dtype, large in launch.outputs
-            ]
-            arrays = [x.ravel() for x in inputs[: self._loaded]]
-            arrays += [y.ravel() for y in outputs]
+        outputs = [
+            buffers.empty(shape, dtype) if large else np.empty(shape, dtype) for shape, dtype, large in launch.outputs
+        ]
+        arrays = [x.ravel() for x in inputs[: self._loaded]]
+        arrays += [y.ravel() for y in outputs]
         if self._narrow:
             arrays = [as_passed(x) for x in arrays]
         if self.source.partial:
@@ -184,37 +173,14 @@ class CpuFusedKernel(TieredKernel):
             planner.within(given[i], limit)
         for i, limit in launch.below:
             planner.below(given[i], limit)
-        outputs: list[Any] = [None] * len(launch.outputs)
-        for i, j in self._overwrites:
-            if i in self.dying and planner.may_overwrite(given[i]):
-                outputs[j] = given[i]
-        for j, (shape, dtype, _) in enumerate(launch.outputs):
-            if outputs[j] is None:
-                outputs[j] = planner.made(shape, dtype)
-        for i, j in self._overwrites:
-            if outputs[j] is not given[i]:
-                planner.copy(given[i], outputs[j])
-        arrays = [given[i] for i in self._order.inputs] + [outputs[j] for j in self._order.outputs]
+        outputs = [planner.made(shape, dtype) for shape, dtype, _ in launch.outputs]
+        arrays = given + outputs
         if self.source.partial:
             arrays += [planner.made((launch.pieces,), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.made((1,), np.dtype(np.int64)))
             planner.fill(arrays[-1], 0)
         vectors = [word for v in arrays for word in planner.vector(v)]
         planner.launch(function, [*vectors, *launch.sizes], launch.ranges, self._threads, launch.together)
-        return outputs
-
-    def _overwritten(self, inputs: tuple[Any, ...], launch: _Launch) -> list[Any]:
-        """The outputs before the kernel runs: inputs that it may overwrite, copies of those that it may not, and fresh memory."""
-        outputs: list[Any] = [None] * len(launch.outputs)
-        for i, j in self._overwrites:
-            if i in self.dying and not self._check and is_held_once(inputs, i):
-                outputs[j] = inputs[i]
-        for j, (shape, dtype, large) in enumerate(launch.outputs):
-            if outputs[j] is None:
-                outputs[j] = buffers.empty(shape, dtype) if large else np.empty(shape, dtype)
-        for i, j in self._overwrites:
-            if outputs[j] is not inputs[i]:
-                np.copyto(outputs[j], inputs[i])
         return outputs
 
     def _launch_for(self, key: tuple[tuple[int, ...], ...]) -> _Launch | None:
@@ -250,6 +216,11 @@ class CpuFusedKernel(TieredKernel):
                 if not agree(mine, theirs, scale_of(values)):
                     return node, difference(np.asarray(mine), np.asarray(theirs))
         return self.group.nodes[-1], "only in the whole kernel"
+
+
+def source_for(group: FusedKernel) -> NumbaSource:
+    """The source text of a group's kernel."""
+    return source_of(group.loops, short_rows=has_short_rows(group.loops, group.joined_sizes()))
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------

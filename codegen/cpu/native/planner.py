@@ -5,7 +5,7 @@ launches. Each kernel records its launches and returns its outputs. The ops' own
 the placeholders, so their addresses give the offsets. Values that depend only on shapes are computed at once and are constants.
 
 Tensors that neither enter nor leave share the arena (`memory.plan`): two that are needed at the same time do not overlap, others
-may. A kernel may write its output over an input that is not needed any more.
+may.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class Planner:
 
     looked_at: dict[int, Array] = field(default_factory=dict)
     _words: list[Any] = field(default_factory=list)
-    _functions: list[tuple[int, Any]] = field(default_factory=list)  # of each record: its first word, and the function that it calls
+    _functions: list[tuple[int, Any]] = field(
+        default_factory=list
+    )  # of each record: its first word, and the function that it calls
     _parts: list[Part] = field(default_factory=list)
     _launches: int = 0
     _memories: list[Memory] = field(default_factory=list)
@@ -151,12 +153,6 @@ class Planner:
         out = self.made(value.array.shape, value.array.dtype)
         self.copy(value, out)
         return out
-
-    @staticmethod
-    def may_overwrite(value: Value) -> bool:
-        """Whether what needs a value no more may be written where it is: it was made here, and fills its memory."""
-        memory = value.memory
-        return memory is not None and memory.kind == "made" and value.array.size == memory.array.size
 
     def view(self, array: Any, of: Value) -> Value | None:
         """What a reference made of a value without writing anything; None: it is in memory of its own."""

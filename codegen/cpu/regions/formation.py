@@ -245,5 +245,3 @@ def _let_go(order: Sequence[Call | Send]) -> None:
         freed.difference_update(mine)
         if set(mine) != set(step.frees):
             step.frees = mine
-            if isinstance(step, Call) and hasattr(step.kernel, "dying"):
-                step.kernel.dying = frozenset(i for i, slot in enumerate(step.inputs) if slot in mine)

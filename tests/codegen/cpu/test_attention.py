@@ -84,6 +84,16 @@ def test_kernels_give_what_the_references_do(shape: Any, mask: str | None) -> No
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
+def test_one_array_may_be_queries_keys_and_values() -> None:
+    x = operands(((1,), 300, 300, 16, 16))[0]  # the gradient is made in parts
+    y, sums = run("AttentionWithSums", [x, x, x], 0.3)
+    grad = np.random.default_rng(2).standard_normal(y.shape, dtype=np.float32)
+    made = run("AttentionGrad", [x, x, x, y, sums, grad], 0.3)
+    wanted = opdef("AttentionGrad").reference(x, x, x, y, sums, grad, scale=0.3)
+    for mine, theirs in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     inputs = operands(((4,), 130, 130, 32, 32))
     results = []

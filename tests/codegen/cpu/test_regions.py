@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -44,14 +43,14 @@ def nodes_of(*fetches: Any) -> list[Any]:
     return [n for n in execution_order([t.op for t in fetches], {}) if n.type != "Placeholder"]
 
 
-def fused(feeds: Sequence[Any], *fetches: Any, overwrites: tuple[tuple[int, int], ...] = ()) -> CpuFusedKernel:
+def fused(feeds: Sequence[Any], *fetches: Any) -> CpuFusedKernel:
     """The kernel of a small graph."""
     unit = PartitionGraph(
         "/cpu:0", tuple(nodes_of(*fetches)), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
     (group,) = fuse(unit, small=True, lone=True).kernels
     assert group.inputs == tuple(feeds)
-    return CpuFusedKernel(replace(group, overwrites=overwrites), compile_first=True)
+    return CpuFusedKernel(group, compile_first=True)
 
 
 @cache
@@ -63,7 +62,6 @@ def kernels() -> dict[str, tuple[Any, int, int]]:
         product, turned = dt.matmul(x, y), dt.matmul(x, y, transpose_a=True)
         return {
             "Joint": (fused([x, y], dt.maximum(x + y, 0.25)), 2, 1),
-            "Over": (fused([x, y], x * 0.5 - y, overwrites=((0, 0),)), 2, 1),
             "Softmax": (fused([x], dt.nn.softmax(x)), 1, 1),
             "Both": (fused([x, y], x * y, x - y), 2, 2),
             "Product": (backend.kernel(product.op, None), 2, 1),
@@ -90,12 +88,9 @@ def runs(draw: st.DrawFn) -> tuple[list[Call], int]:
         name = draw(st.sampled_from([*kernels(), "Identity", "Transpose"]))
         if name in kernels():
             kernel, takes, makes = kernels()[name]
-            kernel = CpuFusedKernel(kernel.group, compile_first=True) if name == "Over" else kernel
         else:
             kernel, takes, makes = (identity if name == "Identity" else np.transpose), 1, 1
         inputs = [draw(st.sampled_from(there)) for _ in range(takes)]
-        if name == "Over" and len(set(inputs)) < 2:
-            continue
         outputs = range(slot, slot + makes)
         calls.append(call(kernel, name if name in ("Identity", "Transpose") else "Fused", inputs, outputs))
         there += outputs
@@ -107,9 +102,6 @@ def runs(draw: st.DrawFn) -> tuple[list[Call], int]:
     for s, c in last.items():
         if s not in kept:
             c.frees = (*c.frees, s)
-    for c in calls:
-        if isinstance(c.kernel, CpuFusedKernel) and c.kernel.group.overwrites:
-            c.kernel.dying = frozenset(i for i, s in enumerate(c.inputs) if s in c.frees)
     return calls, count
 
 
@@ -193,7 +185,7 @@ def test_inputs_in_another_order_in_memory_are_put_in_order(monkeypatch: pytest.
 
 
 def test_several_threads_run_one_stretch_at_once() -> None:
-    names = ["Product", "Joint", "Over", "Product", "Softmax", "Both"]
+    names = ["Product", "Joint", "Both", "Product", "Softmax", "Both"]
     calls = [
         call(kernels()[name][0], "Fused", [i, i + 1][: kernels()[name][1]], range(i + 2, i + 2 + kernels()[name][2]))
         for i, name in enumerate(names)
