@@ -174,12 +174,6 @@ def numpy_top_k(rows: int, length: int, k: int) -> Call:
     return call
 
 
-def segment_sum(rows: int, width: int, segments: int) -> Call:
-    """Rows added up by their ids."""
-    ids = np.random.default_rng(1).integers(0, segments, rows).astype(np.int32)
-    return function(lambda dt, x, i: dt.unsorted_segment_sum(x, i, segments), numbers(rows, width), ids)
-
-
 def attention(tokens: int, gradient: bool) -> Call:
     """Attention of 2 heads of 64, over that many tokens."""
 
@@ -262,10 +256,6 @@ NARROW = {
     for dtype in ("float16", "bfloat16")
 }
 TOP = {f"the {k} largest of {r} x {n}": (r, n, k) for r, n, k in ((256, 1000, 5), (64, 100_000, 10), (64, 10_000, 100))}
-SUMS = {
-    f"segment sum {r} x {w} to {s}": partial(segment_sum, r, w, s)
-    for r, w, s in ((100_000, 64, 1000), (100_000, 1, 1000))
-}
 ATTENTION = {
     f"attention of {n} tokens, {'gradient' if g else 'forward'}": partial(attention, n, g)
     for n in (128, 1024, 4096)
@@ -312,7 +302,6 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
             "convolutions": CONVOLUTIONS,
             "depthwise convolutions": DEPTHWISE,
             "pooling": {"lenet": partial(model, "lenet"), **POOLING},
-            "segment sums": SUMS,
             "top k": {k: partial(top_k, *v) for k, v in TOP.items()},
             "updates": UPDATES | MODELS,
         }.items()

@@ -75,7 +75,6 @@ FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
     "convolutions": (image.CONVOLUTIONS, _image),
     "depthwise convolutions": (image.DEPTHWISE, _image),
     "pooling": (image.POOLING, _image),
-    "segment sums": (rows.SUMS, _single(rows.row_kernel, rows.KNOWN_INPUTS)),
     "top k": (rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),
     "attention": (attention.OPS, _single(attention.attention_kernel, {})),
     "updates": (ACCUMULATES, _update),

@@ -1,7 +1,7 @@
 """Copies of large tensors on CPUs: reshapes of strided arrays, stacking and concatenation.
 
-NumPy writes the result into fresh memory. The page faults, in which the operating system clears each page, take several times as
-long as the copy. These kernels write to reused memory of a pool (`buffer_pool`), and threads share the work.
+NumPy writes the result into fresh memory. From 32 MiB on, its page faults, in which the operating system clears each page, take two to
+four times as long as the copy. These kernels write to reused memory of a pool (`buffer_pool`).
 """
 
 from __future__ import annotations
@@ -15,39 +15,31 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ...ir.program import Kernel
-from ..thread_pool import ranges_of, share
+from ..native.recorder import EAGER
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 OPS = frozenset(("Reshape", "Pack", "ConcatV2"))
-_NS_PER_BYTE = 0.3  # one core, along strides
 
 
-def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel | None:
-    """The reference, but with large results in kept memory, for a node that copies; None for other nodes."""
-    if node.type == "Reshape":
+def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel:
+    """The reference, but with large results in reused memory."""
 
-        def reshape(x: Any, shape: Any) -> Any:
-            if type(x) is np.ndarray and x.nbytes >= LARGE and not x.flags.c_contiguous and not x.dtype.hasobject:
-                x = _joined([x], 0, threads)
-            return reference(x, shape)
+    def reshape(x: Any, shape: Any) -> Any:
+        return reference(_joined([x], 0, threads) if _are_large([x]) and not x.flags.c_contiguous else x, shape)
 
-        return reshape
+    def concat(*inputs: Any) -> Any:
+        *parts, along = inputs
+        rank = np.ndim(parts[0])
+        if not _are_large(parts) or not -rank <= int(along) < rank:
+            return reference(*inputs)
+        axis = int(along) % rank
+        rest = {(*x.shape[:axis], *x.shape[axis + 1 :]) if x.ndim == rank else None for x in parts}
+        return _joined(parts, axis, threads) if len(rest) == 1 else reference(*inputs)
+
     if node.type == "Pack":
         return Pack(node.attrs["axis"], reference, threads)
-    if node.type == "ConcatV2":
-
-        def concat(*inputs: Any) -> Any:
-            *parts, along = inputs
-            rank = np.ndim(parts[0])
-            if not _are_large(parts) or not -rank <= int(along) < rank:
-                return reference(*inputs)
-            axis = int(along) % rank
-            rest = {(*x.shape[:axis], *x.shape[axis + 1 :]) if x.ndim == rank else None for x in parts}
-            return _joined(parts, axis, threads) if len(rest) == 1 else reference(*inputs)
-
-        return concat
-    return None
+    return reshape if node.type == "Reshape" else concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +87,11 @@ def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | Non
 def _joined(parts: Sequence[Array], axis: int, threads: int) -> Array:
     """The parts concatenated along an axis."""
     first = parts[0]
-    shape = (*first.shape[:axis], sum(x.shape[axis] for x in parts), *first.shape[axis + 1 :])
-    out = buffers.empty(shape, first.dtype)
-    pieces: list[tuple[Array, Array]] = []
+    length = sum(x.shape[axis] for x in parts)
+    out = buffers.empty((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype)
     begin = 0
     for x in parts:
-        to = out[(*(slice(None),) * axis, slice(begin, begin + x.shape[axis]))]
-        begin += x.shape[axis]
-        longest = x.shape.index(max(x.shape))
-        for lo, hi in ranges_of(x.shape[longest], out.nbytes * _NS_PER_BYTE, threads):
-            at = (*(slice(None),) * longest, slice(lo, hi))
-            pieces.append((to[at], x[at]))
-
-    def work(lo: int, hi: int) -> None:
-        for i in range(lo, hi):
-            np.copyto(*pieces[i])
-
-    share(work, (), tuple((i, i + 1) for i in range(len(pieces))) if len(pieces) > 1 else ((0, len(pieces)),), threads)
+        end = begin + x.shape[axis]
+        EAGER.copy(x, out[(*(slice(None),) * axis, slice(begin, end))], threads)
+        begin = end
     return out

@@ -1,7 +1,7 @@
-"""Kernels over rows: sums over segments, and the k largest numbers of each row.
+"""Kernels over rows: sums of rows with equal ids, for sparse updates, and the k largest numbers of each row.
 
-`UnsortedSegmentSum`: NumPy would sort the rows to bring equal ids together. Here each row is added to its segment, in the order of the
-rows. Threads share the segments, and each thread scans all ids.
+Sums: NumPy would sort the rows to bring equal ids together. Here each row is added to its segment, in the order of the rows. Threads
+share the segments, and each thread scans all ids.
 
 `TopKV2`: NumPy would sort whole rows. `topk_source` keeps the k largest in order while it scans, as an insertion into a short list.
 """
@@ -16,44 +16,21 @@ import numpy as np
 
 from ....graph.core.dtypes import float32, float64, int32, int64
 from ....graph.core.graph import Node
-from ...fusion.table_loops import added
 from ..emit.instantiate import text_of
-from ..emit.nest import source_of
 from ..native.recorder import EAGER, Executor
 from ..thread_pool import Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-SUMS = frozenset(("UnsortedSegmentSum",))
 TOP = frozenset(("TopKV2",))
-KNOWN_INPUTS = {"UnsortedSegmentSum": 2, "TopKV2": 1}
-"""The input whose value a kernel reads: the number of segments, or k."""
+KNOWN_INPUTS = {"TopKV2": 1}
+"""The input whose value a kernel reads: k."""
 MOST = 256  # the largest k: each number that is found moves some of those before it
 
 _TYPES = (float32, float64, int32, int64)
 _WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
 _NS_PER_SUM = 0.3  # one core, for a number
 _NS_PER_NUMBER, _NS_PER_FOUND = 0.15, 10.0  # one core
-
-
-def row_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
-    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
-
-    That gives None where the reference must do the work, and say what is wrong.
-    """
-    if node.type not in SUMS or node.outputs[0].dtype.base not in _TYPES:
-        return None
-
-    def sums(function: Any, data: Array, ids: Array, count: Array, executor: Executor = EAGER) -> Array | None:
-        return _segment_sum(function, data, ids, int(count), threads, executor)
-
-    return source_of(added(node.outputs[0].dtype.base, node.inputs[1].dtype.base)).text, sums
-
-
-def _segment_sum(function: Any, data: Array, ids: Array, count: int, threads: int, executor: Executor) -> Array | None:
-    if data.shape[: ids.ndim] != ids.shape or count <= 0 or not ids.size or not executor.are_below(ids, count):
-        return None
-    return add_rows(function, data, ids, count, threads, executor)
 
 
 def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, executor: Executor = EAGER) -> Array:

@@ -46,9 +46,6 @@ class Executor(Protocol):
     def added(self, x: Array, axis: int) -> Array:
         """The sum along an axis, one after the other."""
 
-    def are_below(self, x: Array, limit: int) -> bool:
-        """Whether all numbers are below a limit. In a plan this is a check: a run fails if it is false."""
-
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
         """Call a compiled function for all ranges (`threads.share`)."""
 
@@ -89,10 +86,6 @@ class EagerExecutor:
         for part in others:
             total += part
         return total
-
-    def are_below(self, x: Array, limit: int) -> bool:
-        """Whether all numbers are below a limit."""
-        return bool(x.max() < limit)
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
         """Call the function."""
@@ -162,11 +155,6 @@ class Recorder:
         function = self._planner.compiled(sum_source(x.dtype.name))
         self.share(function, (self.ordered(x), out, sizes), ((0, sizes[0]),), 1)
         return out
-
-    def are_below(self, x: Array, limit: int) -> bool:
-        """True; a run in which they are not fails."""
-        self._planner.below(self.value_of(x), limit)
-        return True
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
         """Have the function called."""
