@@ -102,6 +102,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     from .cpu.passes import form_native_regions, fuse_products_into_updates
     from .fusion.fuse import fuse
     from .passes.attention_fusion import fuse_attention
+    from .passes.mixed_precision import widen_products
     from .passes.rng import functionalize_random
     from .target import OPERATIONS_PER_BYTE
 
@@ -112,6 +113,9 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         if backend.rewrites.rules and not c.fuse_nothing:
             c.graph, fired = fuse_attention(c.graph, TYPES)
             c.fired += fired
+
+    def wide(c: Compilation) -> None:
+        c.graph = widen_products(c.graph)
 
     def random(c: Compilation) -> None:
         if not c.fuse_nothing:
@@ -131,6 +135,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         Pass("rewriting", _rewriting(backend.rewrites)),
         Pass("fusion policy", policy),
         Pass("attention fusion", attention),
+        Pass("mixed precision", wide),
         Pass("counter-based random numbers", random),
         Pass("fusion", fusion),
         *_lowering(backend),

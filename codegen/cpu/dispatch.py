@@ -13,7 +13,6 @@ from ..fusion.optimizer_loops import ACCUMULATES
 from ..ir.program import Kernel
 from ..options import is_enabled
 from .kernels import attention, copy, gemm, image, rows
-from .kernels.gemm_narrow import NarrowProduct, is_narrow_product
 from .kernels.node import NodeKernel
 from .kernels.optimizer import sparse_update_kernel, update_kernel
 from .tiering import TieredKernel
@@ -49,12 +48,6 @@ def _update(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel 
     return sparse_update_kernel(node, reference, threads, check) if kernel is None else kernel
 
 
-def _product(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
-    if is_narrow_product(node):
-        return NarrowProduct(node, reference, threads, check)
-    return gemm.product_kernel(node, reference, threads, check)
-
-
 def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]] | None], known: Mapping[str, int]) -> Maker:
     """A maker from a function of a node and threads, which gives the source text and the call of a `NodeKernel`."""
 
@@ -71,7 +64,7 @@ _image = _single(image.image_kernel, image.KNOWN_INPUTS)
 
 FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
     "copies": (copy.OPS, _copy),
-    "matrix products": (gemm.OPS, _product),
+    "matrix products": (gemm.OPS, gemm.product_kernel),
     "convolutions": (image.CONVOLUTIONS, _image),
     "depthwise convolutions": (image.DEPTHWISE, _image),
     "pooling": (image.POOLING, _image),

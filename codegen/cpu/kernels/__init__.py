@@ -2,10 +2,10 @@
 
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
-    gemm, gemm_source      matrix products after Goto and van de Geijn; gemm_narrow: of float16 and bfloat16; gemm_update: fused with
+    gemm, gemm_source      matrix products after Goto and van de Geijn; gemm_update: fused with
                            the optimizer's update
     microkernel            the register tile of products and convolutions, in LLVM
-    image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source), depthwise ones (depthwise_microkernel)
+    image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source)
                            and poolings (pool_source)
     attention, ..._source  attention and its gradient without a matrix of scores in memory, after FlashAttention
     optimizer              dense and sparse updates of variables

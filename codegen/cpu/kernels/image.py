@@ -47,7 +47,7 @@ _NS_PER_TAP = 0.5  # of pooling
 _NS_PER_PART = 0.5  # of adding up the parts of pixels
 _FEW = 8  # channels that fill half a tile
 _NS_PER_PRODUCT = 0.15  # of a convolution of each channel by itself
-_CHANNELS = 16  # of a unit of a filter's gradient, each channel by itself: a line of the cache
+_CHANNELS = 32  # of a unit of a filter's gradient, each channel by itself
 
 # For each function of these files, its arguments before the range: see `instantiate`.
 _SIGNATURES = {

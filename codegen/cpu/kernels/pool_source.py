@@ -14,9 +14,6 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.cpu.kernels.depthwise_microkernel import COLUMNS, LANES, TAPS, convolve_channels, sum_channels
-
-LANES32, LANES64 = LANES["float32"], LANES["float64"]
 
 # --- each channel by itself ------------------------------------------------------------------------------------------
 
@@ -30,27 +27,20 @@ def depthwise(x, w, y, result, x_jumps, y_jumps, taps, strides, begin, lo, hi):
     """
     m.wide_vectors()
     rows, columns, channels = result
-    lanes = LANES32 if x.itemsize == 4 else LANES64
-    whole = channels // lanes * lanes
     for unit in range(lo, hi):
         to = begin[1] + unit // rows * y_jumps[0] + unit % rows * y_jumps[1]
         of = begin[0] + unit // rows * x_jumps[0] + unit % rows * x_jumps[1]
-        for c in range(0, columns, COLUMNS):
-            few, at, put = min(COLUMNS, columns - c), of + c * x_jumps[2], to + c * y_jumps[2]
-            for j in range(0, whole, lanes):
-                rest = few, taps[0], taps[1], strides[0], strides[1], channels
-                convolve_channels(x, at + j, x_jumps[2], w, j, y, put + j, y_jumps[2], *rest)
         for c in range(columns):
-            for j in range(whole, channels):
-                m.store(y, 2, to + c * y_jumps[2] + j, x.dtype.type(0))
-        for a in range(taps[0]):
-            for b in range(taps[1]):
-                first, tap = of + a * strides[0] + b * strides[1], (a * taps[1] + b) * channels
-                for c in range(columns):
-                    at, put = first + c * x_jumps[2], to + c * y_jumps[2]
-                    for j in range(whole, channels):
-                        total = m.fused(m.load(x, 0, at + j), m.load(w, 1, tap + j), m.load(y, 2, put + j))
-                        m.store(y, 2, put + j, total)
+            put, first = to + c * y_jumps[2], of + c * x_jumps[2]
+            for j in range(channels):
+                m.store(y, 2, put + j, m.load(x, 0, first + j) * m.load(w, 1, j))
+            for a in range(taps[0]):
+                for b in range(taps[1]):
+                    at, tap = first + a * strides[0] + b * strides[1], (a * taps[1] + b) * channels
+                    if a + b > 0:
+                        for j in range(channels):
+                            total = m.fused(m.load(x, 0, at + j), m.load(w, 1, tap + j), m.load(y, 2, put + j))
+                            m.store(y, 2, put + j, total)
 
 
 def depthwise_filter(x, y, w, taps, result, x_jumps, strides, lo, hi):
@@ -61,30 +51,27 @@ def depthwise_filter(x, y, w, taps, result, x_jumps, strides, lo, hi):
     m.wide_vectors()
     channels = taps[2]
     images, rows, columns, some = result
-    lanes = LANES32 if x.itemsize == 4 else LANES64
     blocks = (channels + some - 1) // some
+    sums = np.empty(some, x.dtype)
     for unit in range(lo, hi):
         a, begin = unit // blocks, unit % blocks * some
         end = min(begin + some, channels)
-        whole = begin + (end - begin) // lanes * lanes
         first = a * taps[1] * channels
         for b in range(taps[1]):
             for j in range(begin, end):
                 m.store(w, 2, first + b * channels + j, x.dtype.type(0))
         for line in range(images * rows):  # each row's sum first: small numbers with small ones
             of, by = line // rows * x_jumps[0] + line % rows * x_jumps[1] + a * strides[0], line * columns * channels
-            for b in range(0, taps[1], TAPS):
-                few, at, to = min(TAPS, taps[1] - b), of + b * strides[1], first + b * channels
-                for j in range(begin, whole, lanes):
-                    rest = channels, few, strides[1]
-                    sum_channels(x, at + j, x_jumps[2], y, by + j, channels, columns, w, to + j, *rest)
             for b in range(taps[1]):
                 at, to = of + b * strides[1], first + b * channels
-                for j in range(whole, end):
-                    total = x.dtype.type(0)
-                    for c in range(columns):
-                        total += m.load(x, 0, at + c * x_jumps[2] + j) * m.load(y, 1, by + c * channels + j)
-                    m.store(w, 2, to + j, m.load(w, 2, to + j) + total)
+                for j in range(end - begin):
+                    m.store(sums, 3, j, x.dtype.type(0))
+                for c in range(columns):
+                    left, right = at + c * x_jumps[2] + begin, by + c * channels + begin
+                    for j in range(end - begin):
+                        m.store(sums, 3, j, m.fused(m.load(x, 0, left + j), m.load(y, 1, right + j), m.load(sums, 3, j)))
+                for j in range(begin, end):
+                    m.store(w, 2, to + j, m.load(w, 2, to + j) + m.load(sums, 3, j - begin))
 
 
 # --- pooling ---------------------------------------------------------------------------------------------------------
