@@ -1,0 +1,53 @@
+"""The ablation names parts that exist, and a program without a part computes the same."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from dovetail.codegen.cpu.backend import NumbaBackend  # noqa: E402
+from dovetail.codegen.cpu.dispatch import FAMILIES  # noqa: E402
+from dovetail.codegen.options import is_enabled, without  # noqa: E402
+from dovetail.codegen.pipeline import passes_of  # noqa: E402
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+MODULES = ("_convolutions", "_harness", "_models", "ablation")
+
+
+@pytest.fixture
+def bench() -> Iterator[Any]:
+    """bench/ablation.py; its folder is on the path only while it loads."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        import ablation
+
+        yield ablation
+    finally:
+        sys.path.remove(str(BENCH))
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+def test_parts_are_passes_and_families(bench: Any) -> None:
+    names = {p.name for p in passes_of(NumbaBackend())} | set(FAMILIES)
+    named = {name for name, (switch, _) in bench.PARTS.items() if getattr(switch, "func", None) is bench.disabled}
+    assert named <= names
+    for name, (switch, _) in bench.PARTS.items():
+        with switch():
+            assert is_enabled(name) == (name not in named)
+        assert is_enabled(name)
+
+
+@pytest.mark.parametrize("part", ["pooling", "native regions", "fusion"])
+def test_a_program_without_a_part_computes_the_same(bench: Any, part: str) -> None:
+    def made() -> Any:
+        return bench.function(lambda dt, x: dt.nn.max_pool(dt.tanh(x) + 1.0, 2, 2, "SAME"), bench.numbers(2, 5, 5, 3))()
+
+    with without(part):
+        plain = made()
+    np.testing.assert_allclose(made(), plain, rtol=1e-5)
