@@ -310,25 +310,6 @@ def test_poolings_go_by_plans(pool: str) -> None:
     assert runs_alike(of_x.op, given_) == 5 - BEFORE
 
 
-def test_sums_of_segments_go_by_plans_until_an_id_is_wrong() -> None:
-    rng = np.random.default_rng(0)
-    with dt.Graph().as_default():
-        rows, ids = dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.int32, [None])
-        total = dt.math.unsorted_segment_sum(rows, ids, 5)
-    data = rng.normal(size=(40, 6)).astype(np.float32)
-    places = rng.integers(-1, 5, 40).astype(np.int32)  # a negative one is left out
-    count = np.array(5, np.int32)
-    assert runs_alike(total.op, [data, places, count]) == 5 - BEFORE
-    region = stretch_of([node_call(total.op)])
-    for _ in range(4):
-        region(data, places, count)
-    wrong = places.copy()
-    wrong[7] = 5
-    with pytest.raises(NodeError):
-        region(data, wrong, count)
-    assert region.replays == 4 - BEFORE
-
-
 def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
     """The table is a variable: its value at the time of each run counts."""
     rng = np.random.default_rng(0)
