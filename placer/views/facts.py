@@ -31,6 +31,9 @@ PREDICTED = (
     100_000  # nodes of plans up to which tables and pages say what is predicted; checks that are asked for always do
 )
 
+MOST_DEVICES = 1_000
+"""Devices of clusters up to which times are predicted: the simulator's tables of links grow with their square."""
+
 
 @dataclass(frozen=True, slots=True)
 class OneWorker:
@@ -82,8 +85,9 @@ class Facts:
 
     @cached_property
     def problem(self) -> tuple[Problem, Ints, list[str], tuple[str, ...]] | None:
-        """The step as a problem (`simulate.step_of`); None when nothing runs."""
-        return step_of(self.plan) if self.device_of else None
+        """The step as a problem (`simulate.step_of`); None when nothing runs, or the cluster has more than MOST_DEVICES."""
+        few = len(self.plan.cluster.devices) <= MOST_DEVICES
+        return step_of(self.plan) if few and self.device_of else None
 
     @cached_property
     def timeline(self) -> Timeline | None:
