@@ -1,41 +1,45 @@
-"""The planning pipeline: `place` goes from a graph and a cluster description to the parts of all devices.
+"""The planning pipeline: `plan_step` goes from a graph and a cluster to the plan of one step.
 
-A session's master takes the same way, through the same functions (`runtime/master/master.py`), for the graph and the cluster that it has.
+It is the one list of planning passes. `place` calls it for a cluster's description, a session's master
+(`runtime/master/master.py`) for a cluster that runs; it uses neither sockets nor clocks. What is known of a live cluster only comes in as
+arguments: what is placed already (`Kept`), and what tasks reach of each other's memory (`MemoryAccess`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
+from ..graph.core.shape import Dims
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
 from .cost.memory import check_state
-from .cost.profile import as_profile
-from .cost.shapes import as_tensor, given_shapes, plan_sizes, resized
+from .cost.profile import Profile, as_profile
+from .cost.shapes import Sizes, as_tensor, given_shapes, plan_sizes, resized
+from .partition.control_edges import passed_over
+from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses
 from .partition.partition import partition
 from .partition.prune import needed
 from .plan import Plan, tools
-from .rules.place import place as place_nodes
+from .rules.place import Search, place as place_nodes
+from .rules.placement import Placement
 from .schedule.critical_path import order_by_rank
 from .schedule.from_search import execution_order
 from .schedule.pacing import schedule_receives
 from .search import SEARCHES
-from .search.problem import Objective
+from .search.problem import Objective, Problem, Solution
 from .views.facts import Facts
 from .views.lint_traffic import unknown_sizes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from .cost.profile import Profile
-    from .search.problem import Problem, Solution
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +47,175 @@ OBJECTIVES = ("makespan", "latency", "throughput")
 STRATEGIES = ("rules", *SEARCHES)
 
 
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """How a step is planned. `place` says what each option does.
+
+    Raises:
+        ValueError, TypeError: an option has a value that it cannot have; the text says what was expected.
+    """
+
+    allow_soft_placement: bool = False
+    strategy: str | Callable[[Problem], npt.ArrayLike] = "rules"
+    budget_s: float = 5.0
+    seed: int = 0
+    enable_bfloat16_sendrecv: bool = False
+    enable_recv_scheduling: bool = False
+    costs: Profile | None = None
+    objective: str = "makespan"
+    contended: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("allow_soft_placement", "enable_bfloat16_sendrecv", "enable_recv_scheduling", "contended"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if not callable(self.strategy) and self.strategy not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise ValueError(f"There is no placement strategy {self.strategy!r}; strategies: {known}")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"There is no objective {self.objective!r}; objectives: {', '.join(OBJECTIVES)}")
+        if isinstance(self.budget_s, bool) or not isinstance(self.budget_s, (int, float)):
+            raise TypeError(f"budget_s must be a number of seconds, not {self.budget_s!r}")
+        if not (math.isfinite(self.budget_s) and self.budget_s >= 0):
+            raise ValueError(f"budget_s must be a finite number of seconds from 0 on, not {self.budget_s!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"seed must be an integer, not {self.seed!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What earlier steps of a session have decided.
+
+    Attributes:
+        placement: the placement of the whole graph, which stands; None: nodes are placed now.
+        assigned: the devices that stateful nodes keep, by node name.
+        later_steps: whether nodes are placed for later steps, too: a search then minds the whole graph, or what was measured.
+        pruned: whether only the nodes that the step runs are placed.
+    """
+
+    placement: Placement | None = None
+    assigned: Mapping[str, str] = field(default_factory=dict)
+    later_steps: bool = False
+    pruned: bool = False
+
+
+NOTHING_KEPT = Kept()
+NO_SHAPES: Mapping[str, Dims] = {}
+
+
+def plan_step(
+    graph: Graph,
+    cluster: Cluster,
+    options: PlanOptions,
+    access: MemoryAccess,
+    *,
+    fetches: Sequence[Tensor] = (),
+    targets: Sequence[Node] = (),
+    feeds: Sequence[Tensor] = (),
+    shapes: Mapping[str, Dims] = NO_SHAPES,
+    kept: Kept = NOTHING_KEPT,
+) -> Plan:
+    """The plan of one step: the planning passes, in their order.
+
+    Args:
+        fetches: tensors that it returns. targets: nodes that it runs. feeds: tensors that it is given.
+        access: what tasks reach of each other's memory. kept: what is decided already.
+        shapes: tensor name -> shape, where the graph leaves it open.
+
+    Raises:
+        InvalidArgumentError, ResourceExhaustedError: as `place`. ValueError: a node cannot take a shape.
+    """
+    narrow, searched, fed = options.enable_bfloat16_sendrecv, options.strategy != "rules", set(feeds)
+    counted = fetches if options.objective == "latency" else None  # fetches whose way to the client takes time
+    with collector_paused():
+        nodes = needed(graph, fetches, targets, feeds)
+        sizes = plan_sizes(nodes, shapes, options.costs)
+        if shapes:
+            sizes.checked()
+        solutions: list[Solution] = []
+        decisions = kept.placement
+        if decisions is None:
+            decisions = place_nodes(
+                graph,
+                cluster,
+                assigned=kept.assigned,
+                allow_soft_placement=options.allow_soft_placement,
+                nodes=sorted(nodes, key=lambda n: n.index) if kept.pruned else None,
+                search=_search(graph, cluster, options, nodes, feeds, fetches, sizes, kept, solutions)
+                if searched
+                else None,
+            )
+            check_state(decisions)
+        one_sided = OneSidedPasses(access, fed)
+        device_of = one_sided.updates(nodes, decisions.device_of, cluster)
+        ranked = None
+        if searched:
+            nodes = execution_order(
+                nodes, device_of, cluster, feeds=feeds, costs=options.costs, narrow=narrow, fetches=counted,
+                contended=options.contended, sizes=sizes,
+            )  # fmt: skip
+        else:
+            ranked = order_by_rank(nodes, device_of, cluster, feeds)
+            nodes = ranked.nodes
+        passed = passed_over(nodes, device_of)
+        cut = partition(
+            nodes, device_of, feeds=feeds, fetches=fetches, enable_bfloat16_sendrecv=narrow, passed=passed, copies=True
+        )
+        if ranked is not None:
+            cut = ranked.sends_first(cut)
+        cut = one_sided.reads(cut, nodes, {*targets, *(t.op for t in fetches)}, passed)
+        cut = resized(cut, sizes)
+        if options.enable_recv_scheduling:
+            cut = schedule_receives(cut)
+    plan = Plan(
+        graph,
+        cluster,
+        decisions,
+        cut,
+        fetches=tuple(t.name for t in fetches),
+        targets=tuple(n.name for n in targets),
+        feeds=tuple(t.name for t in feeds),
+        sizes=sizes,
+        solution=solutions[0] if solutions and not kept.later_steps else None,
+        access=one_sided.result,
+    )
+    if plan.solution is None or not plan.unknown_sizes:
+        return plan
+    for warning in unknown_sizes(Facts(plan)):
+        logger.warning("%s", warning.text)
+    return replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
+
+
+def _search(
+    graph: Graph, cluster: Cluster, options: PlanOptions, nodes: Sequence[Node], feeds: Sequence[Tensor],
+    fetches: Sequence[Tensor], sizes: Sizes, kept: Kept, solutions: list[Solution],
+) -> Search | None:  # fmt: skip
+    """The search that places nodes; it adds its solution to `solutions`."""
+    from .search.assign import searching  # the searches and their compiled loops
+
+    running: Sequence[Node] | None = nodes
+    if kept.later_steps:
+        feeds, fetches, running = _placeholders(graph.nodes), (), None
+        if options.costs is not None:
+            running = [n for n in graph.nodes if n.name in options.costs.nodes]
+    return searching(
+        cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
+        costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
+        objective=Objective.THROUGHPUT if options.objective == "throughput" else Objective.MAKESPAN,
+        fetches=fetches if options.objective == "latency" else None, sizes=None if kept.later_steps else sizes,
+    )  # fmt: skip
+
+
+def _placeholders(nodes: Iterable[Node]) -> list[Tensor]:
+    return [n.outputs[0] for n in nodes if n.type == "Placeholder"]
+
+
 def place(
-    graph: Graph | None,
+    wanted: Any = None,
+    /,
     cluster: Jobs | Cluster | str | os.PathLike[str] | Any = None,
     *,
+    graph: Graph | None = None,
     fetches: Any = None,
     targets: Any = None,
     feeds: Any = None,
@@ -62,18 +231,21 @@ def place(
     costs: Profile | str | os.PathLike[str] | None = None,
     objective: str = "makespan",
     contended: bool = True,
+    shared_memory: bool | None = None,
 ) -> Plan:
-    """Plan a step; no server has to run.
+    """Plan a step; no server has to run. A session on a cluster of this description runs the same plan.
 
     Args:
-        graph: the graph; None: the default graph.
+        wanted: what the step returns or runs: tensors, variables or nodes, one or a list, as objects or names. Their graph is
+            planned. Or a graph, whose step `fetches` and `targets` say.
         cluster: jobs with their tasks as `train.ClusterSpec` takes them, or numbers of tasks
             (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/devices.md shows one); what runs and
             knows its devices: a session, a server, a `LocalCluster`; None: one local task.
-        fetches: tensors (or nodes) that the step returns, one or a list, as objects or names.
+        graph: the graph; None: that of `wanted`, or the default graph.
+        fetches: tensors (or nodes) that the step returns, as `wanted`, which it stands for where that is a graph.
         targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
-        feeds: tensors that it is given; None: all placeholders. A mapping also says how large they are: its values are arrays,
-            anything with a `shape`, nested lists, or None.
+        feeds: tensors that it is given; None: all placeholders that it needs. A mapping also says how large they are: its values are
+            arrays, anything with a `shape`, nested lists, or None.
         shapes: tensors, or their names, -> shapes: `{x: (64, 784)}`. They complete shapes that the graph leaves open: of feeds, of
             batches, of what only a run can tell (`boolean_mask`). Sizes that stay unknown count as 1; numbers that depend on them
             are marked with `≥`. The order of nodes that the rules placed does not depend on shapes: a session does not know them either
@@ -96,6 +268,9 @@ def place(
             the next when many are under way at once.
         contended: whether transfers over the same link wait for each other, for a search.
         costs: what nodes and links take, for a search: a `dt.Profile`, or the path of one; None: analytic costs.
+        shared_memory: whether tasks read and update each other's variables in memory (one-sided access). None: those of one host do,
+            as they do when they run. Tasks that are given by number count as being on one host, unless a link between them is
+            described.
 
     Raises:
         InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
@@ -103,95 +278,59 @@ def place(
             tightest set.
         OSError: the file that describes the cluster cannot be read.
         ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
-            such job; a shape contradicts the graph, or a node cannot take it.
+            such job; an option has a value that it cannot have; a shape contradicts the graph, or a node cannot take it.
 
-    >>> plan = dt.place(graph, {"ps": 2, "worker": 1}, fetches=loss, devices={"worker": ["cpu:0", "gpu:0"]})
+    >>> plan = dt.place(loss, {"ps": 2, "worker": 1}, devices={"worker": ["cpu:0", "gpu:0"]})
     >>> print(plan.explain("dense/MatMul"))
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(f"There is no objective {objective!r}; objectives: {', '.join(OBJECTIVES)}")
-    if not callable(strategy) and strategy not in STRATEGIES:
-        raise ValueError(f"There is no placement strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
-    graph = get_default_graph() if graph is None else graph
+    if shared_memory is not None and not isinstance(shared_memory, bool):
+        raise TypeError(f"shared_memory must be True, False or None, not {shared_memory!r}")
+    options = PlanOptions(
+        allow_soft_placement, strategy, budget_s, seed, enable_bfloat16_sendrecv, enable_recv_scheduling, as_profile(costs),
+        objective, contended,
+    )  # fmt: skip
+    if isinstance(wanted, Graph):
+        if graph is not None and graph is not wanted:
+            raise ValueError("Two graphs are given: as the first argument and as `graph`")
+        graph = wanted
+    elif wanted is not None:
+        if fetches is not None:
+            raise ValueError("The first argument says what to fetch; leave out `fetches`, or give the graph there")
+        fetches = wanted
+    if graph is None:
+        graph = next((e.graph for e in _leaves((fetches, targets)) if hasattr(e, "graph")), None) or get_default_graph()
     found = as_cluster(cluster, devices, master)
     returned, run = _elements(graph, fetches), _elements(graph, targets)
-    fed = [as_tensor(graph, t) for t in _elements(graph, list(feeds) if isinstance(feeds, Mapping) else feeds)]
-    if feeds is None:
-        fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
     tensors = [t for t in returned if isinstance(t, Tensor)]
     nodes = [e.op if isinstance(e, Tensor) else e for e in run] + [n for n in returned if isinstance(n, Node)]
     if fetches is None and targets is None:
         nodes = list(graph.nodes)
-    told = given_shapes(graph, feeds, shapes)
-    with collector_paused():
-        steps = needed(graph, tensors, nodes, fed)
-        solutions: list[Solution] = []
-        measured = None
-        if costs is not None:
-            measured = as_profile(costs)
-        sizes = plan_sizes(steps, told, measured).checked()
-        search = None
-        if strategy != "rules":
-            from .search.assign import searching  # loads the searches
-
-            search = searching(
-                found, strategy, running=steps, feeds=fed, budget_s=budget_s, seed=seed, costs=measured,
-                narrow=enable_bfloat16_sendrecv, on_solution=solutions.append, contended=contended,
-                objective=Objective.THROUGHPUT if objective == "throughput" else Objective.MAKESPAN,
-                fetches=tensors if objective == "latency" else None, sizes=sizes,
-            )  # fmt: skip
-        decisions = place_nodes(
-            graph,
-            found,
-            allow_soft_placement=allow_soft_placement,
-            search=search,
-        )
-        check_state(decisions)
-        ranked = None
-        if search is None:
-            ranked = order_by_rank(steps, decisions.device_of, found, fed)
-            steps = ranked.nodes
-        else:
-            steps = execution_order(
-                steps, decisions.device_of, found, feeds=fed, costs=measured, narrow=enable_bfloat16_sendrecv,
-                fetches=tensors if objective == "latency" else None, contended=contended, sizes=sizes,
-            )  # fmt: skip
-        cut = partition(
-            steps, decisions.device_of, feeds=fed, fetches=tensors, enable_bfloat16_sendrecv=enable_bfloat16_sendrecv,
-            copies=True,
-        )  # fmt: skip
-        if ranked is not None:
-            cut = ranked.sends_first(cut)
-        cut = resized(cut, sizes)
-        if enable_recv_scheduling:
-            cut = schedule_receives(cut)
-    plan = Plan(
-        graph,
-        found,
-        decisions,
-        cut,
-        fetches=tuple(t.name for t in tensors),
-        targets=tuple(n.name for n in nodes),
-        feeds=tuple(t.name for t in fed),
-        sizes=sizes,
-        solution=solutions[0] if solutions else None,
-    )
-    if plan.solution is None or not plan.unknown_sizes:
-        return plan
-    for warning in unknown_sizes(Facts(plan)):
-        logger.warning("%s", warning.text)
-    return replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
+    if feeds is None:
+        fed = _placeholders(needed(graph, tensors, nodes))
+    else:
+        fed = [as_tensor(graph, t) for t in _elements(graph, list(feeds) if isinstance(feeds, Mapping) else feeds)]
+    return plan_step(
+        graph, found, options, AssumedAccess(found, shared_memory), fetches=tensors, targets=nodes, feeds=fed,
+        shapes=given_shapes(graph, feeds, shapes),
+    )  # fmt: skip
 
 
 def _elements(graph: Graph, given: Any) -> list[Tensor | Node]:
-    """One or many tensors, nodes or names as elements of the graph."""
+    """Tensors, nodes or names, one or many, as elements of the graph, each once."""
+    return list(dict.fromkeys(graph.as_graph_element(x) for x in _leaves(given)))
+
+
+def _leaves(given: Any) -> Iterator[Any]:
+    """What lists, tuples and the values of dictionaries hold, however nested."""
     if given is None:
-        return []
-    if isinstance(given, Mapping) or (isinstance(given, Iterable) and not isinstance(given, (str, Tensor))):
-        many = [given] if hasattr(given, "_as_graph_element") else list(given)
+        return
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, Iterable) and not isinstance(given, (str, Tensor)) and not hasattr(given, "_as_graph_element"):
+        for one in given:
+            yield from _leaves(one)
     else:
-        many = [given]
-    return [graph.as_graph_element(x) for x in many]
+        yield given
 
 
 tools["place"] = place

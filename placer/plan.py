@@ -25,6 +25,7 @@ from .cost.shapes import Sizes, batch_shapes, given_shapes, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
 from .partition.insert_channels import is_copied
+from .partition.one_sided_access import OneSidedAccess
 from .partition.one_sided_accumulates import added_to
 from .partition.one_sided_updates import moved_parts
 from .partition.partitioned_graph import Channel, Partition, Partitioned, task_of
@@ -61,6 +62,7 @@ class Plan:
         sizes: the shapes and sizes of its values: those of the graph, made complete by the shapes that were given.
         solution: what a search found, with its predicted time, lower bound and history; None where the rules
             placed, and in a plan that was read from a file.
+        access: which tasks use the memory of others in this step, as assumed or as found (`one_sided_access.py`).
     """
 
     graph: Graph
@@ -72,6 +74,7 @@ class Plan:
     feeds: tuple[str, ...]
     sizes: Sizes = field(default_factory=Sizes)
     solution: Solution | None = None
+    access: OneSidedAccess = OneSidedAccess()
 
     @cached_property
     def requested(self) -> dict[str, str]:
@@ -311,7 +314,7 @@ class Plan:
         """
         from .serialize.read import read_plan  # msgspec: most programs read no plans
 
-        return Plan(*read_plan(Path(path)))
+        return Plan(**read_plan(Path(path))._asdict())
 
     def to_dot(self) -> str:
         """The plan in Graphviz's language."""

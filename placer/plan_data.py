@@ -13,6 +13,7 @@ from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
 from .cost.shapes import Sizes
 from .cost.static import DeviceLoad, Traffic
+from .partition.one_sided_access import OneSidedAccess
 from .partition.partitioned_graph import Channel, Partition, Partitioned
 from .rules.placement import Placement, Relaxation
 from .search.problem import Solution
@@ -41,6 +42,8 @@ class PlanData(Protocol):
     def unknown_sizes(self) -> Sequence[Tensor]: ...
     @property
     def solution(self) -> Solution | None: ...
+    @property
+    def access(self) -> OneSidedAccess: ...
     @property
     def requested(self) -> Mapping[str, str]: ...
     @property

@@ -44,6 +44,7 @@ class DeviceFacts(Struct, forbid_unknown_fields=True):
     flops: Flops = None
     bandwidth: Bandwidth = None
     emulated: Annotated[bool, Meta(description="Whether the CPU stands in for this device")] = False
+    host: Annotated[str | None, Meta(description="The machine of its task; else the host in the task's address")] = None
 
 
 class LinkFacts(Struct, forbid_unknown_fields=True):

@@ -86,7 +86,8 @@ def make_cluster(
             `worker`, else of the first job by name.
         links: what is known of the links between tasks.
     """
-    tasks = _tasks(jobs)
+    hosts = _hosts(jobs)
+    tasks = list(hosts)
     listed = dict(devices or {})
     known = {job for job, _ in tasks} | {f"/job:{job}/task:{i}" for job, i in tasks}
     unknown = sorted(set(map(str, listed)) - known)
@@ -97,7 +98,7 @@ def make_cluster(
         given = listed.get(f"/job:{job}/task:{task}", listed.get(job, ("cpu:0",)))
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise TypeError(f"The devices of '{job}' must be a list such as ['cpu:0', 'gpu:0'], not {given!r}")
-        infos += [_device_info(job, task, d) for d in given]
+        infos += [_device_info(job, task, d, hosts[job, task]) for d in given]
     names = [f"/job:{job}/replica:0/task:{task}" for job, task in tasks]
     if master is not None:
         return Cluster(tuple(infos), _master(master, names), tuple(links))
@@ -115,22 +116,28 @@ def _master(text: str, tasks: Sequence[str]) -> str:
     return name
 
 
-def _tasks(jobs: Jobs | None) -> list[tuple[str, int]]:
-    """(job, task index) of every task."""
+def _hosts(jobs: Jobs | None) -> dict[tuple[str, int], str]:
+    """(job, task index) of every task -> the host in its address; empty where tasks are given by number."""
     if jobs is None:
-        return [("localhost", 0)]
+        return {("localhost", 0): ""}
     if isinstance(jobs, Mapping):
-        jobs = {job: [f"{job}{i}:0" for i in range(n)] if isinstance(n, int) else n for job, n in jobs.items()}
+        jobs = {job: [":0"] * n if isinstance(n, int) else n for job, n in jobs.items()}
     spec = ClusterSpec(jobs)
-    tasks = [(job, task) for job in spec.jobs for task in spec.task_indices(job)]
-    if not tasks:
+    found = {(job, i): _host(spec.task_address(job, i)) for job in spec.jobs for i in spec.task_indices(job)}
+    if not found:
         raise ValueError("The cluster has no tasks")
-    return tasks
+    return found
 
 
-def _device_info(job: str, task: int, given: Any) -> DeviceInfo:
+def _host(address: str) -> str:
+    """The host of an address, with one name for all loopback addresses."""
+    host = address.rpartition(":")[0].strip("[]")
+    return "localhost" if host == "::1" or host.startswith("127.") else host
+
+
+def _device_info(job: str, task: int, given: Any, host: str) -> DeviceInfo:
     if isinstance(given, str):
-        return DeviceInfo(_device_name(job, task, given), None, False, 0)
+        return DeviceInfo(_device_name(job, task, given), None, False, 0, host=host)
     from .file_format import DeviceFacts, checked  # msgspec: most programs give names alone
 
     facts = given
@@ -149,6 +156,7 @@ def _device_info(job: str, task: int, given: Any) -> DeviceInfo:
         0,
         bandwidth=_quantity(facts.bandwidth, "bandwidth"),
         flops=_quantity(facts.flops, "flops"),
+        host=facts.host or host,
     )
 
 
@@ -235,6 +243,7 @@ def cluster_text(cluster: Cluster) -> str:
             indices[name.job].append(name.task)
         known = {
             "memory": info.memory_bytes, "flops": info.flops, "bandwidth": info.bandwidth, "emulated": info.emulated or None,
+            "host": info.host or None,
         }  # fmt: skip
         facts = {key: value for key, value in known.items() if value is not None}
         devices.setdefault(f"/job:{name.job}/task:{name.task}", []).append(

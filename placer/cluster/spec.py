@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
+import platform
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,6 +187,7 @@ class DeviceInfo:
         incarnation: the number that its task drew when it started.
         bandwidth: bytes per second between the device and its memory; None when not measured.
         flops: float32 operations per second; None when not measured.
+        host: the machine that its task runs on, by name or address; empty when unknown.
     """
 
     name: DeviceName
@@ -194,6 +196,7 @@ class DeviceInfo:
     incarnation: int
     bandwidth: float | None = None
     flops: float | None = None
+    host: str = ""
 
     @property
     def device_type(self) -> str:
@@ -310,6 +313,18 @@ class Cluster:
                 found.setdefault(tuple(getattr(device.name, f) for f in fields), []).append(number)
         return found.get(tuple(getattr(pattern, f) for f in fields), ())
 
+    @cached_property
+    def _hosts(self) -> dict[str, str]:
+        return {device.name.task_name: device.host for device in self.devices}
+
+    def same_host(self, task: str, other: str) -> bool:
+        """Whether two tasks run on one machine, so that processes there may share memory.
+
+        Where a host is unknown, the tasks count as being on one machine unless the cluster has a link between them.
+        """
+        one, two = self._hosts.get(task), self._hosts.get(other)
+        return one == two if one and two else task == other or self.link(task, other) is None
+
     def matching(self, pattern: DeviceFields) -> tuple[DeviceInfo, ...]:
         """The devices that a spec admits, in the order of `devices`."""
         return tuple(self.devices[i] for i in self.numbers(pattern))
@@ -377,7 +392,7 @@ def local_devices(
     found = [("CPU", i, memory, False) for i in range(cpus)]
     found += [("GPU", i, memory if emulated else gpu_memory[i], emulated) for i in range(gpus)]
     return tuple(
-        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), size, stand_in, number)
+        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), size, stand_in, number, host=platform.node())
         for kind, i, size, stand_in in found
     )
 

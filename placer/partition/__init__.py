@@ -10,6 +10,7 @@
     one_sided_reads.py          variables of another task that are read in its memory
     one_sided_updates.py        parts of a parameter server that a worker runs in its memory
     one_sided_accumulates.py    gradients that a worker adds to another task's accumulators
+    one_sided_access.py         which of those are done: what tasks reach of each other's memory, assumed or found
 
 Cost, search, schedule and views may import it. It imports `cluster`. It sees a function from node to device, not the placer.
 """

@@ -29,6 +29,7 @@ from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.shared_accumulator import state_bytes
 from ..cluster.spec import Cluster
 from .insert_channels import is_copied
+from .one_sided_reads import Place, place_at
 from .one_sided_updates import cpu_of
 from .partitioned_graph import Partition, task_of
 
@@ -39,12 +40,12 @@ class DirectAddition:
 
     Attributes:
         accumulator: the node that makes it. additions: those that add to it.
-        task: whose it is. by: the device that could add.
+        place: where the sum is. by: the device that could add.
     """
 
     accumulator: Node
     additions: tuple[Node, ...]
-    task: str
+    place: Place
     by: str
 
 
@@ -95,7 +96,7 @@ def direct_additions(
         (task,) = from_tasks
         by = cpu_of(task, devices[task], cluster)
         if by is not None and task != task_of(home):
-            found.append(DirectAddition(maker, tuple(additions), task_of(home), by))
+            found.append(DirectAddition(maker, tuple(additions), place_at(maker, home), by))
     return found
 
 

@@ -30,7 +30,7 @@ from ...graph.core.shape import element_count
 from .control_edges import through
 from .partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 
-VARIABLES = {"VariableV2": "shared_name", "VarHandleOp": "shared_name"}
+VARIABLES = frozenset(("VariableV2", "VarHandleOp"))
 _ONLY_READ = frozenset(
     ("ReadVariableOp", "ResourceGather", "IsVariableInitialized", "VarIsInitializedOp", "InitializedValue")
 )
@@ -119,16 +119,16 @@ def _bare_variables(cut: Partitioned, feeds: Collection[Tensor], most_bytes: int
             or count * dtype.size > most_bytes
         ):
             continue
-        reader = _reader(value, feeds, cut.guarded)
+        reader = bare_reader(value, feeds, cut.guarded)
         if reader is not None:
-            yield DirectRead(channel, place_at(_variable(reader), channel.source), reader)
+            yield DirectRead(channel, place_read(reader, channel.source), reader)
 
 
 def _is_cpu(device: str) -> bool:
     return "/device:CPU:" in device
 
 
-def _reader(value: Tensor, feeds: Collection[Tensor], guarded: Mapping[Node, object]) -> Node | None:
+def bare_reader(value: Tensor, feeds: Collection[Tensor] = (), guarded: Collection[Node] = frozenset()) -> Node | None:
     """What reads the variable whose bare value a tensor is: a ReadVariableOp, or the variable itself; None: it is something else."""
     while True:
         node = value.op
@@ -146,12 +146,14 @@ def _reader(value: Tensor, feeds: Collection[Tensor], guarded: Mapping[Node, obj
         (value,) = node.inputs
 
 
-def _variable(reader: Node) -> Node:
-    return reader.inputs[0].op if reader.inputs else reader
+def place_read(reader: Node, device: str) -> Place:
+    """The place of what a `bare_reader` reads, when the variable is on `device`."""
+    return place_at(reader.inputs[0].op if reader.inputs else reader, device)
 
 
-def place_at(variable: Node, device: str) -> Place:
-    return task_of(device), variable.container, variable.attrs[VARIABLES[variable.type]] or variable.name
+def place_at(node: Node, device: str) -> Place:
+    """The place of a variable or accumulator on a device."""
+    return task_of(device), node.container, node.attrs["shared_name"] or node.name
 
 
 def _writers(nodes: Sequence[Node], device: Mapping[Node, str], feeds: Collection[Tensor]) -> dict[Place, list[Node]]:
@@ -276,4 +278,6 @@ def _without(
     return out[::-1]
 
 
-__all__ = ["VARIABLES", "DirectRead", "Place", "direct_reads", "place_at", "read_directly"]
+__all__ = [
+    "VARIABLES", "DirectRead", "Place", "bare_reader", "direct_reads", "place_at", "place_read", "read_directly",
+]  # fmt: skip

@@ -24,6 +24,7 @@ from ...graph.core.scopes import RecordedBlock
 from ...graph.core.source_location import RecordedFile
 from ..cluster.spec import Cluster, DeviceInfo, Link
 from ..cost.shapes import Sizes, plan_sizes
+from ..partition.one_sided_access import OneSidedAccess, Refusal
 from ..partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step
 from ..rules.colocation import Note
 from ..rules.placement import Placement, Rule
@@ -35,7 +36,7 @@ _MARKS: dict[str, Literal["loop", "test", "end"]] = {"l": "loop", "t": "test", "
 
 
 class Parts(NamedTuple):
-    """What a `Plan` is made of, in the order of its fields."""
+    """What a `Plan` is made of, by the names of its fields."""
 
     graph: Graph
     cluster: Cluster
@@ -45,6 +46,7 @@ class Parts(NamedTuple):
     targets: tuple[str, ...]
     feeds: tuple[str, ...]
     sizes: Sizes
+    access: OneSidedAccess
 
 
 def read_plan(path: Path) -> Parts:
@@ -118,6 +120,7 @@ class _Reader:
         self._channels: list[Channel] = []
         self._partitions: list[records.Partition] = []
         self._guarded: list[tuple[int, list[int | str]]] = []
+        self._access = OneSidedAccess()
 
     def take(self, record: Any) -> None:
         """Check and keep one record."""
@@ -208,6 +211,10 @@ class _Reader:
             raise _BadError(f"{node!r} is no node")
         self._guarded.append((self._node_number(node), controls))
 
+    def _take_access(self, record: records.Access) -> None:
+        found, reached, refused = record.access
+        self._access = OneSidedAccess(found, reached, tuple(Refusal(*r) for r in refused))
+
     def _take_end(self, record: records.End) -> None:
         if record.end != self._count:
             raise _BadError(f"{self._count} lines came before the end, {record.end!r} were written")
@@ -216,7 +223,7 @@ class _Reader:
     _TAKE: ClassVar[dict[str, Callable[[_Reader, Any], None]]] = {
         "device": _take_device, "link": _take_link, "line": _take_line, "block": _take_block,
         "demand": _take_demand, "note": _take_note, "placed": _take_placed, "channel": _take_channel,
-        "partition": _take_partition, "guarded": _take_guarded, "end": _take_end,
+        "partition": _take_partition, "guarded": _take_guarded, "access": _take_access, "end": _take_end,
     }  # fmt: skip
 
     def _device(self, number: int) -> str:
@@ -253,6 +260,7 @@ class _Reader:
             tuple(n.name for n in run),
             head.feeds,
             plan_sizes([n for p in partitioned.partitions.values() for n in p.nodes], head.shapes),
+            self._access,
         )
 
     def _join_nodes(self) -> None:

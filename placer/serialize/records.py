@@ -34,6 +34,7 @@ class Device(Struct):
     emulated: bool
     bandwidth: float | None
     flops: float | None
+    host: str = ""
 
 
 class Link(Struct):
@@ -128,6 +129,12 @@ class Guarded(Struct):
     guarded: tuple[Index | str, ...]
 
 
+class Access(Struct):
+    """One-sided access: whether it was found, (task, owner) of each that is used, (task, owner, variable) of each that is refused."""
+
+    access: tuple[bool, tuple[tuple[str, str], ...], tuple[tuple[str, str, str], ...]]
+
+
 class End(Struct):
     """The last line: how many lines came before it."""
 
@@ -136,6 +143,6 @@ class End(Struct):
 
 KINDS: dict[str, type[Struct]] = {
     "device": Device, "link": Link, "line": Line, "block": Block, "demand": Demand, "note": Note, "placed": Placed,
-    "channel": Channel, "partition": Partition, "guarded": Guarded, "end": End,
+    "channel": Channel, "partition": Partition, "guarded": Guarded, "access": Access, "end": End,
 }  # fmt: skip
 """The first key of a record -> its type."""

@@ -16,6 +16,7 @@
      "steps": [node, ..., "s0", "r1", ...]}                s: send on a channel, r: receive, d: read directly;
                                                            l, t, e: begin, test and end of a loop of this partition
     {"guarded": [node, node or "r1", ...]}                 may be dead, with control inputs that may be
+    {"access": [found, [[task, owner], ...], [[task, owner, variable], ...]]}   one-sided access, where the step has use for it
     {"end": number of lines before}
 
 Nodes are numbered in order of creation; inputs are node and output in turn. Constants' values are left out, but for
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "dovetail-plan", 2
 FEW = 64  # numbers of a constant that is kept: it may be a shape, an axis, a permutation
 CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")
-DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops")
+DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops", "host")
 
 
 def write_plan(plan: PlanData, path: Path) -> None:
@@ -118,6 +119,9 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
         }  # fmt: skip
     for node, controls in plan.partitioned.guarded.items():
         yield {"guarded": [node.index, *(c.index if isinstance(c, Node) else f"r{c}" for c in controls)]}
+    access = plan.access
+    if access.reached or access.refused:
+        yield {"access": [access.found, access.reached, access.refused]}
 
 
 def _step(kind: str, what: Node | Channel | LoopPart, loops: Mapping[LoopPart, int]) -> int | str:

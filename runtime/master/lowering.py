@@ -70,7 +70,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ...codegen.ir.partition import (
@@ -88,6 +88,8 @@ from ...codegen.ir.partition import (
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
+from ...placer.partition.one_sided_access import remote_places
+from ...placer.partition.one_sided_reads import Place, bare_reader, place_read
 from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 from ...placer.plan import Plan, tools
 from ..config import ConfigProto, check_config
@@ -96,7 +98,7 @@ if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
 
 __all__ = [
-    "LEAST_BYTES", "LEAST_WORK", "RemoteUpdates", "coalesce_receives", "coalesced_sends", "data_triggered", "kernels_of",
+    "LEAST_BYTES", "LEAST_WORK", "Published", "coalesce_receives", "coalesced_sends", "data_triggered", "kernels_of",
     "lower_partitions", "overlap_collectives", "triggered_by",
 ]  # fmt: skip
 
@@ -275,24 +277,28 @@ def _is_nothing(node: Node) -> bool:
     return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
-RemoteUpdates: TypeAlias = Mapping[Node, tuple[str, Posted]]
-"""Variables and accumulators that a task other than their own updates: the device and published address of each."""
+Published: TypeAlias = Mapping[Place, tuple[int, tuple[int, ...]]]
+"""The variables and accumulators that tasks let others use: the incarnation of the task's process, and the record's address."""
 
 
 def lower_partitions(
-    cut: Partitioned, graph: Graph, posted: Mapping[int, Posted] | None = None, reached: RemoteUpdates | None = None
+    cut: Partitioned, graph: Graph, device_of: Callable[[Node], str] | None = None, published: Published | None = None
 ) -> list[PartitionGraph]:
-    """The partition graphs of all partitions. `posted`: by channel, the variables that are read in the memory of their task."""
+    """The partition graphs of all partitions.
+
+    Args:
+        device_of, published: where nodes are placed, and the published memory that the partitions use; None: for a look at the
+            kernels only.
+    """
     units = []
     guarded, waiting = cut.guarded, coalesced_sends(cut)
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
     for part in cut.partitions.values():
         steps: list[PartitionStep] = []
-        if reached:
-            for node in part.nodes:
-                if node in reached:
-                    device, where = reached[node]
-                    steps.append(RecvTensor(next(numbers), None, device, None, where, node))
+        if published and device_of is not None:
+            for node, place in remote_places(part, device_of).items():
+                posted = _posted(node, node.type, place, published)
+                steps.append(RecvTensor(next(numbers), None, device_of(node), None, posted, node))
         for kind, what in coalesce_receives(overlap_collectives(part, cut), waiting):
             if kind == "await":
                 assert isinstance(what, Node)
@@ -308,8 +314,9 @@ def lower_partitions(
                 if kind == "recv":
                     steps.append(RecvTensor(number, tensor, what.source, other))
                 elif kind == "read":
-                    assert posted is not None
-                    steps.append(RecvTensor(number, tensor, what.source, None, posted[number]))
+                    assert tensor is not None
+                    posted = _read(tensor, what, published) if published else None
+                    steps.append(RecvTensor(number, tensor, what.source, None, posted))
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
                     steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))
@@ -323,6 +330,17 @@ def lower_partitions(
             )
         )
     return units
+
+
+def _read(value: Tensor, channel: Channel, published: Published) -> Posted:
+    reader = bare_reader(value)
+    assert reader is not None
+    return _posted(reader, reader.type if reader.inputs else "Read", place_read(reader, channel.source), published)
+
+
+def _posted(node: Node, op: str, place: Place, published: Published) -> Posted:
+    incarnation, address = published[place]
+    return Posted(address, incarnation, place[1], place[2], node.name, op, str(node.source))
 
 
 def _mark(kind: str, part: LoopPart) -> PartitionStep:

@@ -14,30 +14,20 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from ...codegen.ir.partition import PartitionGraph, Posted
+from ...codegen.ir.partition import PartitionGraph
 from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
-from ...graph.core.settings import setting
 from ...placer.cost.profile import Profile, as_profile
-from ...placer.partition.control_edges import passed_over
-from ...placer.partition.one_sided_reads import direct_reads, read_directly
-from ...placer.partition.partition import partition
 from ...placer.partition.partitioned_graph import task_of
-from ...placer.partition.prune import needed
-from ...placer.pipeline import STRATEGIES
+from ...placer.pipeline import PlanOptions, plan_step
 from ...placer.plan import Plan
-from ...placer.rules.place import place
 from ...placer.rules.placement import Placement
-from ...placer.schedule.critical_path import order_by_rank
-from ...placer.schedule.from_search import execution_order
-from ...placer.schedule.pacing import schedule_receives
 from ...placer.search.from_graph import CLIENT
 from ..config import ConfigProto
-from ..shared_memory.record_layout import MOST_BYTES
 from ..worker.registration import Registration
-from .lowering import RemoteUpdates, data_triggered, lower_partitions, triggered_by
-from .remote_memory import OneSidedAccess
+from .lowering import Published, data_triggered, lower_partitions, triggered_by
+from .remote_memory import FoundAccess
 from .session_state import MasterSession, TaskPart
 from .worker_clients import WorkerClients
 
@@ -50,7 +40,6 @@ class Master:
     def __init__(self, task: str, workers: WorkerClients) -> None:
         self.task = task
         self._workers = workers
-        self._one_sided = OneSidedAccess(workers)
         self._sessions: dict[str, MasterSession] = {}
         self._lock = threading.Lock()
 
@@ -127,12 +116,12 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            plan, posted, reached = self._plan(session, fetches, targets, feeds)
+            plan, published = self._plan(session, fetches, targets, feeds)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
             by_task: dict[str, list[PartitionGraph]] = {}
-            for unit in lower_partitions(plan.partitioned, session.graph, posted, reached):
+            for unit in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
             started = data_triggered(plan.partitioned)
             program = secrets.token_hex(8)
@@ -182,96 +171,37 @@ class Master:
             return found
 
     def _plan(
-        self,
-        session: MasterSession,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-    ) -> tuple[Plan, dict[int, Posted], RemoteUpdates]:
-        """The plan of a signature; the variables with one-sided reads, by channel; the variables with one-sided updates."""
-        graph = session.graph
-        placement = None if session.places_pruned else self._place(session)
+        self, session: MasterSession, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]
+    ) -> tuple[Plan, Published]:
+        """The plan of a signature, and the published variables that it uses in other tasks' memory."""
+        graph, config = session.graph, session.config
         try:
             fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
             run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
             fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
-        except (KeyError, ValueError) as e:
-            raise InvalidArgumentError(None, None, str(e)) from None
-        nodes = needed(graph, fetches=fetched, targets=run, feeds=fed)
-        if placement is None:
-            placement = place(
-                graph,
-                session.cluster,
-                assigned=session.kept,
-                allow_soft_placement=session.config.allow_soft_placement,
-                nodes=sorted(nodes, key=lambda n: n.index),
+            costs = as_profile(config.placement_costs)
+            options = PlanOptions(
+                allow_soft_placement=bool(config.allow_soft_placement),
+                strategy=config.placement_strategy,
+                enable_bfloat16_sendrecv=bool(config.graph_options.enable_bfloat16_sendrecv),
+                enable_recv_scheduling=bool(config.graph_options.enable_recv_scheduling),
+                costs=costs,
+                objective="latency" if _knows_client(costs) else "makespan",
             )
-        options = session.config.graph_options
-        device_of, reached = self._one_sided.updates(session, nodes, placement.device_of, set(fed))
-        ranked = None
-        if session.config.placement_strategy == "rules":
-            ranked = order_by_rank(nodes, device_of, session.cluster, fed)
-            nodes = ranked.nodes
-        else:
-            costs = as_profile(session.config.placement_costs)
-            nodes = execution_order(
-                nodes, device_of, session.cluster, feeds=fed, costs=costs,
-                narrow=options.enable_bfloat16_sendrecv, fetches=fetched if _knows_client(costs) else None,
-            )  # fmt: skip
-        passed = passed_over(nodes, device_of)
-        cut = partition(
-            nodes, device_of, fetches=fetched, feeds=fed,
-            enable_bfloat16_sendrecv=options.enable_bfloat16_sendrecv, passed=passed, copies=True,
-        )  # fmt: skip
-        if ranked is not None:
-            cut = ranked.sends_first(cut)
-        posted: dict[int, Posted] = {}
-        if setting("DOVETAIL_ONE_SIDED_READS"):
-            reads = direct_reads(cut, nodes, set(fed), MOST_BYTES)
-            posted = self._one_sided.published(session, reads)
-            reads = [r for r in reads if r.channel.id in posted]
-            cut = read_directly(cut, reads, {*run, *(t.op for t in fetched)}, passed)
-        if options.enable_recv_scheduling:
-            cut = schedule_receives(cut)
-        return (
-            Plan(graph, session.cluster, placement, cut, tuple(fetches), tuple(targets), tuple(feeds)),
-            posted,
-            reached,
-        )
-
-    def _place(self, session: MasterSession) -> Placement:
-        """Place the whole graph as it is now; stateful nodes keep their devices."""
-        graph = session.graph
-        before = session.placement
-        if before is not None and len(before) == graph.version:
-            return before
-        kept = {} if before is None else {n.name: before.device_of(n) for n in before if n.opdef.is_stateful}
-        search, strategy = None, session.config.placement_strategy
-        if strategy != "rules":
-            if strategy not in STRATEGIES:
-                known = ", ".join(STRATEGIES)
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"There is no placement strategy {strategy!r} (ConfigProto.placement_strategy); strategies: {known}",
-                )
-            from ...placer.search.assign import searching  # loads the searches
-
-            fed = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
-            costs, running = as_profile(session.config.placement_costs), None
-            if costs is not None:  # optimize for the measured step
-                running = [n for n in graph.nodes if n.name in costs.nodes]
-            search = searching(
-                session.cluster, strategy, running=running, feeds=fed, costs=costs,
-                narrow=session.config.graph_options.enable_bfloat16_sendrecv, fetches=() if _knows_client(costs) else None,
-            )  # fmt: skip
-        return place(
+        except (KeyError, ValueError, TypeError) as e:
+            raise InvalidArgumentError(None, None, str(e)) from None
+        access = FoundAccess(self._workers, session)
+        plan = plan_step(
             graph,
             session.cluster,
-            assigned=kept,
-            allow_soft_placement=session.config.allow_soft_placement,
-            search=search,
+            options,
+            access,
+            fetches=fetched,
+            targets=run,
+            feeds=fed,
+            kept=session.kept_placement,
         )
+        return plan, access.published
 
     def _keep(self, session: MasterSession, placement: Placement) -> None:
         """Store a placement for later signatures: stateful nodes keep their devices."""

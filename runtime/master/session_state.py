@@ -9,6 +9,7 @@ from typing import Any
 
 from ...graph.core.graph import Graph
 from ...placer.cluster.spec import Cluster
+from ...placer.pipeline import Kept
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
 from ..config import ConfigProto
@@ -80,3 +81,15 @@ class MasterSession:
     def places_pruned(self) -> bool:
         """Whether only the nodes that a run needs are placed (`GraphOptions.place_pruned_graph`)."""
         return self.is_local and self.config.graph_options.place_pruned_graph
+
+    @property
+    def kept_placement(self) -> Kept:
+        """What earlier steps have decided. The whole graph is placed again when it has grown; stateful nodes keep their devices."""
+        if self.places_pruned:
+            return Kept(assigned=self.kept, pruned=True)
+        before = self.placement
+        if before is None:
+            return Kept(later_steps=True)
+        if len(before) == self.graph.version:
+            return Kept(before)
+        return Kept(assigned={n.name: before.device_of(n) for n in before if n.opdef.is_stateful}, later_steps=True)

@@ -118,7 +118,7 @@ class ClusterBackend:
             "program": program,
         }  # fmt: skip
         text = bytes(self._call(Message("plan", fields), "planned").fields["plan"]).decode("utf-8", "replace")
-        return Plan(*parts_of(text.splitlines(), graph))
+        return Plan(**parts_of(text.splitlines(), graph)._asdict())
 
     def _call(
         self,

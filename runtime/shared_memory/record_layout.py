@@ -23,9 +23,6 @@ from typing import Any, Final, NamedTuple
 
 from ...graph.core import dtypes
 
-MOST_BYTES: Final = 1 << 20
-"""Lending is faster for larger values: copying them costs more than two messages."""
-
 PAGE: Final = 4096
 RECORD_BYTES: Final = 192  # three cache lines
 RECORDS: Final = 512  # per segment
@@ -72,6 +69,6 @@ def words_of(memory: mmap.mmap, offset: int) -> memoryview:
 
 
 __all__ = [
-    "CODES", "HOLDER", "MOST_BYTES", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "SEQUENCE", "SPARE", "TURN", "TYPES",
+    "CODES", "HOLDER", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "SEQUENCE", "SPARE", "TURN", "TYPES",
     "VERSION", "WANTED", "WHERE", "RecordAddress", "can_publish", "words_of",
 ]  # fmt: skip

@@ -46,9 +46,10 @@ from ...graph.resources import shared_storage
 from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
 from ...graph.resources.resource_manager import VariableState
 from ...graph.resources.shared_accumulator import state_bytes
+from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
 from .doorbell import Ringer, ringer
-from .record_layout import HOLDER, MOST_BYTES, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
+from .record_layout import HOLDER, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
 from .segment import Mapper, MappingError
 from .variable_reader import ProcessHandle, SeqlockReader, VariableReader, reader_of
 

@@ -36,11 +36,11 @@ import numpy as np
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources, VariableState
+from ...placer.partition.one_sided_access import MOST_BYTES
 from .doorbell import Doorbell
 from .pool import address_of
 from .record_layout import (
     CODES,
-    MOST_BYTES,
     MOST_DIMS,
     NUMBER,
     PAGE,

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources.buffer_pool import buffers
+from ...placer.partition.one_sided_access import MOST_BYTES
 from .record_layout import (
-    MOST_BYTES,
     MOST_DIMS,
     NUMBER,
     PAGE,
@@ -209,7 +209,9 @@ class VariableReaders:
 
     def __init__(self, readers: Iterable[Readable | None]) -> None:
         self._readers_in_order = tuple(readers)
-        self._owners = tuple({found.owner.pid: found.owner for found in self._readers_in_order if found is not None}.values())
+        self._owners = tuple(
+            {found.owner.pid: found.owner for found in self._readers_in_order if found is not None}.values()
+        )
 
     def __call__(self) -> list[Any]:
         """The values; None where a value cannot be read, or its process has ended."""

@@ -133,6 +133,7 @@ def device_fields(device: DeviceInfo) -> dict[str, object]:
         "memory": device.memory_bytes,
         "emulated": device.emulated,
         "incarnation": device.incarnation,
+        "host": device.host,
     }
 
 
@@ -143,14 +144,16 @@ def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
         InvalidArgumentError: it is malformed.
     """
     name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
+    host = fields.get("host", "")
     if not (
         isinstance(name, str)
         and isinstance(memory, int | None)
         and isinstance(emulated, bool)
         and isinstance(incarnation, int)
+        and isinstance(host, str)
     ):
         raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
-    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation)
+    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation, host=host)
 
 
 # --- units -----------------------------------------------------------------------------------------------------------

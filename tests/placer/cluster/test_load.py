@@ -162,6 +162,6 @@ def test_a_cluster_survives_its_file(tmp_path):
 def test_the_schema_accepts_what_the_reader_accepts():
     schema = file_format.schema()
     assert schema["$defs"]["ClusterFile"]["required"] == ["jobs"]
-    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {"name", "memory", "flops", "bandwidth", "emulated"}
+    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {"name", "memory", "flops", "bandwidth", "emulated", "host"}
     for properties in (d["properties"] for d in schema["$defs"].values()):
         assert all("description" in p for p in properties.values())  # what an editor shows

@@ -19,7 +19,7 @@ CLUSTER = make_cluster({"a": 1, "b": 1, "c": 1}, {"a": ["cpu:0", "cpu:1"], "b": 
 
 
 def again(plan, graph=None):
-    return Plan(*parts_of(plan_lines(plan, with_graph=graph is None), graph))
+    return Plan(**parts_of(plan_lines(plan, with_graph=graph is None), graph)._asdict())
 
 
 def same(plan, loaded):
@@ -147,7 +147,7 @@ def test_damage_is_told_and_never_anything_else(data):
         where = data.draw(st.integers(0, len(lines[at]) - 1))
         lines[at] = lines[at][:where] + data.draw(st.sampled_from('09-[]{},"ax')) + lines[at][where + 1 :]
     try:
-        loaded = Plan(*parts_of(lines))
+        loaded = Plan(**parts_of(lines)._asdict())
     except InvalidArgumentError as e:
         assert "Malformed plan, line" in str(e)
     else:  # another letter in a name, or another number of bytes, is a plan as well

@@ -10,8 +10,9 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
+from dovetail.placer.partition.one_sided_access import MOST_BYTES
 from dovetail.runtime.shared_memory import pool as memory_pool, variable_reader
-from dovetail.runtime.shared_memory.record_layout import MOST_BYTES, can_publish
+from dovetail.runtime.shared_memory.record_layout import can_publish
 from dovetail.runtime.shared_memory.segment import is_available
 
 pytestmark = pytest.mark.skipif(

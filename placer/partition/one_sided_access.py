@@ -1,0 +1,205 @@
+"""One-sided access: which tasks of a cluster use the variables of others in their memory, and the passes of a plan that ask for it.
+
+`one_sided_reads.py`, `one_sided_updates.py` and `one_sided_accumulates.py` find the reads, updates and additions of a step that *could*
+be done in another task's memory. Whether they are is not the graph's to say: a `MemoryAccess` answers. A running cluster's master
+asks the tasks (`runtime/master/remote_memory.py`); without one `AssumedAccess` answers from the cluster's description. A plan keeps
+the answers (`OneSidedAccess`), since it holds only where they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from ...graph.core.graph import Node, Tensor
+from ...graph.core.settings import setting
+from ..cluster.spec import Cluster
+from .one_sided_accumulates import ACCUMULATOR, DirectAddition, added, direct_additions
+from .one_sided_reads import VARIABLES, DirectRead, Place, direct_reads, place_at, read_directly
+from .one_sided_updates import DirectUpdate, direct_updates, moved
+from .partitioned_graph import Partition, Partitioned, task_of
+
+MOST_BYTES: Final = 1 << 20
+"""The largest value that is used in another task's memory. Larger ones are sent: copying them costs more than two messages."""
+
+SharedNode: TypeAlias = tuple[Node, Place]
+"""A variable or accumulator, or the node that reads a variable, and the place of its value."""
+
+
+class MemoryAccess(Protocol):
+    """Answers what tasks reach of each other's memory."""
+
+    @property
+    def found(self) -> bool:
+        """Whether running tasks are asked; False: the answers are assumptions."""
+        ...
+
+    def reaches(self, task: str, owner: str) -> bool:
+        """Whether `task` can map the memory of `owner`."""
+        ...
+
+    def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
+        """Whether `owner` lets others read each of these, or also change it if `writable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedAccess:
+    """What a cluster of a description would answer.
+
+    Attributes:
+        cluster: the description.
+        shared_memory: whether tasks share memory; None: those of one host do (`Cluster.same_host`).
+    """
+
+    cluster: Cluster
+    shared_memory: bool | None = None
+    found = False
+
+    def reaches(self, task: str, owner: str) -> bool:
+        """As `MemoryAccess.reaches`."""
+        if self.shared_memory is not None:
+            return self.shared_memory
+        return bool(setting("DOVETAIL_SHARED_MEMORY_MB")) and self.cluster.same_host(task, owner)
+
+    def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
+        """As `MemoryAccess.publishes`. The variables of a task with GPUs may lie in their memory, so only it changes them."""
+        on_gpu = any(d.name.device_type == "GPU" and not d.emulated for d in self.cluster.devices_of(owner))
+        return [not (writable and on_gpu)] * len(wanted)
+
+
+class Refusal(NamedTuple):
+    """A task that does not use the memory of another one, although the step would allow it.
+
+    Attributes:
+        task: the task that would. owner: the task with the memory.
+        variable: the variable or accumulator that the owner does not publish; empty: the task does not reach the memory at all.
+    """
+
+    task: str
+    owner: str
+    variable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OneSidedAccess:
+    """What a plan assumes, or what was found, of tasks that use each other's memory: only where its step has use for it.
+
+    Attributes:
+        found: whether running tasks were asked; False: it is assumed from the cluster's description.
+        reached: (task, owner) of each task that uses the memory of another one.
+        refused: what could not be used.
+    """
+
+    found: bool = False
+    reached: tuple[tuple[str, str], ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def how(self) -> str:
+        """`found` or `assumed`."""
+        return "found" if self.found else "assumed"
+
+
+class OneSidedPasses:
+    """The passes of one plan that let tasks use each other's memory. They ask each question once, and keep the answers.
+
+    Args:
+        access: who answers. feeds: tensors that the client gives to the step.
+    """
+
+    def __init__(self, access: MemoryAccess, feeds: Collection[Tensor]) -> None:
+        self._access, self._feeds = access, feeds
+        self._reached: dict[tuple[str, str], bool] = {}
+        self._refused: dict[Refusal, None] = {}
+        self._used: dict[tuple[str, str], None] = {}
+
+    def updates(
+        self, nodes: Sequence[Node], device_of: Callable[[Node], str], cluster: Cluster
+    ) -> Callable[[Node], str]:
+        """The device that runs each node of a step, with the updates and additions that other tasks than the owner do."""
+        if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
+            return device_of
+        additions = self._additions(direct_additions(nodes, device_of, cluster, self._feeds, MOST_BYTES))
+        device_of = added(additions, device_of) if additions else device_of
+        answers: dict[DirectUpdate, bool] = {}
+        staying: set[str] = set()
+        while True:  # if a part cannot move from its task, parts that exchange tensors with it may have to stay, too
+            updates = direct_updates(nodes, device_of, cluster, self._feeds, MOST_BYTES, staying)
+            for update in updates:
+                if update not in answers:
+                    answers[update] = all(
+                        self._publishes(task_of(update.by), update.task, update.variables, writable=True)
+                    )
+            failed = {u.task for u in updates if not answers[u]}
+            if not failed:
+                break
+            staying |= failed
+        self._used.update(((task_of(u.by), u.task), None) for u in updates)
+        return moved(updates, device_of) if updates else device_of
+
+    def _additions(self, additions: Iterable[DirectAddition]) -> list[DirectAddition]:
+        """Those of the additions that can be done in the accumulators' tasks' memory."""
+        ways: dict[tuple[str, str], list[DirectAddition]] = {}
+        for a in additions:
+            ways.setdefault((task_of(a.by), a.place[0]), []).append(a)
+        done: list[DirectAddition] = []
+        for (task, owner), wanted in ways.items():
+            answers = self._publishes(task, owner, [(a.accumulator, a.place) for a in wanted], writable=True)
+            found = [a for a, answer in zip(wanted, answers, strict=True) if answer]
+            done += found
+            if found:
+                self._used[task, owner] = None
+        return done
+
+    def reads(
+        self, cut: Partitioned, nodes: Sequence[Node], keep: Collection[Node], passed: Mapping[Node, tuple[Node, ...]]
+    ) -> Partitioned:
+        """The same step with the values read in place that can be; the arguments are those of `read_directly`."""
+        if not setting("DOVETAIL_ONE_SIDED_READS"):
+            return cut
+        ways: dict[tuple[str, str], list[DirectRead]] = {}
+        for read in direct_reads(cut, nodes, self._feeds, MOST_BYTES):
+            channel = read.channel
+            ways.setdefault((task_of(channel.destination), task_of(channel.source)), []).append(read)
+        done: list[DirectRead] = []
+        for (task, owner), wanted in ways.items():
+            answers = self._publishes(task, owner, [(r.reader, r.place) for r in wanted], writable=False)
+            found = [r for r, answer in zip(wanted, answers, strict=True) if answer]
+            done += found
+            if found:
+                self._used[task, owner] = None
+        return read_directly(cut, done, keep, passed)
+
+    def _publishes(self, task: str, owner: str, wanted: Sequence[SharedNode], *, writable: bool) -> Sequence[bool]:
+        way = task, owner
+        if way not in self._reached:
+            self._reached[way] = self._access.reaches(task, owner)
+        if not self._reached[way]:
+            self._refused[Refusal(task, owner)] = None
+            return [False] * len(wanted)
+        answers = self._access.publishes(owner, wanted, writable)
+        refused = (place[2] for (_, place), answer in zip(wanted, answers, strict=True) if not answer)
+        self._refused.update((Refusal(task, owner, name), None) for name in refused)
+        return answers
+
+    @property
+    def result(self) -> OneSidedAccess:
+        """What was asked for so far."""
+        return OneSidedAccess(self._access.found, tuple(self._used), tuple(self._refused))
+
+
+def remote_places(part: Partition, device_of: Callable[[Node], str]) -> dict[Node, Place]:
+    """The variables and accumulators of other tasks that a partition changes; `device_of`: where each is placed."""
+    here = task_of(part.device)
+    return {
+        node: place_at(node, device_of(node))
+        for node in part.nodes
+        if (node.type in VARIABLES or node.type == ACCUMULATOR) and task_of(device_of(node)) != here
+    }
+
+
+__all__ = [
+    "MOST_BYTES", "AssumedAccess", "MemoryAccess", "OneSidedAccess", "OneSidedPasses", "Refusal", "SharedNode", "remote_places",
+]  # fmt: skip
