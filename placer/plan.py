@@ -7,7 +7,7 @@ session makes the same plan from the same inputs before it runs a step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +25,9 @@ from .cost.shapes import Sizes, batch_shapes, given_shapes, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
 from .partition.insert_channels import is_copied
-from .partition.one_sided_access import OneSidedAccess
+from .partition.one_sided_access import SHARED, OneSidedAccess
 from .partition.one_sided_accumulates import added_to
+from .partition.one_sided_reads import place_at
 from .partition.one_sided_updates import moved_parts
 from .partition.partitioned_graph import Channel, Partition, Partitioned, task_of
 from .render.text import short, size_text
@@ -151,7 +152,7 @@ class Plan:
         by = self.added_to.get(node, by)
         if by is not None and node in self.partitions[by].nodes:
             home = task_of(self.decisions.device_of(node))
-            lines.append(f"  run by {short(by)} in the memory of {short(home)}, without a message")
+            lines.append(f"  run by {short(by)} in the memory of {short(home)}, without a message ({self.access.how})")
         if is_copied(node) and node in self.decisions:
             home = self.decisions.device_of(node)
             copies = [short(d) for d, p in self.partitions.items() if d != home and node in p.nodes]
@@ -159,6 +160,8 @@ class Plan:
                 lines.append(f"  copied to {', '.join(copies)}: so small a constant is not sent")
         if node in self.decisions and self.decisions.decision(node).rule is Rule.SEARCHED:
             lines += alternatives_text(self, node.name)
+        if node.type in SHARED and node in self.decisions:
+            lines += [f"  {text}" for text in self._refusals(node)]
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
             if c.name in values:
@@ -168,11 +171,20 @@ class Plan:
                 often = f", once per iteration of '{c.loop}'" if c.loop is not None else ""
                 if c.direct:
                     lines.append(
-                        f"  read as {c.name} ({how}) by {short(c.destination)} in the memory of {short(c.source)}"
+                        f"  read as {c.name} ({how}) by {short(c.destination)} in the memory of {short(c.source)} ({self.access.how})"
                     )
                 else:
                     lines.append(f"  sent as {c.name} ({how}{often}) {short(c.source)} -> {short(c.destination)}")
         return "\n".join(lines)
+
+    def _refusals(self, node: Node) -> Iterator[str]:
+        """Why other tasks do not use a variable or accumulator in its task's memory."""
+        owner, _, name = place_at(node, self.decisions.device_of(node))
+        for r in self.access.refusals(owner, name):
+            if r.variable:
+                yield f"{short(r.task)} does not use it in memory: {short(r.owner)} does not publish it ({self.access.how})"
+            else:
+                yield f"{short(r.task)} does not use it in memory: it does not reach that of {short(r.owner)} ({self.access.how})"
 
     def why_not(self, name: str | Node | Tensor, device: str) -> str:
         """Why a node is not on a device, which may be named in part (`/job:ps/task:0`).

@@ -14,14 +14,18 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.settings import setting
+from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
-from .one_sided_accumulates import ACCUMULATOR, DirectAddition, added, direct_additions
+from .one_sided_accumulates import DirectAddition, added, direct_additions
 from .one_sided_reads import VARIABLES, DirectRead, Place, direct_reads, place_at, read_directly
 from .one_sided_updates import DirectUpdate, direct_updates, moved
 from .partitioned_graph import Partition, Partitioned, task_of
 
 MOST_BYTES: Final = 1 << 20
 """The largest value that is used in another task's memory. Larger ones are sent: copying them costs more than two messages."""
+
+SHARED: Final = VARIABLES | {ACCUMULATOR}
+"""Ops that hold values which other tasks may use in memory."""
 
 SharedNode: TypeAlias = tuple[Node, Place]
 """A variable or accumulator, or the node that reads a variable, and the place of its value."""
@@ -100,6 +104,10 @@ class OneSidedAccess:
     def how(self) -> str:
         """`found` or `assumed`."""
         return "found" if self.found else "assumed"
+
+    def refusals(self, owner: str, name: str) -> list[Refusal]:
+        """What kept other tasks from the memory of `owner`, or from its variable of that name."""
+        return [r for r in self.refused if r.owner == owner and r.variable in ("", name)]
 
 
 class OneSidedPasses:
@@ -196,10 +204,10 @@ def remote_places(part: Partition, device_of: Callable[[Node], str]) -> dict[Nod
     return {
         node: place_at(node, device_of(node))
         for node in part.nodes
-        if (node.type in VARIABLES or node.type == ACCUMULATOR) and task_of(device_of(node)) != here
+        if node.type in SHARED and task_of(device_of(node)) != here
     }
 
 
 __all__ = [
-    "MOST_BYTES", "AssumedAccess", "MemoryAccess", "OneSidedAccess", "OneSidedPasses", "Refusal", "SharedNode", "remote_places",
+    "MOST_BYTES", "SHARED", "AssumedAccess", "MemoryAccess", "OneSidedAccess", "OneSidedPasses", "Refusal", "SharedNode", "remote_places",
 ]  # fmt: skip

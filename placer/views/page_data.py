@@ -174,7 +174,12 @@ class _Writer:
             "feeds": plan.feeds,
             "relaxations": [[self._number(r.node), r.requested, r.reason] for r in plan.relaxations],
             "warnings": [[w.text, [self._number(name) for name in w.nodes if name in plan.graph][:LISTED]]
+<<<<<<< HEAD
                          for w in check(plan, predict=len(plan.decisions) <= PREDICTED)],
+=======
+                         for w in check(plan)],
+            "access": {"how": plan.access.how, "reached": plan.access.reached, "refused": plan.access.refused},
+>>>>>>> 75107d0 (Show in text, explanations and the page which tasks share memory, and whether that is assumed or found; fetches come first in dt.place; options are checked at once)
             "loops": self.loops.rows,
         }  # fmt: skip
         return head, columns
@@ -314,7 +319,14 @@ class _Writer:
                 elif isinstance(what, Node):
                     for name in dict.fromkeys(_taken(what)) if latest else ():
                         if name in latest:
-                            for channel in fresh.pop(name, None) or [latest[name]]:
+                            taken = fresh.get(name)
+                            if not taken:
+                                arrived = [latest[name]]
+                            elif taken[0].direct:  # all reads in memory come first
+                                arrived = [taken.pop(0)]
+                            else:
+                                arrived = fresh.pop(name)
+                            for channel in arrived:
                                 takers[position[channel.id]].append(self.at[what.index])
                 elif kind == "loop":
                     loops.append(self.loops[what.name] + 1)

@@ -88,7 +88,19 @@ def heading(plan: PlanData) -> str:
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
         text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"
-    return textwrap.fill(text, WIDTH)
+    return textwrap.fill(text + _access_text(plan), WIDTH)
+
+
+def _access_text(plan: PlanData) -> str:
+    """Which tasks use each other's memory, and whether that is assumed or found."""
+    access = plan.access
+    text = f"; shared memory is {access.how}" if access.reached else ""
+    ways = {(r.task, r.owner) for r in access.refused if not r.variable}
+    if ways:
+        task, owner = min(ways)
+        more = f", and {len(ways) - 1} more pairs," if len(ways) > 1 else ""
+        text += f"; {short(task)} and {short(owner)}{more} share no memory ({access.how})"
+    return text
 
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]

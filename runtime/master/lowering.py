@@ -315,8 +315,8 @@ def lower_partitions(
                     steps.append(RecvTensor(number, tensor, what.source, other))
                 elif kind == "read":
                     assert tensor is not None
-                    posted = _read(tensor, what, published) if published else None
-                    steps.append(RecvTensor(number, tensor, what.source, None, posted))
+                    read = _read(tensor, what, published) if published else None
+                    steps.append(RecvTensor(number, tensor, what.source, None, read))
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
                     steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))

@@ -102,7 +102,7 @@ function channelName(channel) {
 function channelValue(channel) {
   if (isControl(channel)) return [plan.channelHow[channel] === PACES ? "pace of the receiver" : "control edge", 0, true];
   const [words, bytes, exact] = plan.values[plan.outputValue[plan.outputStart[plan.channelNode[channel]] + plan.channelOutput[channel]]];
-  if (plan.channelHow[channel] === DIRECT) return [`${words}, read where it lies`, bytes, exact];
+  if (plan.channelHow[channel] === DIRECT) return [`${words}, read where it lies (${plan.access.how})`, bytes, exact];
   return plan.channelHow[channel] === NARROW ? [words.replace(/^float32/, "bfloat16"), bytes / 2, exact] : [words, bytes, exact];
 }
 

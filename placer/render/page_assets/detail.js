@@ -83,6 +83,10 @@ function aboutPlan() {
     section("Warnings", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
     section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " with nothing to do: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),
     section("Traffic per step", linkList(deviceLinksOnce())),
+    section("Shared memory (" + plan.access.how + ")", plan.access.reached.length || plan.access.refused.length ? listOf([
+      ...plan.access.reached.map(([task, owner]) => shortDevice(task) + " uses variables in the memory of " + shortDevice(owner)),
+      ...plan.access.refused.map(([task, owner, name]) => shortDevice(task) + " does not reach " + (name ? "'" + name + "' in " : "") + "the memory of " + shortDevice(owner)),
+    ], (text) => h("p", { class: "faint" }, text), 4) : null),
     section("Not as requested", plan.relaxations.length ? listOf(plan.relaxations, ([node, requested, reason]) => [nodeLink(node), h("p", { class: "faint" }, "asked for '" + requested + "', got " + deviceText(plan.device[node]) + ": " + reason)]) : null),
     h("p", { class: "help" }, "Click a box to open it, a line to see its tensors. ", h("kbd", {}, "/"), " search  ", h("kbd", {}, "←↑↓→"), " move  ",
       h("kbd", {}, "Enter"), " open  ", h("kbd", {}, "+ − 0"), " zoom, fit  ", h("kbd", {}, "Esc"), " back"),

@@ -1,0 +1,118 @@
+"""What `dt.place` takes, what it assumes of tasks' memory, and what a plan says of that."""
+
+import pytest
+
+import dovetail as dt
+
+PS, W0, W1 = (f"/job:{t}" for t in ("ps/replica:0/task:0", "worker/replica:0/task:0", "worker/replica:0/task:1"))
+
+
+@pytest.fixture
+def y():
+    with dt.Graph().as_default():
+        with dt.device("/job:ps"):
+            w = dt.get_variable("w", [4, 4], initializer=dt.ones_initializer())
+        with dt.device("/job:worker/task:0"):
+            yield dt.matmul(dt.ones([2, 4]), w, name="y")
+
+
+def steps(plan):
+    return {
+        d: [(kind, getattr(what, "name", what)) for kind, what in p.steps] + [p.feeds, p.fetches]
+        for d, p in plan.partitions.items()
+    }
+
+
+def test_fetches_come_first_and_bring_their_graph(y):
+    with dt.Graph().as_default():
+        plan = dt.place(y, {"ps": 1, "worker": 2})
+        assert plan.graph is y.graph and plan.fetches == ("y:0",)
+        nested = dt.place({"a": [y, y], "b": (y.op,)}, {"ps": 1, "worker": 2})
+        assert nested.fetches == ("y:0",) and nested.targets == ("y",)
+        for more in (
+            dt.place(y.graph, {"ps": 1, "worker": 2}, fetches=y),
+            dt.place("y:0", {"ps": 1, "worker": 2}, graph=y.graph),
+            dt.place(None, {"ps": 1, "worker": 2}, fetches=y),
+            dt.place(cluster={"ps": 1, "worker": 2}, targets=y),
+        ):
+            assert more.graph is y.graph
+            assert [k for d in steps(more).values() for k in d][:-1] == [k for d in steps(plan).values() for k in d][
+                :-1
+            ]
+    assert dt.place(y.graph, {"ps": 1, "worker": 2}).targets == tuple(n.name for n in y.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "text"),
+    [
+        ({"budget_s": -1}, ValueError, "budget_s must be a finite number of seconds from 0 on, not -1"),
+        ({"budget_s": float("nan")}, ValueError, "budget_s must be a finite number"),
+        ({"budget_s": "5"}, TypeError, "budget_s must be a number of seconds, not '5'"),
+        ({"seed": 1.5}, TypeError, "seed must be an integer"),
+        ({"allow_soft_placement": "yes"}, TypeError, "allow_soft_placement must be True or False, not 'yes'"),
+        ({"contended": 1}, TypeError, "contended must be True or False"),
+        ({"shared_memory": "host"}, TypeError, "shared_memory must be True, False or None"),
+        ({"fetches": "y:0"}, ValueError, "leave out `fetches`"),
+    ],
+)
+def test_wrong_arguments_say_what_was_expected(y, more, error, text):
+    with pytest.raises(error, match=text):
+        dt.place(y, {"ps": 1, "worker": 2}, **more)
+
+
+def test_tasks_of_one_host_share_memory(y):
+    one_host = [
+        {"ps": 1, "worker": 2},
+        {"ps": ["h:1"], "worker": ["h:2", "h:3"]},
+        {"ps": ["localhost:1"], "worker": ["127.0.0.1:2"]},
+    ]
+    for jobs in one_host:
+        plan = dt.place(y, jobs)
+        assert [c.direct for c in plan.channels] == [True] and plan.access.reached == ((W0, PS),)
+        assert not plan.access.found and "shared memory is assumed" in " ".join(str(plan).split())
+        assert "in the memory of /job:ps/task:0/CPU:0 (assumed)" in plan.explain("w/read")
+    apart = dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]})
+    assert [c.direct for c in apart.channels] == [False] and apart.access.refused == ((W0, PS, ""),)
+    assert "share no memory (assumed)" in " ".join(str(apart).split())
+    assert "it does not reach that of /job:ps/task:0 (assumed)" in apart.explain("w")
+    assert dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]}, shared_memory=True).access.reached
+    assert dt.place(y, {"ps": 1, "worker": 2}, shared_memory=False).access.refused
+
+
+def test_a_link_that_is_described_is_between_hosts(y, tmp_path):
+    path = tmp_path / "c.yaml"
+    text = "jobs: {ps: 1, worker: 2}\nlinks: [{between: [/job:ps, /job:worker], latency: 50 us}]\n"
+    path.write_text(text)
+    assert not dt.place(y, path).access.reached
+    path.write_text(text + "devices: {ps: [{name: cpu:0, host: h}], worker: [{name: cpu:0, host: h}]}\n")
+    assert dt.place(y, path).access.reached
+
+
+def test_a_task_with_gpus_changes_its_variables_itself():
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/cpu:0"):
+            v = dt.get_variable("v", [4], initializer=dt.zeros_initializer())
+        with dt.device("/job:worker/task:0"):
+            change = v.assign_add(dt.square(dt.placeholder(dt.float32, [4])))
+        assert dt.place(change, {"ps": 1, "worker": 1}).moved_parts
+        plan = dt.place(change, {"ps": 1, "worker": 1}, devices={"ps": ["cpu:0", "gpu:0"]})
+        assert not plan.moved_parts and plan.access.refused == ((W0, PS, "v"),)
+        assert "/job:ps/task:0 does not publish it (assumed)" in plan.explain("v")
+
+
+def test_settings_turn_it_off(y, monkeypatch):
+    for name in ("DOVETAIL_ONE_SIDED_READS", "DOVETAIL_SHARED_MEMORY_MB"):
+        with monkeypatch.context() as m:
+            m.setenv(name, "0")
+            assert not dt.place(y, {"ps": 1, "worker": 2}).access.reached
+
+
+def test_an_older_plan_without_access_is_read(y, tmp_path):
+    plan = dt.place(y, {"ps": 1, "worker": 2})
+    plan.save(tmp_path / "a.plan")
+    assert dt.Plan.load(tmp_path / "a.plan").access == plan.access
+    lines = (tmp_path / "a.plan").read_text().replace(',"host":""', "").splitlines()
+    old = [line for line in lines if not line.startswith('{"access"')][:-1]
+    (tmp_path / "b.plan").write_text("\n".join([*old, f'{{"end": {len(old)}}}']) + "\n")
+    loaded = dt.Plan.load(tmp_path / "b.plan")
+    assert not loaded.access.reached and steps(loaded) == steps(plan)
