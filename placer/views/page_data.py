@@ -174,12 +174,8 @@ class _Writer:
             "feeds": plan.feeds,
             "relaxations": [[self._number(r.node), r.requested, r.reason] for r in plan.relaxations],
             "warnings": [[w.text, [self._number(name) for name in w.nodes if name in plan.graph][:LISTED]]
-<<<<<<< HEAD
                          for w in check(plan, predict=len(plan.decisions) <= PREDICTED)],
-=======
-                         for w in check(plan)],
             "access": {"how": plan.access.how, "reached": plan.access.reached, "refused": plan.access.refused},
->>>>>>> 75107d0 (Show in text, explanations and the page which tasks share memory, and whether that is assumed or found; fetches come first in dt.place; options are checked at once)
             "loops": self.loops.rows,
         }  # fmt: skip
         return head, columns
