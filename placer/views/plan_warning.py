@@ -104,6 +104,7 @@ def with_change(plan: PlanData, change: Change, place: Place) -> Any:
     return place(
         graph, plan.cluster, fetches=list(plan.fetches), targets=list(plan.targets), feeds=list(plan.feeds),
         allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=plan.sizes.given,
+        shared_memory=False if plan.access.refused and not plan.access.reached else None,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def test_a_loop_that_crosses_in_every_iteration(far):
 
 def test_reading_a_variable_again_and_again():
     g, made = model(reads=2)
-    found = [w for w in place(g, CLUSTER, fetches=made).check() if w.kind == "read-again"]
+    found = [w for w in place(g, CLUSTER, fetches=made, shared_memory=False).check() if w.kind == "read-again"]
     assert [(w.nodes, w.bytes, w.devices) for w in found] == [
         (("v0",), 480_000, (PS0, W0)),
         (("v1",), 480_000, (PS1, W1)),
@@ -366,7 +366,7 @@ def test_every_kind_of_warning_is_in_the_documentation():
 
 def test_the_dearest_comes_first():
     g, made = model(balanced=False, reads=2)
-    sizes = [w.bytes for w in place(g, CLUSTER, fetches=made).check()]
+    sizes = [w.bytes for w in place(g, CLUSTER, fetches=made, shared_memory=False).check()]
     assert sizes == sorted(sizes, reverse=True) and len(sizes) > 2
 
 
