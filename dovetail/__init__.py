@@ -25,6 +25,7 @@ public_paths.install()
 from . import data, distribute, io, train
 from .api import errors, nest
 from .api.ops import debugging, image, initializers, linalg, lookup, math, nn, random, sparse, strings
+from .compiled_function import compile
 from .graph.control_flow.cond_while import case, cond, while_loop
 from .graph.control_flow.functional import map_fn, scan
 from .graph.core.build import constant, convert_to_tensor, placeholder
@@ -137,7 +138,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan",
     "Profile", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape",
-    "Variable", "abs", "add", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value",
+    "Variable", "abs", "add", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile",
     "colocate_with", "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient",
     "data", "debugging", "device", "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill",
     "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph", "get_variable", "global_variables",

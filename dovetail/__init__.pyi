@@ -41,6 +41,7 @@ from dovetail.compat.tf1.queues.readers import (
     FixedLengthRecordReader as FixedLengthRecordReader, IdentityReader as IdentityReader, ReaderBase as ReaderBase, TFRecordReader as
     TFRecordReader, TextLineReader as TextLineReader, WholeFileReader as WholeFileReader,
 )
+from dovetail.compiled_function import compile as compile
 from dovetail.graph.control_flow.cond_while import case as case, cond as cond, switch_case as switch_case, while_loop as while_loop
 from dovetail.graph.control_flow.functional import foldl as foldl, foldr as foldr, map_fn as map_fn, scan as scan
 from dovetail.graph.core.build import (
@@ -300,7 +301,7 @@ newaxis: None
 __all__ = [
     "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan", "Profile",
     "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape", "Variable", "abs", "add", "argmax",
-    "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "colocate_with", "concat", "cond", "constant",
+    "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile", "colocate_with", "concat", "cond", "constant",
     "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device", "distribute", "divide", "einsum",
     "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph",
     "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater", "group", "identity", "image",

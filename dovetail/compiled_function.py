@@ -1,0 +1,407 @@
+"""`dt.compile`: a Python function becomes a graph when it is called, and runs on this machine or on a cluster.
+
+The function is *traced* once for each structure, types and shapes of its arguments: it is called with placeholders and makes nodes.
+All traces of a function are in one graph and share its variables. Planning needs the trace alone, so `plan` starts nothing. The first
+call starts or joins the cluster, opens the session and initialises the variables.
+
+    arguments --signature--> trace (made once) --feeds--> session.run --> results in the function's structure, as NumPy arrays
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, overload
+
+import numpy as np
+
+from .api import nest
+from .graph.core.build import placeholder
+from .graph.core.default_graph import GraphKeys
+from .graph.core.frames import Frames
+from .graph.core.graph import Graph, Node, Tensor
+from .graph.variables.collections import report_uninitialized_variables
+from .graph.variables.scope import variable_scope
+from .graph.variables.store import AUTO_REUSE
+from .graph.variables.variable import variable_creator_scope
+from .placer.cluster.load import as_cluster
+from .placer.pipeline import place
+from .placer.plan import Plan
+from .placer.schedule.from_search import changes_state
+from .runtime.config import ConfigProto, RunMetadata, RunOptions
+from .runtime.session.session import Session
+from .train.saving.saver import Saver
+
+if TYPE_CHECKING:
+    from .runtime.observability.trace import Trace
+
+P = ParamSpec("P")
+
+MANY_TRACES = 8
+"""From this number of traces on, a warning says that shapes change too often."""
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """One signature's nodes.
+
+    Attributes:
+        feeds: placeholders, in the order of the arguments' arrays. results: what the function returned, a structure.
+        effects: nodes that change state or have another effect; they run in each step, returned or not.
+    """
+
+    feeds: tuple[Tensor, ...]
+    results: Any
+    effects: tuple[Node, ...]
+
+
+class _Home:
+    """What the functions that share variables have in common: graph, variables, cluster and session.
+
+    Attributes:
+        made: (scope, name, number there) -> the variable that a trace made at this place.
+    """
+
+    def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
+        self.scope, self.cluster = scope, cluster
+        self.config = replace(config or ConfigProto(), placement_strategy=strategy)
+        self.graph = Graph()
+        self.made: dict[tuple[str, str, int], Any] = {}
+        self.lock = threading.RLock()
+        self.opened: Session | None = None
+        self._open = ExitStack()
+        self._initialized = 0  # nodes that the graph had when all variables had values
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables, in order of creation."""
+        return list(self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES))
+
+    def session(self) -> Session:
+        """The session; the first call starts or joins the cluster."""
+        if self.opened is None:
+            self.opened = self._open.enter_context(Session(self._target(), self.graph, self.config))
+        return self.opened
+
+    def initialize(self) -> Session:
+        """The session, in which all variables have values. Those of a cluster that is joined may have some already."""
+        session = self.session()
+        if len(self.graph.nodes) != self._initialized:
+            with self.graph.as_default():
+                variables = [*self.variables, *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES)]
+                if variables:
+                    names = {name.decode() for name in session.run(report_uninitialized_variables(variables))}
+                    session.run([v.initializer for v in variables if v.op.name in names])
+                session.run(self.graph.get_collection(GraphKeys.TABLE_INITIALIZERS))
+            self._initialized = len(self.graph.nodes)
+        return session
+
+    def saver(self) -> Saver:
+        """Saves and restores all variables."""
+        with self.graph.as_default():
+            return Saver(self.variables)
+
+    def close(self) -> None:
+        """End the session, and the cluster if it was started here."""
+        self.opened, self._initialized = None, 0
+        self._open.close()
+
+    def _target(self) -> str:
+        """The address of the task that the session talks to; a cluster described by numbers of tasks is started."""
+        given = self.cluster
+        if given is None or (isinstance(given, str) and "://" in given):
+            return given or ""
+        if isinstance(given, Mapping):
+            from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
+
+            given = self._open.enter_context(LocalCluster(given))
+        target = getattr(given, "target", None)
+        if callable(target) and hasattr(given, "tasks"):  # a LocalCluster
+            master = as_cluster(given.cluster_spec).master
+            target = target(*next((job, i) for job, i in given.tasks if f"/job:{job}/replica:0/task:{i}" == master))
+        if not isinstance(target, str):
+            raise TypeError(
+                "`cluster` must be None, numbers of tasks ({'ps': 1, 'worker': 2}), the target of a running cluster ('zmq://...'), "
+                f"a LocalCluster or a server, not {given!r}"
+            )
+        return target
+
+
+class CompiledFunction(Generic[P]):
+    """A function that `compile` made. Call it like the function itself; results are NumPy arrays."""
+
+    def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._signature = function, inspect.signature(function)
+        self._home, self._symbolic_batch = home, symbolic_batch
+        self._traces: dict[Any, _Trace] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the step for these arguments.
+
+        Arrays, numbers, and all that NumPy can make an array of (a tensor of PyTorch, say) are fed. None, texts, booleans and functions
+        are constants of the trace. What the function returns comes back with an array for each tensor and None for each operation.
+        """
+        return self._run(args, kwargs)
+
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
+        """The plan of the step for these arguments, with their sizes. Nothing is started; of a target, a session is opened."""
+        home = self._home
+        with home.lock:
+            trace, values = self._traced(args, kwargs)
+            tensors, feeds = _tensors(trace.results), dict(zip(trace.feeds, values, strict=True))
+            if home.opened is not None or isinstance(home.cluster, str):
+                return home.session().plan([tensors, list(trace.effects)], feeds)
+            return place(
+                home.graph, home.cluster, fetches=tensors, targets=list(trace.effects), feeds=feeds,
+                strategy=home.config.placement_strategy, allow_soft_placement=home.config.allow_soft_placement,
+            )  # fmt: skip
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Trace:
+        """Run the step once, and return its timing: all tasks on one clock."""
+        metadata = RunMetadata()
+        self._run(args, kwargs, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
+        assert metadata.trace is not None
+        return metadata.trace
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that holds all traces."""
+        return self._home.graph
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables that the traces have made, in order of creation."""
+        return self._home.variables
+
+    @property
+    def session(self) -> Session:
+        """The session that calls run in. The first access starts or joins the cluster."""
+        with self._home.lock:
+            return self._home.session()
+
+    def save(self, path: str) -> str:
+        """Write a checkpoint of all variables, and return its path.
+
+        Raises:
+            ValueError: the function has made no variables yet. OSError: the files cannot be written.
+        """
+        with self._home.lock:
+            return str(self._home.saver().save(self._home.initialize(), path))
+
+    def restore(self, path: str) -> None:
+        """Read all variables from a checkpoint. Call the function or `plan` once before: the first trace makes the variables.
+
+        Raises:
+            ValueError: the function has made no variables yet. NotFoundError: no such checkpoint, or it lacks a variable.
+        """
+        with self._home.lock:
+            self._home.saver().restore(self._home.initialize(), path)
+
+    def close(self) -> None:
+        """End the session, and the cluster if this function started it. A later call starts both anew, and variables have first values."""
+        with self._home.lock:
+            self._home.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self, args: Any, kwargs: Any, options: RunOptions | None = None, metadata: RunMetadata | None = None
+    ) -> Any:
+        with self._home.lock:
+            trace, values = self._traced(args, kwargs)
+            session = self._home.initialize()
+        feeds = dict(zip(trace.feeds, values, strict=True))
+        found = iter(session.run([_tensors(trace.results), list(trace.effects)], feeds, options, metadata)[0])
+        leaves = [
+            next(found) if isinstance(leaf, Tensor) else None if isinstance(leaf, Node) else leaf
+            for leaf in nest.flatten(trace.results)
+        ]
+        return nest.pack_sequence_as(trace.results, leaves)
+
+    def _traced(self, args: Any, kwargs: Any) -> tuple[_Trace, list[np.ndarray[Any, Any]]]:
+        """The trace for these arguments, and the arrays to feed."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        structure = (list(bound.args), bound.kwargs)
+        leaves = nest.flatten(structure)
+        fed = [not (leaf is None or isinstance(leaf, str | bytes | bool) or callable(leaf)) for leaf in leaves]
+        values = [_array(leaf) for leaf, is_fed in zip(leaves, fed, strict=True) if is_fed]
+        constants = ["array" if is_fed else (leaf,) for leaf, is_fed in zip(leaves, fed, strict=True)]
+        key = (repr(nest.pack_sequence_as(structure, constants)), *((v.dtype.str, self._dims(v)) for v in values))
+        trace = self._traces.get(key)
+        if trace is None:
+            trace = self._traces[key] = self._make_trace(structure, leaves, fed, values)
+            if len(self._traces) == MANY_TRACES:
+                warnings.warn(
+                    f"{self._home.scope} was traced {MANY_TRACES} times for different shapes, types or constants; each trace is "
+                    "compiled. If only the first axis differs, use dt.compile(symbolic_batch=True)",
+                    stacklevel=4,
+                )
+        return trace, values
+
+    def _dims(self, value: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+        return (None, *value.shape[1:]) if self._symbolic_batch and value.ndim else value.shape
+
+    def _make_trace(self, structure: Any, leaves: list[Any], fed: list[bool], values: list[Any]) -> _Trace:
+        """Call the function with placeholders in place of the arrays."""
+        home, rest = self._home, iter(values)
+        before = len(home.graph.nodes)
+        counts: Counter[tuple[str, str]] = Counter()
+
+        def find_or_make(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+            """The variable that an earlier trace made under this name, in this scope, at the same count; else a new one."""
+            place = (home.graph.get_name_scope().removeprefix(scope), arguments.get("name") or "")
+            counts[place] += 1
+            key = (*place, counts[place])
+            if key not in home.made:
+                home.made[key] = next_creator(**arguments)
+            return home.made[key]
+
+        with (
+            home.graph.as_default(),
+            variable_scope(home.scope, reuse=AUTO_REUSE),
+            variable_creator_scope(find_or_make),
+        ):
+            scope, given = home.graph.get_name_scope(), []
+            for leaf, is_fed in zip(leaves, fed, strict=True):
+                value = next(rest) if is_fed else leaf
+                given.append(placeholder(value.dtype, self._dims(value)) if is_fed else value)
+            positional, named = nest.pack_sequence_as(structure, given)
+            results = self._function(*positional, **named)
+        feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
+        return _Trace(feeds, results, tuple(_effects(home.graph, before)))
+
+
+def _array(leaf: Any) -> np.ndarray[Any, Any]:
+    """An argument as an array; Python's numbers become int32 and float32, as in `dt.constant`."""
+    if isinstance(leaf, int) and -(2**31) <= leaf < 2**31:
+        return np.asarray(leaf, np.int32)
+    return np.asarray(leaf, np.float32) if isinstance(leaf, float) else np.asarray(leaf)
+
+
+def _tensors(results: Any) -> list[Tensor]:
+    return [leaf for leaf in nest.flatten(results) if isinstance(leaf, Tensor)]
+
+
+def _effects(graph: Graph, before: int) -> list[Node]:
+    """The nodes from number `before` on that change state or have another effect, but for the initialisers of variables and tables.
+
+    Of loops, their exits: a node inside cannot be run by itself.
+    """
+    nodes = graph.nodes[before:]
+    starts = [
+        v.initializer
+        for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+        for v in graph.get_collection(key)
+    ]
+    cone, left = set(), [*starts, *graph.get_collection(GraphKeys.TABLE_INITIALIZERS)]
+    while left:
+        node = left.pop()
+        if node not in cone:
+            cone.add(node)
+            left += [*(t.op for t in node.inputs), *node.controls]
+    found = [n for n in nodes if changes_state(n) and n not in cone and n.type != "Placeholder"]
+    loops = Frames(graph.nodes).runs_in if any(n.type == "LoopCond" for n in nodes) else {}
+    inside = [n for n in found if loops.get(n) is not None]
+    exits = [n for n in nodes if n.type == "Exit" and loops.get(n) is None] if inside else []
+    return [*(n for n in found if n not in set(inside)), *exits]
+
+
+@overload
+def compile(
+    function: Callable[P, Any],
+    *,
+    cluster: Any = None,
+    strategy: str = "rules",
+    symbolic_batch: bool = False,
+    config: ConfigProto | None = None,
+    share_with: CompiledFunction[Any] | None = None,
+) -> CompiledFunction[P]: ...
+@overload
+def compile(
+    function: None = None,
+    *,
+    cluster: Any = None,
+    strategy: str = "rules",
+    symbolic_batch: bool = False,
+    config: ConfigProto | None = None,
+    share_with: CompiledFunction[Any] | None = None,
+) -> Callable[[Callable[P, Any]], CompiledFunction[P]]: ...
+def compile(
+    function: Callable[..., Any] | None = None,
+    *,
+    cluster: Any = None,
+    strategy: str = "rules",
+    symbolic_batch: bool = False,
+    config: ConfigProto | None = None,
+    share_with: CompiledFunction[Any] | None = None,
+) -> Any:
+    """Make a function run as a graph: traced once per signature, planned, compiled, and run on a cluster.
+
+    The function uses Dovetail's ops, device blocks, variables, layers and optimizers. A variable that it makes is made by the first trace;
+    later traces find it by its name and scope. All that the function does has an effect, returned or not: an update or a `print` that it
+    makes runs in each call, in the order of the graph (see `control_dependencies`).
+
+    Args:
+        function: the function. None: returns a decorator.
+        cluster: where it runs. None: this process. Numbers of tasks, `{"ps": 1, "worker": 2}`: a cluster of processes on this machine,
+            which is started at the first call and ends with `close`. A `LocalCluster`, a server, or the target of one
+            (`"zmq://host:port"`): a cluster that runs.
+        strategy: how nodes without a device are placed, as in `dt.place`.
+        symbolic_batch: leave the first axis of all arrays open, so that all batch sizes share one trace.
+        config: settings of the session.
+        share_with: another compiled function, whose graph, variables, session and cluster this one uses.
+
+    Raises:
+        TypeError: the function is not callable, or is a generator or a coroutine; `share_with` comes with a cluster or settings.
+
+    >>> @dt.compile(cluster={"ps": 1, "worker": 2})
+    ... def double(x):
+    ...     with dt.device("/job:worker/task:1"):
+    ...         return x * 2
+    >>> print(double.plan(np.ones(3)).explain("mul"))
+    >>> with double:
+    ...     double(np.ones(3))
+    array([2., 2., 2.])
+    """
+    if function is None:
+        return functools.partial(
+            compile,
+            cluster=cluster,
+            strategy=strategy,
+            symbolic_batch=symbolic_batch,
+            config=config,
+            share_with=share_with,
+        )
+    if not callable(function) or inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise TypeError(f"dt.compile takes a function that returns tensors, not {function!r}")
+    if share_with is None:
+        return CompiledFunction(function, _Home(_name_of(function), cluster, strategy, config), symbolic_batch)
+    if cluster is not None or config is not None or strategy != "rules":
+        raise TypeError(
+            "`share_with` brings the cluster, the strategy and the settings of the other function: leave them out"
+        )
+    return CompiledFunction(function, share_with._home, symbolic_batch)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The function's name, as the scope of its variables."""
+    return re.sub(r"\W", "", getattr(function, "__name__", "")) or "function"
+
+
+__all__ = ["CompiledFunction", "compile"]

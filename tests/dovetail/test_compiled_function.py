@@ -1,0 +1,186 @@
+"""`dt.compile`: traces, variables, effects, plans; in this process and on a cluster."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def layer(x: Any) -> Any:
+    w = dt.get_variable("w", [3, 2], initializer=dt.ones_initializer())
+    return dt.matmul(x, w) + dt.Variable(np.float32(1.0), name="b")
+
+
+def test_arguments_and_results_are_structures():
+    @dt.compile
+    def step(pair, *rest, scale=2.0, names=None):
+        assert names == ["a"]  # texts are constants of the trace
+        return {"sum": pair.first + pair.second["y"], "rest": [r * scale for r in rest], "none": None, "op": dt.no_op()}
+
+    with step:
+        found = step(Pair(X, {"y": 1.0}), X, scale=3.0, names=["a"])
+        np.testing.assert_array_equal(found["sum"], X + 1)
+        np.testing.assert_array_equal(found["rest"][0], X * 3)
+        assert found["none"] is None and found["op"] is None
+        assert step(Pair(1, {"y": 2}), names=["a"])["sum"] == 3
+
+
+def test_a_function_is_traced_once_for_each_signature():
+    traced = []
+
+    @dt.compile
+    def step(x, double=False):
+        traced.append((x.dtype.name, x.shape.as_list(), double))
+        return x * 2 if double else x
+
+    with step:
+        for _ in range(2):
+            step(X), step(X[:2]), step(X, double=True), step(X.astype(np.float64)), step(X, False)  # noqa: B018
+    assert traced == [
+        ("float32", [4, 3], False), ("float32", [2, 3], False), ("float32", [4, 3], True), ("float64", [4, 3], False)
+    ]  # fmt: skip
+
+
+def test_with_a_symbolic_batch_all_batches_share_one_trace():
+    traced = []
+
+    @dt.compile(symbolic_batch=True)
+    def total(x):
+        traced.append(x.shape.as_list())
+        return dt.reduce_sum(x)
+
+    with total:
+        assert [total(X[:n]) for n in (1, 2, 4)] == [X[:n].sum() for n in (1, 2, 4)]
+        assert traced == [[None, 3]]
+        small, large = (total.plan(np.ones((n, 3), np.float32)) for n in (1, 1000))
+        assert dt.simulate(small).makespan < dt.simulate(large).makespan
+
+
+def test_traces_share_variables_and_slots():
+    @dt.compile
+    def step(x):
+        y = layer(x)
+        loss = dt.reduce_mean(dt.square(y))
+        dt.train.AdamOptimizer(0.1).minimize(loss)  # not returned, and run all the same
+        return loss
+
+    with step:
+        first = step(X)
+        names = [v.name for v in step.variables]
+        assert step(X) < first
+        step(X[:2])
+        assert [v.name for v in step.variables] == names and len(names) == 8  # w, b, two slots each, two powers
+        assert step.session.run(step.variables[0]).shape == (3, 2)
+
+
+def test_functions_share_variables():
+    @dt.compile
+    def train(x):
+        dt.train.GradientDescentOptimizer(0.01).minimize(dt.reduce_sum(layer(x)))
+
+    @dt.compile(share_with=train)
+    def predict(x):
+        return layer(x)
+
+    with train:
+        np.testing.assert_allclose(predict(X), X @ np.ones((3, 2)) + 1)
+        assert train(X) is None
+        np.testing.assert_allclose(predict(X), X @ (1 - 0.01 * X.sum(0)[:, None] * np.ones((1, 2))) + 1 - 0.08, rtol=1e-5)
+        assert predict.session is train.session and len(train.variables) == 2
+    with pytest.raises(TypeError, match="share_with"):
+        dt.compile(predict, share_with=train, cluster={"worker": 1})
+
+
+def test_every_effect_runs_once_in_each_call():
+    @dt.compile
+    def count(n):
+        total = dt.get_variable("total", initializer=0.0)
+        turns = dt.get_variable("turns", initializer=0, dtype=dt.int32)
+        dt.while_loop(lambda i: i < n, lambda i: [turns.assign_add(1) * 0 + i + 1], [0])
+        total.assign_add(1.0)
+
+    with count:
+        count(3), count(4)  # noqa: B018
+        assert count.session.run(count.variables) == [2.0, 7]
+
+
+def test_variables_outlive_a_session_in_a_checkpoint(tmp_path: Path):
+    @dt.compile
+    def add(x):
+        return dt.get_variable("v", initializer=1.0).assign_add(x)
+
+    with add:
+        assert (add(2.0), add(3.0)) == (3.0, 6.0)
+        path = add.save(str(tmp_path / "model"))
+    assert add(1.0) == 2.0  # a new session: first values
+    add.restore(path)
+    assert add(1.0) == 7.0
+    add.close()
+
+
+def test_a_plan_starts_nothing():
+    @dt.compile(cluster={"ps": 1, "worker": 2})
+    def step(x):
+        with dt.device("/job:ps/task:0"):
+            w = dt.get_variable("w", [3, 2])
+        with dt.device("/job:worker/task:1"):
+            return dt.matmul(x, w)
+
+    plan = step.plan(X)
+    assert plan.explain("step/MatMul").startswith("step/MatMul -> /job:worker/replica:0/task:1/device:CPU:0")
+    assert step._home.opened is None
+
+
+def test_what_cannot_be_compiled_is_refused():
+    def generator():
+        yield 1
+
+    for wrong in (3, generator):
+        with pytest.raises(TypeError, match=r"dt.compile takes a function"):
+            dt.compile(wrong)  # type: ignore[call-overload]
+    step = dt.compile(lambda x: x, cluster=3)
+    with pytest.raises(TypeError, match="`cluster` must be"):
+        step(1.0)
+    with pytest.raises(TypeError, match="missing a required argument"):
+        step()  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="Variables to save|no variables|variable"):
+        dt.compile(lambda x: x).save("nowhere")
+
+
+def test_too_many_traces_are_warned_of():
+    step = dt.compile(lambda x: x + 1)
+    with step, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for n in range(1, 10):
+            step(np.zeros(n, np.float32))
+    assert [str(w.message)[:43] for w in seen if "traced" in str(w.message)] == ["lambda was traced 8 times for different sha"]
+
+
+@pytest.mark.slow
+def test_a_function_runs_on_a_cluster():
+    @dt.compile(cluster={"ps": 1, "worker": 1})
+    def step(x, y):
+        with dt.device("/job:ps/task:0"):
+            w = dt.get_variable("w", [3, 1], initializer=dt.zeros_initializer())
+        with dt.device("/job:worker/task:0"):
+            loss = dt.reduce_mean(dt.square(dt.matmul(x, w) - y))
+        dt.train.GradientDescentOptimizer(0.001).minimize(loss)
+        return loss
+
+    planned = step.plan(X, X[:, :1])
+    with step:
+        losses = [step(X, X[:, :1]) for _ in range(20)]
+        assert losses[-1] < losses[0]
+        runs = step.plan(X, X[:, :1])  # of the session that is open now
+        assert all(runs.decisions.device_of(n) == planned.decisions.device_of(n) for n in planned.decisions)
+        assert "kernel" in str(step.trace(X, X[:, :1]))
