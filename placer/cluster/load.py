@@ -33,7 +33,7 @@ def as_cluster(given: Any, devices: Devices | None = None, master: str | None = 
 
     Args:
         given: a `Cluster`; what runs and can tell its devices (a session, a server, a `LocalCluster`); the
-            path of a YAML file; jobs as `make_cluster` takes them; None: one local task.
+            path of a YAML file, or its text; `worker=4,ps=2`; jobs as `make_cluster` takes them; None: one local task.
         devices, master: as `make_cluster` takes them; only where `given` does not say already.
 
     Raises:
@@ -49,7 +49,7 @@ def as_cluster(given: Any, devices: Devices | None = None, master: str | None = 
             )
         if devices is not None:
             raise ValueError("The file says which devices there are; leave out `devices`")
-        return read_cluster(Path(given), master)
+        return read_cluster(given, master)
     found = given if isinstance(given, Cluster) else _running(given)
     if devices is not None:
         raise ValueError(f"{type(given).__name__} knows its own devices; leave out `devices`")
@@ -172,27 +172,55 @@ def _device_name(job: str, task: int, text: str) -> DeviceName:
 # -- files -------------------------------------------------------------------------------------------------
 
 
-def read_cluster(path: Path, master: str | None = None) -> Cluster:
-    """The cluster that a YAML file describes (`file_format.py`).
+def read_cluster(given: str | os.PathLike[str], master: str | None = None) -> Cluster:
+    """The cluster that a file or a text describes, as `described_by` reads it.
 
     Raises:
-        ValueError: it is no YAML, or describes no cluster; the text names the file.
-        OSError: it cannot be read.
+        ValueError: it describes no cluster; the text names the file. OSError: it cannot be read.
     """
-    import yaml  # most programs never read a cluster file
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return _described(content, master)
-    except (yaml.YAMLError, ValueError, TypeError, InvalidArgumentError) as e:
-        raise ValueError(f"{path}: {e}") from None
-
-
-def _described(content: Any, master: str | None) -> Cluster:
     from .file_format import ClusterFile, checked  # msgspec
 
-    file = checked(content, ClusterFile)
-    return make_cluster(file.jobs, file.devices, master or file.master, [_link(link) for link in file.links or ()])
+    content = described_by(given)
+    try:
+        file = checked(content, ClusterFile)
+        return make_cluster(file.jobs, file.devices, master or file.master, [_link(link) for link in file.links or ()])
+    except (ValueError, TypeError, InvalidArgumentError) as e:
+        raise ValueError(f"{given}: {e}") from None
+
+
+def described_by(given: str | os.PathLike[str]) -> Any:
+    """The description of a cluster: a file of YAML or JSON, such text itself, or numbers of tasks, `worker=4,ps=2`.
+
+    Jobs alone are a description too: `{"worker": 4}` stands for `{"jobs": {"worker": 4}}`.
+
+    Raises:
+        ValueError: it is neither JSON nor YAML. OSError: the file cannot be read.
+
+    >>> described_by("worker=4,ps=2")
+    {'jobs': {'worker': 4, 'ps': 2}}
+    """
+    import yaml  # most programs never read a description
+
+    text = str(given)
+    if re.fullmatch(r"\s*\w+=\d+(\s*,\s*\w+=\d+)*\s*", text) and not Path(text).exists():
+        return {"jobs": {job.strip(): int(n) for job, _, n in (part.partition("=") for part in text.split(","))}}
+    is_text = isinstance(given, str) and (text.lstrip()[:1] in ("{", "[") or "\n" in text or ": " in text) and not _is_file(text)
+    try:
+        content = yaml.safe_load(text if is_text else Path(given).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise ValueError(f"{text} is neither JSON nor YAML: {e}") from None
+    if not isinstance(content, dict):
+        return content
+    if isinstance(content.get("cluster"), dict):  # TF_CONFIG
+        content = content["cluster"]
+    return {"jobs": content} if content and not content.keys() & {"jobs", "devices", "links", "master"} else content
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a character that none has
+        return False
 
 
 def _link(facts: LinkFacts) -> Link:

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from ...graph.core.errors import OpError
+from ...placer.cluster.load import described_by
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
 
@@ -48,28 +48,15 @@ def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
 
 
 def read_jobs(text: str) -> dict[str, Any]:
-    """The jobs of the cluster that an option names: JSON itself, or a file of JSON or YAML, as `dovetail plan` takes them.
+    """The jobs of the cluster that an option names, in any form that `dovetail plan` takes.
 
     Raises:
-        ValueError: it is neither. OSError: the file cannot be read.
+        ValueError: it describes no cluster. OSError: the file cannot be read.
     """
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            found = json.loads(text)
-        except ValueError as e:
-            raise ValueError(f"--cluster={text!r} is not valid JSON ({e})") from None
-    else:
-        import yaml
-
-        try:
-            found = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as e:
-            raise ValueError(f"{text} is neither JSON nor YAML: {e}") from None
-    for around in ("jobs", "cluster"):
-        if isinstance(found, dict) and isinstance(found.get(around), dict):
-            found = found[around]
-    if not isinstance(found, dict) or not all(isinstance(v, (int, list, dict)) for v in found.values()):
+    found = described_by(text)
+    jobs = found.get("jobs") if isinstance(found, dict) else None
+    if not isinstance(jobs, dict) or not all(isinstance(v, (int, list, dict)) for v in jobs.values()):
         raise ValueError(
             f'{text} describes no cluster: it must hold jobs and addresses, such as {{"ps": ["host:2222"]}}'
         )
-    return found
+    return jobs

@@ -17,7 +17,7 @@ from .plan import MISUSED, devices_table, links_table, run
 def devices(
     target: Annotated[str, typer.Option(help="A server of a cluster, zmq://host:port; without it: this machine.")] = "",
     cluster: Annotated[
-        Path | None, typer.Option(help="A file that describes a cluster; it need not run.", dir_okay=False)
+        str | None, typer.Option(help="The description of a cluster, which need not run: see `dovetail plan`.")
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure how fast devices and links are; takes seconds for each.")
@@ -36,7 +36,7 @@ def devices(
         if measure:
             if cluster is not None:
                 raise ValueError(
-                    "A file cannot be measured: --measure needs a running cluster (--target), or this machine"
+                    "A description cannot be measured: --measure needs a running cluster (--target), or this machine"
                 )
             _measured(target, out)
             return

@@ -1,5 +1,7 @@
 """What `place` takes as a cluster: files, devices with facts, links, and things that run."""
 
+import re
+
 import pytest
 
 import dovetail as dt
@@ -89,6 +91,24 @@ def test_bad_files_are_told_by_name(tmp_path, text, told):
     with pytest.raises(ValueError, match="bad.yaml") as e:
         read_cluster(path)
     assert told in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["worker=2,ps=1", " worker=2 , ps=1 ", '{"worker": 2, "ps": 1}', '{"jobs": {"worker": 2, "ps": 1}}', "worker: 2\nps: 1",
+     '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"]}, "task": {"type": "ps", "index": 0}}', "jobs: {worker: 2, ps: 1}"],
+)  # fmt: skip
+def test_a_text_describes_a_cluster_like_a_file(tmp_path, given):
+    (tmp_path / "c.yaml").write_text("jobs: {worker: 2, ps: 1}")
+    assert dt.place(dt.Graph(), given).cluster.tasks == read_cluster(tmp_path / "c.yaml").tasks
+    with_facts = '{"jobs": {"worker": 1}, "devices": {"worker": [{"name": "gpu:0", "memory": "80 GiB"}]}}'
+    assert read_cluster(with_facts).devices[0].memory_bytes == 80 << 30
+
+
+@pytest.mark.parametrize("given", ["{", "worker: {", "[1]", "{}"])
+def test_texts_that_describe_no_cluster_are_refused(given):
+    with pytest.raises(ValueError, match=re.escape(given)):
+        read_cluster(given)
 
 
 def test_a_file_that_is_not_there():

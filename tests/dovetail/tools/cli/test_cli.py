@@ -131,7 +131,7 @@ class TestServer:
         [
             ([], "", "Give --cluster, --job and --task, or set TF_CONFIG"),
             ([], "{", "it is '{'"),
-            (["--cluster", "{"], "", "--cluster='{' is not valid JSON"),
+            (["--cluster", "{"], "", "{ is neither JSON nor YAML"),
             (["--cluster", "[1]"], "", "[1] describes no cluster"),
             (
                 ["--cluster", '{"a": ["localhost:0"]}', "--job", "b"],
@@ -198,7 +198,7 @@ class TestKeys:
             (["new"], "Which folder of keys?"),
             (["new", "x", "--client", "bob"], "--client goes with --cluster"),
             (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
-            (["new", "x", "--cluster", "{"], "is not valid JSON"),
+            (["new", "x", "--cluster", "{"], "is neither JSON nor YAML"),
             (["list", "--keys", "x"], "There is no key in x"),
         ],
     )
