@@ -191,12 +191,22 @@ def resized(cut: Partitioned, sizes: Sizes) -> Partitioned:
 
 def how_to_give(tensors: Sequence[Tensor], sizes: Sizes) -> str:
     """`shapes={'x': (64, 784)}`: the argument that gives the shapes of these tensors, with 64 where a size is unknown."""
-    given = []
-    for t in tensors[:LISTED]:
-        dims = ", ".join(str(64 if d is None else d) for d in sizes.of(t).dims or ())
-        name = t.op.name if len(t.op.outputs) == 1 else t.name
-        given.append(f"{name!r}: ({dims}{',' * (dims.isdigit())})")
+    given = [f"{name!r}: {dims}" for name, dims in _examples(tensors, sizes)]
     return f"shapes={{{', '.join(given)}{', ...' * (len(tensors) > LISTED)}}}"
+
+
+def shape_options(tensors: Sequence[Tensor], sizes: Sizes) -> str:
+    """The same for the command line: `--shape x=64,784`."""
+    given = [f"--shape {name}={','.join(map(str, dims))}" for name, dims in _examples(tensors, sizes)]
+    return " ".join(given) + " ..." * (len(tensors) > LISTED)
+
+
+def _examples(tensors: Sequence[Tensor], sizes: Sizes) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes, with 64 for unknown sizes; those of the first few."""
+    return [
+        (t.op.name if len(t.op.outputs) == 1 else t.name, tuple(64 if d is None else d for d in sizes.of(t).dims or ()))
+        for t in tensors[:LISTED]
+    ]
 
 
 def listed(tensors: Sequence[Tensor], sizes: Sizes) -> str:

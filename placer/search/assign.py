@@ -9,6 +9,7 @@ placement by the rules is one of the starts, so the answer is never predicted to
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -113,6 +114,7 @@ def assign(
             raise _too_much_at_once(e, problem, ordered, cluster) from None
         except InfeasibleError as e:
             raise _does_not_fit(e, problem, ordered, cluster) from None
+    solution = replace(solution, minimized=objective)
     back = [place[node] for node in nodes]
     chosen = problem.unit_allowed.sum(axis=1)[problem.unit] > 1
     return solution.assignment[back], chosen[back], solution

@@ -249,12 +249,14 @@ class Solution:
         objective: its objective, in seconds.
         lower_bound: no assignment is better than this.
         history: each improvement with its source, in order. The times in it vary; all else is repeatable.
+        minimized: what the objective is.
     """
 
     assignment: Ints
     objective: float
     lower_bound: float
     history: tuple[Found, ...]
+    minimized: Objective = Objective.MAKESPAN
 
     @property
     def gap(self) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..cost.profile import Profile, as_profile
-from ..cost.shapes import how_to_give, listed
+from ..cost.shapes import how_to_give, listed, shape_options
 from ..cost.static import state_bytes
 from ..plan_data import PlanData
 from ..render.text import short, size_text
@@ -22,7 +22,7 @@ from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
 from ..simulate import Span, Timeline, is_exact, seconds_of, step_of, timeline
-from .facts import SLOWER, fastest_alone, fits
+from .facts import SLOWER, fastest_alone, fits, minimizes_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class Evaluation:
         loads: for each device that does something, the busiest first.
         hint: where replicas would be faster than this plan.
         pipeline: the pipeline that the step runs, if it runs one.
+        throughput: (seconds from one step to the next when many are under way, their lower bound), where that was searched for.
         unknown: why times and bytes are lower bounds only, and what to do about it; '' where all sizes are known.
     """
 
@@ -87,6 +88,7 @@ class Evaluation:
     hint: Hint | None
     pipeline: Bubble | None = None
     unknown: str = ""
+    throughput: tuple[float, float] | None = None
 
     @property
     def gap(self) -> float:
@@ -95,8 +97,13 @@ class Evaluation:
 
     def __str__(self) -> str:
         exact = not self.unknown
-        slower = exact and self.best_single is not None and self.best_single[1] * SLOWER <= self.objective
-        lines = [
+        slower = exact and not self.throughput and self.best_single is not None and self.best_single[1] * SLOWER <= self.objective
+        lines = []
+        if self.throughput is not None:
+            every, bound = self.throughput
+            told = f"; no placement can be below {time_text(bound)}" if exact else ""
+            lines.append(f"with many steps under way, one ends every {time_text(every, exact)}, predicted{told}")
+        lines += [
             f"one step takes {time_text(self.objective, exact)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
         ]
         if self.unknown:
@@ -172,6 +179,8 @@ def evaluate(
         step.makespan, min(bound, step.makespan), _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
+    if minimizes_load(plan) and plan.solution is not None:
+        found = replace(found, throughput=(plan.solution.objective, plan.solution.lower_bound))
     if not is_exact(plan, as_profile(costs)):
         return replace(found, lower_bound=0.0, unknown=_unknown(plan))
     hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
@@ -188,7 +197,7 @@ def _unknown(plan: PlanData) -> str:
         return "the number of iterations of its loops is unknown and counts as 1, so no bound is proven"
     return (
         f"unknown sizes count as 1, so no bound is proven: {listed(tensors, plan.sizes)}. "
-        f"Give them: plan.at({how_to_give(tensors, plan.sizes)})"
+        f"Give them: plan.at({how_to_give(tensors, plan.sizes)}), or {shape_options(tensors, plan.sizes)}"
     )
 
 

@@ -21,7 +21,7 @@ from ..rules.placement import Rule
 from ..rules.replica_device_setter import SETTER
 from ..search.from_graph import links_of
 from ..search.memory_profile import check_assignment
-from ..search.problem import InfeasibleError, Problem
+from ..search.problem import InfeasibleError, Objective, Problem
 from ..search.types import Floats, Ints
 from ..simulate import Timeline, is_exact, seconds_of, step_of, timeline
 
@@ -122,9 +122,9 @@ class Facts:
     def slower_than(self) -> tuple[str, float] | None:
         """(device, seconds) of the fastest device that could run the whole step, if it is predicted to be faster than the plan.
 
-        Where other workers run the same program beside this one, it has to be faster than all of them together.
+        A plan that was searched for throughput is not asked: its steps overlap. Where other workers run the same program beside this one, it has to be faster than all of them together.
         """
-        if not self.is_exact or self.problem is None:
+        if not self.is_exact or self.problem is None or minimizes_load(self.plan):
             return None
         problem, _, _, devices = self.problem
         alone = fastest_alone(problem, self.plan)
@@ -132,6 +132,11 @@ class Facts:
         if alone is None or steps * alone[1] * SLOWER > self.seconds:
             return None
         return devices[alone[0]], alone[1]
+
+
+def minimizes_load(plan: PlanData) -> bool:
+    """Whether a plan was searched for throughput: many steps are under way at once, and one alone may take longer for it."""
+    return plan.solution is not None and plan.solution.minimized is Objective.THROUGHPUT
 
 
 def fastest_alone(problem: Problem, plan: PlanData) -> tuple[int, float] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
-from ..cost.shapes import how_to_give, listed
+from ..cost.shapes import how_to_give, listed, shape_options
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, task_of
 from ..render.text import count_text, number_text, short, size_text
@@ -175,7 +175,7 @@ def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
             f"The placement was searched for sizes that are unknown and count as 1: {listed(tensors, sizes)}. For the sizes of a run "
             "another one may be far better",
             tensors[0].op.source,
-            f"Give them: dt.place(..., {how_to_give(tensors, sizes)})",
+            f"Give them: dt.place(..., {how_to_give(tensors, sizes)}), or dovetail plan {shape_options(tensors, sizes)}",
             nodes=tuple(dict.fromkeys(t.op.name for t in tensors[:LISTED])),
             change="only the program knows how large its batches are",
         )

@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 
 from ...graph.core.build import constant, placeholder
 from ...graph.core.constant_value import static_value
-from ...graph.core.default_graph import name_scope
+from ...graph.core.default_graph import get_default_graph, name_scope
 from ...graph.core.dtypes import DType, as_dtype
 from ...graph.core.graph import Graph, Tensor
 from ...graph.core.shape import Dims
+from ...graph.core.source_location import RecordedFile
 from ...graph.variables.variable import Variable
 from .importers import all as _all  # noqa: F401  (registers the importers)
 from .messages import array_of, attributes, opset_of, type_message
@@ -115,18 +116,45 @@ class Weights:
         return value
 
 
+class ModelPlaces:
+    """Source lines of a model: nodes of the graph are made at a node of the model, not at a line of a program.
+
+    Args:
+        file: the model's name. A line number is that of a node of the model, in the order in which they are built.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file, self._count = RecordedFile(file), 0
+
+    def mark(self, before: int, text: str) -> None:
+        """Say of the default graph's nodes from number `before` on that they are made by a node of the model, unless one inside it
+        has made them."""
+        self._count += 1
+        self._file.texts[self._count] = text
+        for node in get_default_graph().nodes[before:]:
+            if node._origin[0] is not self._file:
+                node._origin = self._file, self._count
+
+
 @dataclass(slots=True)
 class Builder:
-    """Makes nodes of a model. `problems` collects what cannot be imported, by node; None: the first one is raised."""
+    """Makes nodes of a model.
+
+    Attributes:
+        opset: its version. problems: collects what cannot be imported, by node; None: the first one is raised.
+        places: where nodes of the graph say that they were made; None: where the caller's program says.
+    """
 
     opset: int
     problems: dict[str, str] | None = None
+    places: ModelPlaces | None = None
 
     def nodes(self, nodes: Sequence[Any], scope: Scope, wanted: set[str], around: Around = None) -> None:
         """Build nodes, in their order, and put what they make into the scope."""
         used = wanted.union(*(taken_by(n) for n in nodes)) if nodes else wanted
         for node in (resolved(n, around) for n in nodes):
             made: Sequence[Tensor | None]
+            before = len(get_default_graph())
             try:
                 inputs = [scope.get(i) if i else None for i in node.input]
                 with name_scope(fit(node.name or node.op_type)):
@@ -140,6 +168,8 @@ class Builder:
                     raise
                 self.problems.setdefault(described(node), str(e).strip().split("\n", 1)[0])
                 made = ()
+            if self.places is not None:
+                self.places.mark(before, described(node))
             for i, output in enumerate(node.output):
                 if output:
                     scope.values[output] = made[i] if i < len(made) else None
@@ -197,7 +227,7 @@ class Body:
         for tensor in self._graph.initializer:
             scope.values[tensor.name] = constant(array_of(tensor), name=fit(tensor.name))
         wanted = {o.name for o in self._graph.output}
-        Builder(builder.opset).nodes(self._graph.node, scope, wanted, self._around)
+        Builder(builder.opset, places=builder.places).nodes(self._graph.node, scope, wanted, self._around)
         return [scope.get(o.name) for o in self._graph.output]
 
 

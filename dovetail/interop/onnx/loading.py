@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...graph.core.build import TensorLike, convert, placeholder
-from ...graph.core.default_graph import name_scope
+from ...graph.core.default_graph import get_default_graph, name_scope
 from ...graph.core.dtypes import as_dtype
 from ...graph.core.errors import UnimplementedError
 from ...graph.core.graph import Tensor
@@ -16,6 +16,7 @@ from ...graph.core.shape import compatible, text
 from ...graph.variables.variable import Variable
 from .graph_builder import (
     Builder,
+    ModelPlaces,
     Scope,
     Weights,
     all_nodes,
@@ -43,11 +44,15 @@ class Model:
         inputs: the tensors that it takes, by their names in the model: those given to `load`, or placeholders.
         outputs: the tensors that it makes, by their names in the model.
         variables: the variables that hold its weights, by their names in the model.
+        values: all its values outside branches and loops: inputs, weights, and what nodes make, by their names in the model.
+        nodes: name of a node of the model -> the first value that it makes. Nodes that have no name are left out.
     """
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     variables: Mapping[str, Variable]
+    values: Mapping[str, Tensor]
+    nodes: Mapping[str, Tensor]
 
 
 def load(
@@ -104,12 +109,16 @@ def load(
 
     def build(problems: dict[str, str] | None, feeds: Mapping[str, Tensor], found: Weights) -> Model:
         with name_scope(fit(name or graph.name or "onnx")):
+            places, before = ModelPlaces(called.strip("'")), len(get_default_graph())
             made = {key: feeds[key] if key in feeds else placeholder(*types[key], name=fit(key)) for key in types}
             used = {i for n in nodes for i in taken_by(n)} | set(wanted)
             scope = Scope({**made, **{key: found.make(key) for key in arrays if key in used}})
-            Builder(opset, problems).nodes(nodes, scope, set(wanted))
-            ends = {o: found_at for o in wanted if (found_at := scope.values.get(o)) is not None}
-            return Model(made, ends, found.made)
+            places.mark(before, "inputs and weights")
+            Builder(opset, problems, places).nodes(nodes, scope, set(wanted))
+            values = {key: t for key, t in scope.values.items() if t is not None}
+            ends = {o: values[o] for o in wanted if o in values}
+            makers = {n.name: next((values[o] for o in n.output if o in values), None) for n in nodes if n.name}
+            return Model(made, ends, found.made, values, {key: t for key, t in makers.items() if t is not None})
 
     choice = _weights(nodes, arrays, weights == "variables", trainable)
     problems: dict[str, str] = {}

@@ -70,18 +70,31 @@ def plan(
     ],
     cluster: Annotated[
         str | None,
-        typer.Option(help="A YAML file, or a running server, zmq://host:port; without it: this machine."),
+        typer.Option(
+            help="Numbers of tasks, worker=4,ps=2; a description as JSON or YAML, or a file of it; or a running server, zmq://host:port. "
+            "Without it: this machine."
+        ),
     ] = None,
     master: Annotated[str | None, typer.Option(help="The task the session talks to: /job:worker/task:0.")] = None,
     fetch: Annotated[
         list[str] | None, typer.Option(help="What the step returns or runs; without it: what FUNCTION says.")
     ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="How large an input is: x=64,784. What stays unknown is marked with ≥.")
+    ] = None,
     soft: Annotated[bool, typer.Option("--soft", help="Give up device types and indices that cannot be had.")] = False,
     strategy: Annotated[
         str, typer.Option(help="rules: TensorFlow's; auto: search for what is predicted to be fastest.")
     ] = "rules",
+    objective: Annotated[
+        str, typer.Option(help="What auto makes small: makespan, latency for a client, or throughput (time from step to step).")
+    ] = "makespan",
+    report: Annotated[
+        bool, typer.Option("--report", help="First say what the plan is worth: predicted time, bound, memory, what limits it.")
+    ] = False,
     explain: Annotated[
-        list[str] | None, typer.Option(help="Say why a node is where it is, instead of the tables.")
+        list[str] | None,
+        typer.Option(help="Say why a node is where it is, instead of the tables; for an ONNX model, by its own names, too."),
     ] = None,
     kernels: Annotated[
         str | None, typer.Option(help="Show what this device's part is compiled to, instead of the tables.")
@@ -101,7 +114,7 @@ def plan(
         Path | None, typer.Option(help="Write a page that shows a predicted step on a clock.", dir_okay=False)
     ] = None,
     costs: Annotated[
-        Path | None, typer.Option(help="Measured costs for --timeline: what dt.profile wrote.", dir_okay=False)
+        Path | None, typer.Option(help="Measured costs, and the sizes of that step: what dt.profile wrote.", dir_okay=False)
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan as text.", dir_okay=False)] = None,
 ) -> None:
@@ -112,9 +125,9 @@ def plan(
     """
     try:
         status = run(
-            program, cluster, master=master, fetches=fetch or (), soft=soft, strategy=strategy, explain=explain or (),
+            program, cluster, master=master, fetches=fetch or (), shapes=shape or (), soft=soft, strategy=strategy, explain=explain or (),
             compare=diff, html=html, svg=svg, save=save, kernels=kernels, timeline=timeline, costs=costs,
-            check=check, fix=fix,
+            check=check, fix=fix, objective=objective, report=report,
         )  # fmt: skip
     except OSError as e:
         print(f"error: {e}", file=sys.stderr)

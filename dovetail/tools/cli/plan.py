@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...graph.core.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Graph, Node, Tensor
@@ -24,7 +25,8 @@ from ...graph.io.deserialize import load as load_graph
 from ...placer.cluster.load import as_cluster
 from ...placer.cluster.spec import Cluster, DeviceInfo, Link
 from ...placer.cost.profile import Profile
-from ...placer.pipeline import STRATEGIES, place
+from ...placer.cost.shapes import as_tensor, given_shapes
+from ...placer.pipeline import OBJECTIVES, STRATEGIES, place
 from ...placer.plan import Plan
 from ...placer.render.text import WIDTH, number_text, short, size_text, table
 from ...placer.render.timeline import time_text
@@ -41,7 +43,7 @@ class UsageError(Exception):
 
 
 def find_cluster(text: str | None, master: str | None = None) -> Cluster:
-    """The cluster in a YAML file, or of the server at a target; by default this machine's devices.
+    """The cluster that a file or a text describes, or of the server at a target; by default this machine's devices.
 
     Raises:
         UsageError: there is no such cluster.
@@ -55,8 +57,21 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
         raise UsageError(str(e)) from None
 
 
-def build(program: str) -> tuple[Graph, Any]:
-    """The graph that a program builds, and the fetches that it names (None: all nodes).
+class Program(NamedTuple):
+    """What a program builds: a graph, the fetches that it names (None: all nodes), and tensors by names of its own (an ONNX model's)."""
+
+    graph: Graph
+    fetches: Any = None
+    names: Mapping[str, Tensor] = {}
+
+    def element(self, name: str) -> Tensor | Node:
+        """The tensor or node of a name: the program's own, or the graph's."""
+        found = self.names.get(name)
+        return self.graph.as_graph_element(name) if found is None else found
+
+
+def build(program: str) -> Program:
+    """The graph that a program builds, and what it names in it.
 
     The function is called without arguments, with a new graph as the default one. It returns a graph, fetches, both
     (in this order), or nothing.
@@ -68,26 +83,27 @@ def build(program: str) -> tuple[Graph, Any]:
     if program.endswith(".onnx"):
         return _model(program)
     if not colon:
-        return _saved(program), None
+        return Program(_saved(program))
     make = getattr(_module(name), function, None)
     if not callable(make):
         raise UsageError(f"{name} has no function {function!r}")
     with Graph().as_default() as graph:
         made = make()
     if isinstance(made, Graph):
-        return made, None
+        return Program(made)
     if isinstance(made, tuple) and made and isinstance(made[0], Graph):
-        return made[0], made[1] if len(made) == 2 else list(made[1:])
-    return graph, made
+        return Program(made[0], made[1] if len(made) == 2 else list(made[1:]))
+    return Program(graph, made)
 
 
-def _model(path: str) -> tuple[Graph, Any]:
-    """The graph of an ONNX model, and its outputs."""
+def _model(path: str) -> Program:
+    """The graph of an ONNX model, its outputs, and its names of values and nodes."""
     from ...interop.onnx import load  # loads the ONNX importers
 
     with Graph().as_default() as graph:
         try:
-            return graph, list(load(path).outputs.values())
+            model = load(path)
+            return Program(graph, list(model.outputs.values()), {**model.nodes, **model.values})
         except (OpError, OSError) as e:
             raise UsageError(str(e)) from None
 
@@ -132,8 +148,10 @@ def run(
     *,
     master: str | None = None,
     fetches: Sequence[str] = (),
+    shapes: Sequence[str] = (),
     soft: bool = False,
     strategy: str = "rules",
+    objective: str = "makespan",
     explain: Sequence[str] = (),
     compare: Path | None = None,
     html: Path | None = None,
@@ -144,22 +162,36 @@ def run(
     costs: Path | None = None,
     check: bool = False,
     fix: bool = False,
+    report: bool = False,
 ) -> int:
     """Run `dovetail plan` and return its exit status."""
     try:
         if strategy not in STRATEGIES:
             raise UsageError(f"There is no strategy {strategy!r}; strategies: {', '.join(STRATEGIES)}")
+        if objective not in OBJECTIVES:
+            raise UsageError(f"There is no objective {objective!r}; objectives: {', '.join(OBJECTIVES)}")
         old, measured = _loaded(compare), _profile(costs)
         found = find_cluster(cluster, master)
-        graph, wanted = build(program)
+        built = build(program)
+        graph = built.graph
         with _usage():
-            asked = [graph.as_graph_element(name) for name in fetches] or _elements(graph, wanted)
-            nodes = [graph.as_graph_element(name) for name in explain]
+            asked = [built.element(name) for name in fetches] or _elements(graph, built.fetches)
+            nodes = [built.element(name) for name in explain]
+            given = given_shapes(graph, shapes=dict(_shape(built, text) for text in shapes))
     except UsageError as e:
         print(f"error: {e}", file=sys.stderr)
         return MISUSED
+    # What placing warns of is among the warnings that are printed below.
+    logging.getLogger(place.__module__).setLevel(logging.ERROR)
     try:
-        plan = place(graph, found, fetches=asked, allow_soft_placement=soft, strategy=strategy)
+        with _usage():
+            plan = place(
+                graph, found, fetches=asked, shapes=given, allow_soft_placement=soft, strategy=strategy, objective=objective,
+                costs=measured,
+            )  # fmt: skip
+    except UsageError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return MISUSED
     except (InvalidArgumentError, ResourceExhaustedError) as e:
         print(f"error: {e}", file=sys.stderr)
         return UNPLACEABLE
@@ -183,11 +215,25 @@ def run(
         warnings = plan.check(fix=fix)
         _say("\n\n".join(map(_wrapped, warnings)) or "nothing to mend")
         return WARNED if warnings else PLACED
-    if not nodes and kernels is None:
+    if report:
+        _say(f"{plan.report(costs=measured, client=objective == 'latency')}\n")
+    if report or (not nodes and kernels is None):
         _say(str(plan))
         for warning in plan.check():
             _say("\n" + _wrapped(warning))
     return PLACED
+
+
+def _shape(program: Program, text: str) -> tuple[Tensor, tuple[int | None, ...]]:
+    """`x=64,784`: a tensor and its shape; `?` for an unknown size, nothing for a scalar's shape."""
+    name, equals, sizes = text.rpartition("=")
+    try:
+        dims = tuple(None if d.strip() == "?" else int(d) for d in sizes.split(",")) if sizes.strip() else ()
+    except ValueError:
+        equals = ""
+    if not equals:
+        raise UsageError(f"--shape takes a name and sizes, such as x=64,784, not {text!r}")
+    return as_tensor(program.graph, program.element(name)), dims
 
 
 def _wrapped(warning: PlanWarning) -> str:
