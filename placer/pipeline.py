@@ -22,7 +22,7 @@ from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
 from .cost.memory import check_state
 from .cost.profile import Profile, as_profile
-from .cost.shapes import Sizes, as_tensor, given_shapes, plan_sizes, resized
+from .cost.shapes import Sizes, as_tensor, given_shapes, listed, plan_sizes, resized
 from .partition.control_edges import passed_over
 from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses
 from .partition.partition import partition
@@ -198,11 +198,19 @@ def _search(
         feeds, fetches, running = _placeholders(graph.nodes), (), None
         if options.costs is not None:
             running = [n for n in graph.nodes if n.name in options.costs.nodes]
+        placed = graph.nodes if running is None else running
+        sizes = plan_sizes(placed, NO_SHAPES, options.costs)
+        unknown = sizes.unknown(placed, set(feeds))
+        if unknown:
+            logger.warning(
+                "The session's placement is searched for sizes that are unknown and count as 1: %s. Measure a step, and give what was "
+                "measured: ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed(unknown, sizes),
+            )  # fmt: skip
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
         costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
         objective=Objective.THROUGHPUT if options.objective == "throughput" else Objective.MAKESPAN,
-        fetches=fetches if options.objective == "latency" else None, sizes=None if kept.later_steps else sizes,
+        fetches=fetches if options.objective == "latency" else None, sizes=sizes,
     )  # fmt: skip
 
 

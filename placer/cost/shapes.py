@@ -34,7 +34,7 @@ class Sizes:
     """The sizes of tensors, and the costs of nodes, in one plan.
 
     Args:
-        nodes: what the step runs, in order of creation.
+        nodes: what the step runs, in any order.
         given: tensor name -> its shape, for fed tensors and for any others whose shape the graph leaves open.
 
     Attributes:
@@ -43,13 +43,13 @@ class Sizes:
     >>> Sizes(graph.nodes, {"x:0": (64, 512)}).bytes(graph.get_tensor_by_name("y:0"))
     """
 
-    def __init__(self, nodes: Sequence[Node] = (), given: Mapping[str, Dims] | None = None) -> None:
+    def __init__(self, nodes: Collection[Node] = (), given: Mapping[str, Dims] | None = None) -> None:
         self.given = dict(given or {})
         self.misfit = ""
         self._stand_ins: dict[Node, Node] = {}
         known = {**_batches(nodes), **self.given}
         if nodes and known:
-            self._infer(nodes, known)
+            self._infer(sorted(set(nodes), key=lambda n: n.index), known)
 
     @property
     def has_stand_ins(self) -> bool:
@@ -215,17 +215,17 @@ def listed(tensors: Sequence[Tensor], sizes: Sizes) -> str:
     return names + (f" and {len(tensors) - LISTED} more" if len(tensors) > LISTED else "")
 
 
-def plan_sizes(nodes: Iterable[Node], given: Mapping[str, Dims], costs: Profile | None = None) -> Sizes:
+def plan_sizes(nodes: Collection[Node], given: Mapping[str, Dims], costs: Profile | None = None) -> Sizes:
     """The sizes of what a step runs: from the given shapes, and where there are none, from those of the steps that were measured."""
-    run = sorted(set(nodes), key=lambda n: n.index)
     told = {**(costs.shapes if costs is not None else {}), **given}
     new: dict[str, Dims] = {}
-    for name, dims in told.items() if run else ():
-        if name.partition(":")[0] in run[0].graph:
-            known = run[0].graph.get_tensor_by_name(name).dims
+    for name, dims in told.items() if nodes else ():
+        graph = next(iter(nodes)).graph
+        if name.partition(":")[0] in graph:
+            known = graph.get_tensor_by_name(name).dims
             if compatible(known, dims) and (whole := merge(known, dims)) != known:  # a profile may be of another model
                 new[name] = whole
-    return Sizes(run, new)
+    return Sizes(nodes, new)
 
 
 def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | None = None) -> dict[str, Dims]:

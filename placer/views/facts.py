@@ -122,7 +122,8 @@ class Facts:
     def slower_than(self) -> tuple[str, float] | None:
         """(device, seconds) of the fastest device that could run the whole step, if it is predicted to be faster than the plan.
 
-        A plan that was searched for throughput is not asked: its steps overlap. Where other workers run the same program beside this one, it has to be faster than all of them together.
+        A plan that was searched for throughput is not asked: its steps overlap. Where other workers run the same program beside this one,
+        it has to be faster than all of them together.
         """
         if not self.is_exact or self.problem is None or minimizes_load(self.plan):
             return None

@@ -181,10 +181,8 @@ def run(
     except UsageError as e:
         print(f"error: {e}", file=sys.stderr)
         return MISUSED
-    # What placing warns of is among the warnings that are printed below.
-    logging.getLogger(place.__module__).setLevel(logging.ERROR)
     try:
-        with _usage():
+        with _usage(), _without_log():
             plan = place(
                 graph, found, fetches=asked, shapes=given, allow_soft_placement=soft, strategy=strategy, objective=objective,
                 costs=measured,
@@ -282,6 +280,17 @@ def _write(*files: tuple[Path | None, Callable[[Path], Any]]) -> None:
     for path, write in files:
         if path is not None:
             write(path)
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """What placing warns of in the log is among the warnings that are printed."""
+    log = logging.getLogger(place.__module__)
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
 @contextmanager

@@ -242,3 +242,42 @@ def test_devices_of_a_file(folder: Path) -> None:
     (folder / "bad.yaml").write_text("jobs: 3")
     result = CliRunner().invoke(app, ["devices", "--cluster", "bad.yaml"])
     assert result.exit_code == 1 and "bad.yaml" in result.stderr
+
+
+def test_sizes_are_given_by_name(folder: Path) -> None:
+    (folder / "sized.py").write_text(
+        "import dovetail as tf\n\ndef build():\n    x = tf.placeholder(tf.float32, [None, 512], name='x')\n"
+        "    return tf.matmul(x, tf.ones([512, 8]), name='y')\n"
+    )
+    done = plan("sized.py:build", "--report", cluster="worker=1")
+    assert done.exit_code == 0 and "--shape x=64,512" in done.output and "≥" in done.output
+    done = plan("sized.py:build", "--report", "--shape", "x=4096,512", cluster='{"worker": 1}')
+    assert "≥" not in done.output and "33.6 M" in done.output  # 2 * 4096 * 512 * 8, and ones
+    for given, told in (("x", "x=64,784"), ("x=3,b", "x=64,784"), ("x=3,4", "the graph says (?, 512)"), ("z=3", "'z'")):
+        done = plan("sized.py:build", "--shape", given, cluster="worker=1")
+        assert done.exit_code == 2 and told in done.output
+    done = plan("sized.py:build", "--strategy", "auto", cluster="worker=2")
+    assert "warning: unknown-sizes" in done.output
+    assert plan("sized.py:build", "--objective", "beauty").exit_code == 2
+
+
+def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Gemm", ["in put", "w"], ["hidden:1"], name="First/Gemm"),
+        helper.make_node("Relu", ["hidden:1"], ["out"], name="Act"),
+    ]
+    weights = onnx.numpy_helper.from_array(__import__("numpy").ones((8, 4), "float32"), "w")
+    ends = [helper.make_tensor_value_info("in put", floats, ["N", 8])], [helper.make_tensor_value_info("out", floats, ["N", 4])]
+    graph = helper.make_graph(nodes, "main", *ends, initializer=[weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "small.onnx")
+    sized = ("--shape", "in put=1024,8")
+    done = plan("small.onnx", *sized, "--strategy", "auto", "--objective", "throughput", "--report", cluster='{"worker": 4}')
+    assert done.exit_code == 0 and "≥" not in done.output and "slower than one device" not in done.output
+    assert "with many steps under way, one ends every" in done.output and "no placement can be below" in done.output
+    assert "memory" in done.output and "/job:worker/task:0/CPU:0" in done.output
+    for name, told in (("First/Gemm", "'First/Gemm' (Gemm)"), ("hidden:1", "'First/Gemm' (Gemm)"), ("Act", "'Act' (Relu)"), ("w", "weights")):
+        done = plan("small.onnx", "--explain", name, cluster="worker=4")
+        assert done.exit_code == 0 and told in done.output and "small.onnx:" in done.output and ".py" not in done.output
+    assert plan("small.onnx", "--explain", "nothing", cluster="worker=4").exit_code == 2
