@@ -2,8 +2,9 @@
 
 A queue has two lists of waiting requests: enqueues and closes, and dequeues. Each is served in the order of arrival, one element at a
 time, as far as room and elements allow. So an `enqueue_many` of more than fits continues as room appears, and a `dequeue_many` holds its
-elements until it has all. Elements are numbered when they are enqueued. If a dequeue's step ends, its elements are put back in the order
-of their numbers, as if the dequeue had never happened.
+elements until it has all. That of a PriorityQueue takes none before all are there, unless the queue is full: an element that comes first
+may still come. Elements are numbered when they are enqueued. If a dequeue's step ends, its elements are put back in the order of their
+numbers, as if the dequeue had never happened.
 
 A close waits among the enqueues: earlier ones still finish, later ones fail. After the close, dequeues get the remaining elements, and
 fail if too few are left.
@@ -153,8 +154,13 @@ class _PriorityHeap:
     def __init__(self) -> None:
         self._elements: list[tuple[int, int, Element]] = []
 
+    @staticmethod
+    def key(element: Element) -> tuple[int, int]:
+        """What elements are ordered by: the priority value, then the age."""
+        return int(element.components[0]), element.number
+
     def add(self, element: Element) -> None:
-        heapq.heappush(self._elements, (int(element.components[0]), element.number, element))
+        heapq.heappush(self._elements, (*self.key(element), element))
 
     def pop(self) -> Element:
         return heapq.heappop(self._elements)[2]
@@ -234,11 +240,12 @@ class Queue(AsyncResource[Any]):
         self.name = name
         self.kind = kind
         self.is_closed = False
+        self._sorts = kind.label == "PriorityQueue"
         self._store: _Store = (
             _RandomShuffle(kind.seed)
             if kind.label == "RandomShuffleQueue"
             else _PriorityHeap()
-            if kind.label == "PriorityQueue"
+            if self._sorts
             else _Fifo()
         )
         self._capacity = kind.capacity if kind.capacity > 0 else UNBOUNDED
@@ -372,12 +379,17 @@ class Queue(AsyncResource[Any]):
         while self._takes:
             head = self._takes[0]
             kept = 0 if self.is_closed else self.kind.min_after_dequeue
+            wanted = min(head.count - len(head.held), self._capacity)
+            if self._sorts and not self.is_closed and len(self._store) < wanted:
+                break
             while len(head.held) < head.count and len(self._store) > kept:
                 element = self._store.pop()
                 self._bytes -= _size(element.components)
                 head.held.append(element)
                 changed = True
             if len(head.held) == head.count or (self.is_closed and head.fewer and head.held):
+                if self._sorts:  # they may have come in several turns
+                    head.held.sort(key=_PriorityHeap.key)
                 head.answer(head.held)
             elif self.is_closed:
                 self._put_back(head.held)

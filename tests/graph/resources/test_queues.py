@@ -182,6 +182,25 @@ def test_a_priority_queue_gives_the_lowest_first_and_equal_ones_in_order():
     assert [int(q.dequeue()[1]) for _ in pairs] == [1, 3, 2, 0]
 
 
+@pytest.mark.parametrize(
+    ("capacity", "puts", "count", "found", "left"),
+    [
+        (-1, [[9], [5], [7, 1]], 3, [1, 5, 7], 1),
+        (3, [[9, 5], [7, 1]], 3, [5, 7, 9], 1),  # 1 finds no room before the three are taken
+        (2, [[9], [3, 8], [1]], 4, [1, 3, 8, 9], 0),  # more than fit come in turns
+    ],
+)
+def test_a_priority_queue_sorts_what_comes_while_a_dequeue_waits(capacity, puts, count, found, left):
+    q = queue(capacity, "PriorityQueueV2", (as_dtype("int64"), INT), ((), ()))
+    request = q.dequeue_many(count)
+    calls = told(request)
+    for values in puts:
+        assert not calls
+        q.enqueue([[np.asarray(v, np.int64), np.asarray(v, np.int32)] for v in values])
+    assert [a.tolist() for a in request.result()] == [found, found]
+    assert len(q) == left
+
+
 def test_components_must_fit():
     q = queue(shapes=((2,),))
     with pytest.raises(InvalidArgumentError, match=r"Expected \(2,\), got \(3,\)"):
