@@ -6,6 +6,7 @@ Times are predicted by the costs that `simulate` uses. They are not claimed wher
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from ..plan_data import PlanData
 from ..rules.placement import Rule
 from ..rules.replica_device_setter import SETTER
 from ..search.from_graph import links_of
+from ..search.jit import FEW, interpreted
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
 from ..search.types import Floats, Ints
@@ -154,6 +156,11 @@ def fastest_alone(problem: Problem, plan: PlanData) -> tuple[int, float] | None:
         if fits(problem, whole):
             return d, seconds_of(problem, whole)
     return None
+
+
+def without_compiling(plan: PlanData) -> AbstractContextManager[None]:
+    """A block in which loops over a plan of few nodes run as Python: that takes less time than to compile them."""
+    return interpreted(sum(len(p.steps) for p in plan.partitions.values()) <= FEW)
 
 
 def fits(problem: Problem, assignment: Ints) -> bool:

@@ -14,7 +14,7 @@ from ...graph.core.errors import OpError
 from ..plan_data import PlanData
 from ..render.text import size_text
 from ..render.timeline import time_text
-from .facts import Facts
+from .facts import Facts, without_compiling
 from .lint_devices import idle, memory, setters_overridden, slower_than_one, uneven_bytes, uneven_work
 from .lint_traffic import constants_sent, gradients, loops, read_again, slow_reads, small_batches, unknown_sizes
 from .plan_warning import Place, PlanWarning, with_change
@@ -47,7 +47,8 @@ def check(plan: PlanData, place: Place | None = None, *, predict: bool = True) -
         predict: whether times are predicted, which takes seconds in a plan of 100,000 nodes.
     """
     facts = Facts(plan)
-    found = [w for name, find in CHECKS.items() if predict or name not in PREDICTING for w in find(facts)]
+    with without_compiling(plan):
+        found = [w for name, find in CHECKS.items() if predict or name not in PREDICTING for w in find(facts)]
     blamed = {d for w in found if w.kind == "gradients" for d in w.devices[:1]}  # the reason is known then
     found = [w for w in found if w.kind != "uneven-work" or w.devices[0] not in blamed]
     if place is not None:

@@ -101,11 +101,12 @@ def slow_reads(facts: Facts) -> Iterator[PlanWarning]:
     """Variables that only one task reads, over a link that takes much of the step for it."""
     if not facts.is_exact or facts.one_worker is not None or facts.is_searched or facts.problem is None:
         return
+    reads = _reads(facts)
     readers: dict[Node, list[str]] = {}
-    for place, task in _reads(facts):
+    for place, task in reads:
         readers.setdefault(place, []).append(task)
     links: dict[tuple[str, str], list[Channel]] = {}
-    for (place, _), channels in _reads(facts).items():
+    for (place, _), channels in reads.items():
         if len(readers[place]) == 1:
             links.setdefault((channels[0].source, channels[0].destination), []).append(channels[0])
     for (source, destination), channels in links.items():
@@ -132,38 +133,33 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     """A worker that waits for variables and gradients, whose size does not depend on the batch, longer than it computes."""
     if not facts.is_exact or facts.timeline is None:
         return
+    taken = {t for n in facts.device_of for t in n.inputs}
     fed = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds]
-    taken = {i for n in facts.device_of for i in n.inputs}
     batches = [(dims[0] or 0, -i, t) for i, t in enumerate(fed) if t in taken and (dims := facts.plan.sizes.of(t).dims)]
     rows, _, batch = max(batches, default=(0, 0, None))
-    if rows < 2 or batch is None:
+    if batch is None or rows < 2:
         return
-    busy = dict(zip(facts.timeline.devices, facts.timeline.busy, strict=True))
-    for device in {d for n, d in facts.device_of.items() if batch in n.inputs}:
-        crossing = [
-            c
-            for c in facts.plan.channels
-            if c.crosses_tasks and device in (c.source, c.destination) and _is_state(facts, c)
-        ]
-        links: dict[tuple[str, str], float] = {}
-        for c in crossing:
-            links[c.source, c.destination] = links.get((c.source, c.destination), 0.0) + _seconds(facts, c)
-        sent = max(links.values(), default=0.0)
-        if sent < 2 * busy[device] or sent < SHARE * facts.seconds:
-            continue
-        size = sum(c.bytes for c in crossing)
-        needed = -(-int(rows * sent / max(busy[device], 1e-9)) // rows) * rows
-        yield PlanWarning(
-            "small-batch",
-            f"A batch of {rows} keeps {short(device)} busy for {time_text(busy[device])}, while the variables and gradients that cross "
-            f"for it in each step ({size_text(size)}) take the link {time_text(sent)}, whatever the batch",
-            batch.op.source,
-            f"Feed larger batches: at {needed} computing is predicted to take as long as the link",
-            (device,),
-            (batch.op.name,),
-            size,
-            "the batch is what the program feeds",
-        )
+    busy, device = max(zip(facts.timeline.busy, facts.timeline.devices, strict=True))  # the one that computes
+    ends = [c for c in facts.plan.channels if c.crosses_tasks and device in (c.source, c.destination)]
+    crossing = [c for c in ends if _is_state(facts, c)]
+    links: dict[tuple[str, str], float] = {}
+    for c in crossing:
+        links[c.source, c.destination] = links.get((c.source, c.destination), 0.0) + _seconds(facts, c)
+    sent, size = max(links.values(), default=0.0), sum(c.bytes for c in crossing)
+    if sent < 2 * busy or sent < SHARE * facts.seconds:
+        return
+    needed = -(-int(rows * sent / max(busy, 1e-9)) // rows) * rows
+    yield PlanWarning(
+        "small-batch",
+        f"A batch of {rows} keeps {short(device)} busy for {time_text(busy)}, while the variables and gradients that cross for it in "
+        f"each step ({size_text(size)}) take the link {time_text(sent)}, whatever the batch",
+        batch.op.source,
+        f"Feed larger batches: at {needed} computing is predicted to take as long as the link",
+        (device,),
+        (batch.op.name,),
+        size,
+        "the batch is what the program feeds",
+    )
 
 
 def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:

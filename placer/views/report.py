@@ -15,7 +15,7 @@ from ..plan_data import PlanData
 from ..render.text import AT_LEAST, ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
 from ..render.timeline import time_text
 from .diagram import to_svg
-from .facts import PREDICTED, Facts
+from .facts import PREDICTED, Facts, without_compiling
 from .scope_tree import fold
 
 
@@ -43,7 +43,9 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose text is on the left and whose numbers are on the right, whatever the page around it prefers."""
     if not rows:
         return ""
-    sides = ["right" if all(row[i].lstrip(AT_LEAST)[:1].isdigit() for row in rows) else "left" for i in range(len(header))]
+    sides = [
+        "right" if all(row[i].lstrip(AT_LEAST)[:1].isdigit() for row in rows) else "left" for i in range(len(header))
+    ]
 
     def line(cell: str, texts: Sequence[str]) -> str:
         cells = zip(texts, sides, strict=True)
@@ -66,8 +68,10 @@ def heading(plan: PlanData) -> str:
     size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
     tasks = len({task_of(d) for d in plan.partitions})
     facts, slower, one_worker = Facts(plan), "", ""
-    if len(plan.partitions) > 1 and nodes <= PREDICTED and facts.slower_than is not None:
-        device, seconds = facts.slower_than
+    with without_compiling(plan):
+        alone = facts.slower_than if len(plan.partitions) > 1 and nodes <= PREDICTED else None
+    if alone is not None:
+        device, seconds = alone
         slower = (
             f"slower than one device: {time_text(facts.seconds)} per step are predicted, and {time_text(seconds)} with all of it on "
             f"{short(device)}; "

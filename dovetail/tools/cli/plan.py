@@ -31,6 +31,8 @@ from ...placer.plan import Plan
 from ...placer.render.text import WIDTH, number_text, short, size_text, table
 from ...placer.render.timeline import time_text
 from ...placer.simulate import simulate
+from ...placer.views import lint
+from ...placer.views.facts import PREDICTED
 from ...placer.views.plan_warning import PlanWarning
 from ...runtime.session.fetches import parse_fetches
 from ...runtime.session.session import Session
@@ -217,7 +219,7 @@ def run(
         _say(f"{plan.report(costs=measured, client=objective == 'latency')}\n")
     if report or (not nodes and kernels is None):
         _say(str(plan))
-        for warning in plan.check():
+        for warning in lint.check(plan, predict=len(plan.decisions) <= PREDICTED):
             _say("\n" + _wrapped(warning))
     return PLACED
 
