@@ -67,6 +67,9 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
     new = Facts(fixed)
     now, then = time_text(facts.seconds, facts.is_exact), time_text(new.seconds, new.is_exact)
     parts = [f"one step is predicted to take {then} instead of {now}"]
+    if warning.change.batch is not None:
+        rows, more = warning.change.batch
+        parts = [f"{rows} examples are predicted to take {time_text(new.seconds * rows / more)} instead of {now}"]
     sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
     if sent != was:
         parts.append(f"{size_text(sent)} instead of {size_text(was)} cross between tasks")

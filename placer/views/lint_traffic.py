@@ -135,6 +135,7 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
         return
     taken = {t for n in facts.device_of for t in n.inputs}
     fed = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds]
+    fed += [t for n in facts.device_of if n.opdef.name.startswith("IteratorGetNext") for t in n.outputs]
     batches = [(dims[0] or 0, -i, t) for i, t in enumerate(fed) if t in taken and (dims := facts.plan.sizes.of(t).dims)]
     rows, _, batch = max(batches, default=(0, 0, None))
     if batch is None or rows < 2:
@@ -158,7 +159,7 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
         (device,),
         (batch.op.name,),
         size,
-        "the batch is what the program feeds",
+        "the graph says how large a batch is" if batch.dims and batch.dims[0] else Change(batch=(rows, needed)),
     )
 
 

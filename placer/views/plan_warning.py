@@ -14,6 +14,7 @@ from ...graph.core.graph import Graph, Node
 from ...graph.core.source_location import SourceLine
 from ...graph.io.deserialize import extend_from_bytes
 from ...graph.io.serialize import graph_to_bytes
+from ..cost.shapes import batch_shapes
 from ..plan_data import PlanData
 
 Place: TypeAlias = Callable[..., Any]
@@ -30,11 +31,13 @@ class Change:
     Attributes:
         requests: (node, device that it asks for), '' for none. beside: (node, node with which it is colocated).
         strategy: the strategy that places; None: as before.
+        batch: the rows of a batch, now and with the change; None: no other batch.
     """
 
     requests: tuple[tuple[str, str], ...] = ()
     beside: tuple[tuple[str, str], ...] = ()
     strategy: str | None = None
+    batch: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,15 @@ def with_change(plan: PlanData, change: Change, place: Place) -> Any:
     narrow = any(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
     )
+    given = dict(plan.sizes.given)
+    if change.batch is not None:
+        nodes = [n for p in plan.partitions.values() for n in p.nodes]
+        fed = [plan.graph.get_tensor_by_name(name) for name in plan.feeds]
+        given.update(batch_shapes(nodes, fed, given, change.batch[1]))
     strategy = change.strategy or ("rules" if plan.solution is None else "auto")
     return place(
         graph, plan.cluster, fetches=list(plan.fetches), targets=list(plan.targets), feeds=list(plan.feeds),
-        allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=plan.sizes.given,
+        allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=given,
         shared_memory=False if plan.access.refused and not plan.access.reached else None,
     )  # fmt: skip
 

@@ -259,22 +259,27 @@ def test_a_variable_that_is_read_over_a_slow_link(slow_link):
         assert "slow-read" not in kinds(place(None, slow_link, fetches=[y, z]))  # no place is nearer to both
 
 
-def test_a_batch_too_small_for_the_link(slow_link):
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_batch_too_small_for_the_link(slow_link, is_open):
     def build(batch):
         with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=1)):
-            x = dt.placeholder(dt.float32, [batch, 256], name="x")  # the batch
+            x = dt.placeholder(dt.float32, [None if is_open else batch, 256], name="x")  # the batch
             w = dt.get_variable("w", [256, 256])
             train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_mean(dt.nn.relu(dt.matmul(x, w))))
-            return place(None, slow_link, targets=train)
+            return place(None, slow_link, targets=train, shapes={x: (batch, 256)})
 
     plan = build(32)
     found = only(plan, "small-batch", fix=True)
-    assert found.nodes == ("x",) and found.where.line == line("# the batch") and found.fixed is None
+    assert found.nodes == ("x",) and found.where.line == line("# the batch")
     assert "A batch of 32 keeps /job:worker/task:0/CPU:0 busy for" in found.what
-    assert found.result == "Not applied: the batch is what the program feeds"
     needed = int(found.cure.split(" at ")[1].split(" ")[0])
     assert needed % 32 == 0 and "small-batch" not in kinds(build(needed))
     assert "slow-read" not in kinds(plan)  # the other worker reads it, too
+    if is_open:
+        assert found.result.startswith("With that, 32 examples are predicted to take ")
+        assert dt.simulate(found.fixed).makespan / needed < dt.simulate(plan).makespan / 32 / 10
+    else:
+        assert found.fixed is None and found.result == "Not applied: the graph says how large a batch is"
 
 
 def test_one_worker_of_a_between_graph_program():
