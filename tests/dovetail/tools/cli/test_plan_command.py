@@ -64,7 +64,10 @@ def test_a_file_and_a_module(folder: Path, program: str) -> None:
     result = plan(program)
     assert result.exit_code == 0 and result.stderr == ""
     text = " ".join(result.output.split())
-    assert text.startswith("Plan: slower than one device: ") and "with all of it on /job:worker/task:0/CPU:0; 3 nodes on 2" in text
+    assert (
+        text.startswith("Plan: slower than one device: ")
+        and "with all of it on /job:worker/task:0/CPU:0; 3 nodes on 2" in text
+    )
     assert "2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step) device" in text
     assert "/job:ps/task:1/CPU:0 -> /job:worker/task:0/GPU:0" in result.output
     assert "warning: slower-than-one: One step is predicted to take" in result.output
@@ -146,7 +149,9 @@ def test_too_little_memory_exits_with_1_by_rules_and_by_a_search(folder: Path) -
 
 
 def test_checking_prints_the_warnings_and_exits_with_4_when_there_are_any(folder: Path) -> None:
-    (folder / "plain.yaml").write_text("jobs: {ps: 2, worker: 1}\n")
+    (folder / "plain.yaml").write_text(
+        "jobs: {ps: 2, worker: 1}\nlinks: [{between: [/job:ps, /job:worker], latency: 1 ms, bandwidth: 1 GB/s}]\n"
+    )
     found = plan("train_it.py:graph_and_fetches", "--check", cluster="plain.yaml")
     assert found.exit_code == 4 and "Plan:" not in found.output
     text = " ".join(found.stdout.split())
