@@ -73,4 +73,5 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
     sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
     if sent != was:
         parts.append(f"{size_text(sent)} instead of {size_text(was)} cross between tasks")
-    return replace(warning, fixed=fixed, result=f"With that, {', and '.join(parts)}")
+    slower = warning.kind in ("idle", "uneven-work") and new.seconds >= facts.seconds
+    return replace(warning, fixed=fixed, result=f"{'Not worth it: w' if slower else 'W'}ith that, {', and '.join(parts)}")

@@ -141,7 +141,7 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     if batch is None or rows < 2:
         return
     busy, device = max(zip(facts.timeline.busy, facts.timeline.devices, strict=True))  # the one that computes
-    ends = [c for c in facts.plan.channels if c.crosses_tasks and device in (c.source, c.destination)]
+    ends = [c for c in facts.plan.channels if c.crosses_tasks and not c.direct and device in (c.source, c.destination)]
     crossing = [c for c in ends if _is_state(facts, c)]
     links: dict[tuple[str, str], float] = {}
     for c in crossing:
