@@ -294,7 +294,6 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,
             "accumulate coalescing": MODELS,
-            "products into updates": {name: MODELS[name] for name in ("digits training step", "mlp", "lenet")},
             "native regions": SMALL | UPDATES,
             "handle hoisting": MODELS,
             "copies": COPIES,

@@ -106,7 +106,7 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True)
 class OwnKernelInfo:
-    """A compiled kernel that is not made by fusion: of one node, or of a gradient's product and its variable update.
+    """A compiled kernel that is not made by fusion.
 
     Attributes:
         nodes: names of the nodes in it.
@@ -265,31 +265,19 @@ class DeviceKernels:
     @cached_property
     def own(self) -> tuple[OwnKernelInfo, ...]:
         """Compiled kernels that are not made by fusion, in the order in which they run. CPUs only."""
-        return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources)) for kernel in self._own_kernels)
-
-    @cached_property
-    def _own_kernels(self) -> list[Any]:
-        """The compiled kernels of a CPU's program that are not made by fusion."""
         if self.on_gpu or self.program is None:
-            return []
-        from .cpu.passes import own_kernels  # the CPU code generator
+            return ()
+        from .cpu.regions.formation import own_kernels  # the CPU code generator
 
-        return list(own_kernels(self.program.instructions))
+        found: list[Any] = list(own_kernels(self.program.instructions))
+        return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources)) for kernel in found)
 
     @cached_property
     def memory(self) -> MemoryPlan:
         """Lifetimes and the predicted peak of memory."""
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
-        joined = {update: product for product, update in (k.nodes for k in self._own_kernels if len(k.nodes) == 2)}
-        steps: list[PartitionStep | FusedKernel] = []
-        for step in self.steps:  # a product is fused with its variable update and computed piece by piece
-            if isinstance(step, Node) and step in joined:
-                steps.append(joined[step])
-            if not (isinstance(step, Node) and step in joined.values()):
-                steps.append(step)
-        unmade = {t for product in joined.values() for t in product.outputs}
         arenas = [arena for _, arena in self._regions if arena is not None]
-        return plan_memory(steps, feeds, fetches, unmade, writes_in_place=writes_in_place).with_arenas(arenas)
+        return plan_memory(self.steps, feeds, fetches, writes_in_place=writes_in_place).with_arenas(arenas)
 
     @property
     def peak_bytes(self) -> int:

@@ -99,7 +99,7 @@ def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     """For CPUs with compiled kernels."""
     from .cpu.kernels.attention import TYPES  # the CPU code generator, some 40 modules
-    from .cpu.passes import form_native_regions, fuse_products_into_updates
+    from .cpu.regions.formation import form_native_regions
     from .fusion.fuse import fuse
     from .passes.attention_fusion import fuse_attention
     from .passes.mixed_precision import widen_products
@@ -125,9 +125,6 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         if not c.fuse_nothing:
             c.fusion = fuse(c.graph, small=c.fuse_small, again=OPERATIONS_PER_BYTE, numbers=True)
 
-    def products(program: Program) -> Program:
-        return fuse_products_into_updates(program, backend.threads, backend.compile_first)
-
     def regions(program: Program) -> Program:
         return form_native_regions(program, backend.compile_first) if backend.has_regions else program
 
@@ -139,7 +136,6 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         Pass("counter-based random numbers", random),
         Pass("fusion", fusion),
         *_lowering(backend),
-        Pass("products into updates", _on_program(products)),
         Pass("native regions", _on_program(regions)),
         *_HANDING_OVER,
     )

@@ -150,7 +150,6 @@ def plan_memory(
     steps: Sequence[PartitionStep | FusedKernel],
     feeds: Iterable[Tensor] = (),
     fetches: Iterable[Tensor] = (),
-    unmade: Container[Tensor] = (),
     *,
     writes_in_place: Callable[[Node], bool],
 ) -> MemoryPlan:
@@ -159,7 +158,6 @@ def plan_memory(
     Args:
         steps: in order.
         feeds, fetches: tensors that the client gives, and gets.
-        unmade: tensors that are never in memory as a whole.
         writes_in_place: whether an update of a variable writes in place if the old value is not needed any more.
 
     Steps inside a loop are counted once: each iteration uses the memory of the one before.
@@ -187,7 +185,6 @@ def plan_memory(
                 not t.dtype.is_ref
                 and t.dtype is not resource
                 and t not in first
-                and t not in unmade
                 and (node is None or node.type != "Const")
             ):
                 first[t] = last[t] = i

@@ -2,8 +2,7 @@
 
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
-    gemm, gemm_source      matrix products after Goto and van de Geijn; gemm_update: fused with
-                           the optimizer's update
+    gemm, gemm_source      matrix products after Goto and van de Geijn
     microkernel            the register tile of products and convolutions, in LLVM
     image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source)
                            and poolings (pool_source)
@@ -12,5 +11,5 @@
     rows, topk_source      segment sums and top-k
     copy                   copies of large tensors into pooled memory
 
-`native` is below: a kernel records its launches into a native plan. `dispatch`, `regions`, `passes` and `backend` import this package.
+`native` is below: a kernel records its launches into a native plan. `dispatch`, `regions` and `backend` import this package.
 """

@@ -5,5 +5,5 @@
     lowering   how calls without a kernel enter a plan: views, shapes, concatenations
     predicted  the memory that regions will need, without compiling or running anything
 
-`passes` and the report of kernels (`codegen.explain`) import this package.
+The pipeline and the report of kernels (`codegen.explain`) import this package.
 """

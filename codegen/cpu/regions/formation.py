@@ -16,16 +16,18 @@ if they wait for another tensor to be coalesced with, or would hardly be issued 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
-from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send
+from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Predicated, Program, Send
 from ...lower.region import constants_of, region_of
+from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..native import vm
+from ..tiering import TieredKernel
 from .lowering import can_record, is_launching, work_of
 from .predicted import arenas_of, runs_of
 from .region import KernelRegion, NativeRegion, UpdateRegion, is_large_update, is_update
@@ -60,13 +62,42 @@ _SMALL = frozenset(
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
 
-def with_native_regions(program: Program, at_once: bool = False) -> Program:
-    """The program with runs of launches replaced by native regions, inside loops too.
+def form_native_regions(program: Program, at_once: bool = False) -> Program:
+    """Replace runs of launches by native regions, inside loops too.
 
+    A kernel that pays in a region only, and is part of none, becomes the reference again.
     `at_once`: plans are made where they are needed, not in the background.
     """
-    if not vm.is_possible():
-        return program
+    if vm.is_possible():
+        program = _with_regions(program, at_once)
+    for call in _calls(program.instructions):
+        if isinstance(call.kernel, RegionOnlyKernel) and call.kernel.kernel is None:
+            call.kernel = call.kernel.reference
+    return program
+
+
+def _calls(instructions: Iterable[Instruction]) -> Iterator[Call]:
+    """All calls, in loops and under predicates too."""
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _calls((*step.head, *step.body))
+        else:
+            call = step.call if isinstance(step, Predicated) else step
+            if isinstance(call, Call):
+                yield call
+
+
+def own_kernels(instructions: Iterable[Instruction]) -> Iterator[TieredKernel]:
+    """The compiled kernels that are not made by fusion, in the order in which they run, those inside regions too."""
+    for call in _calls(instructions):
+        kernel = call.kernel
+        if isinstance(kernel, NativeRegion):
+            yield from own_kernels(kernel.calls)
+        elif isinstance(kernel, TieredKernel) and not isinstance(kernel, CpuFusedKernel):
+            yield kernel
+
+
+def _with_regions(program: Program, at_once: bool) -> Program:
     constants = constants_of(program.slots)
     gathered = tuple(_gathered(program.instructions, constants, at_once, program.sent))
     made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))

@@ -26,7 +26,6 @@ from ...ir.program import Call
 from ...lower.region import Region, one_or_all
 from ..jit import compile_now, compile_soon, in_background
 from ..kernels.fused import RegionOnlyKernel
-from ..kernels.gemm_update import ProductUpdate
 from ..kernels.optimizer import UpdateKernel
 from ..native.plan import Plan
 from ..native.planner import KNOWN, NotCompiledError, NotPlannableError, Planner, Value, stand_in
@@ -42,7 +41,6 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
-_UPDATES = (UpdateKernel, ProductUpdate)
 _dtypes: dict[np.dtype[Any], np.dtype[Any]] = {}  # of each the object that plans look for
 
 
@@ -256,11 +254,7 @@ class KernelRegion(NativeRegion):
 
 def is_update(call: Call) -> bool:
     """Whether a call is an update of a variable that a plan takes."""
-    kernel = call.kernel
-    if not isinstance(kernel, _UPDATES):
-        return False
-    update = kernel.update if isinstance(kernel, ProductUpdate) else kernel
-    return isinstance(update, UpdateKernel) and not update.checks
+    return isinstance(call.kernel, UpdateKernel) and not call.kernel.checks
 
 
 def is_large_update(call: Call) -> bool:
@@ -330,6 +324,5 @@ class UpdateRegion(NativeRegion):
 
 
 def _update(call: Call) -> UpdateKernel:
-    kernel: Any = call.kernel
-    update: UpdateKernel = kernel.update if isinstance(kernel, ProductUpdate) else kernel
-    return update
+    assert isinstance(call.kernel, UpdateKernel)
+    return call.kernel

@@ -10,10 +10,8 @@ from optimizer_scalars import SCALARS
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.cpu.kernels.gemm_update import ProductUpdate
 from dovetail.codegen.cpu.kernels.optimizer import SMALLEST, UpdateKernel
 from dovetail.codegen.fusion.optimizer_loops import update
-from dovetail.codegen.ir.program import one_by_one
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.dtypes import as_dtype, float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
@@ -200,58 +198,18 @@ def test_training_is_the_same_on_all_backends() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-# --- gradients that are products -------------------------------------------------------------------------------------
-
-
-def layer(optimizer: Any, fetch_gradient: bool = False) -> tuple[Any, Any, Any, Any]:
+def layer(optimizer: Any) -> tuple[Any, Any, Any, Any]:
     """A dense layer of 300 x 400 and its training step: (fetches, feed, the variable, what initializes)."""
     rng = np.random.default_rng(5)
     x = dt.placeholder(dt.float32, [None, 300])
     w = dt.Variable(rng.standard_normal((300, 400)).astype(np.float32) / 20)
     loss = dt.reduce_mean(dt.square(dt.matmul(x, w)))
-    (pair,) = optimizer().compute_gradients(loss, [w])
-    fetches = [loss, optimizer().apply_gradients([pair]), *([pair[0]] if fetch_gradient else [])]
-    return fetches, {x: rng.standard_normal((50, 300)).astype(np.float32)}, w, dt.global_variables_initializer()
-
-
-def instructions(session: Any, kernel: type) -> list[Any]:
-    programs = [p for loaded in session._backend._worker._registered.values() for p in loaded.programs]
-    return [i for p in programs for i in one_by_one(p.instructions) if isinstance(getattr(i, "kernel", None), kernel)]
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [lambda: dt.train.GradientDescentOptimizer(0.5), lambda: dt.train.AdamOptimizer(0.01)],
-    ids=["sgd", "adam"],
-)
-def test_a_gradient_is_used_up_where_it_is_made(optimizer: Any) -> None:
-    found = {}
-    for backend in ("numpy", "numba"):
-        with dt.Graph().as_default():
-            fetches, feed, w, init = layer(optimizer)
-            with dt.Session(config=dt.ConfigProto(kernel_backend=backend)) as session:
-                session.run(init)
-                before = session.run(w)
-                losses = [session.run(fetches, feed)[0] for _ in range(3)]
-                found[backend] = session.run(w), losses
-                joined = instructions(session, ProductUpdate)
-        assert not np.array_equal(before, found[backend][0])
-        assert len(joined) == (backend == "numba")
-    np.testing.assert_allclose(found["numba"][0], found["numpy"][0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found["numba"][1], found["numpy"][1], rtol=1e-5)
-    (call,) = joined
-    assert len(call.nodes) == 2
-
-
-def test_a_gradient_that_somebody_else_takes_is_made_by_itself() -> None:
-    with dt.Graph().as_default():
-        fetches, feed, w, init = layer(lambda: dt.train.GradientDescentOptimizer(0.5), fetch_gradient=True)
-        with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
-            session.run(init)
-            before = session.run(w)
-            _, _, gradient = session.run(fetches, feed)
-            assert not instructions(session, ProductUpdate)
-            np.testing.assert_allclose(session.run(w), before - 0.5 * gradient, rtol=1e-6, atol=1e-6)
+    return (
+        [loss, optimizer().minimize(loss)],
+        {x: rng.standard_normal((50, 300)).astype(np.float32)},
+        w,
+        dt.global_variables_initializer(),
+    )
 
 
 def test_a_value_that_somebody_holds_stays_what_it_was() -> None:
@@ -264,33 +222,3 @@ def test_a_value_that_somebody_holds_stays_what_it_was() -> None:
             session.run(fetches, feed)
             np.testing.assert_array_equal(held, copy)
             assert not np.array_equal(session.run(w), copy)
-
-
-@pytest.mark.parametrize("shape", [(300, 400), (257, 1031), (1500, 45)], ids=str)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_pieces_of_a_gradient(shape: tuple[int, int], threads: int) -> None:
-    """Whole pieces and the rest of one, by one thread and by two: the bits of the product, and of the update after it."""
-    rng = np.random.default_rng(6)
-    with dt.Graph().as_default() as graph:
-        x, w = dt.placeholder(dt.float32, [None, shape[0]]), dt.Variable(np.zeros(shape, np.float32))
-        dt.train.MomentumOptimizer(0.5, 0.9).minimize(dt.reduce_mean(dt.matmul(x, w)))
-        (product,) = (n for n in graph.nodes if n.type == "MatMul" and n.attrs["transpose_a"])
-        (update,) = (n for n in graph.nodes if n.type == "ApplyMomentum")
-    backend = NumbaBackend(threads=threads, compile_first=True)
-    kernels = backend.kernel(product, None), backend.kernel(update, Context("update", "", Resources(), SessionState()))
-    joined = ProductUpdate(*kernels, threads)
-    joined.compile()
-    a, b = (rng.standard_normal((40, n)).astype(np.float32) for n in shape)
-    found = []
-    for in_one in (True, False):
-        states = [VariableState(name, dt.float32) for name in ("w", "slot")]
-        for state, seed in zip(states, (1, 2), strict=True):
-            state.assign(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-        rate, momentum = np.float32(0.5), np.float32(0.9)
-        if in_one:
-            joined(*states, rate, a, b, momentum)
-        else:
-            kernels[1](*states, rate, kernels[0](a, b), momentum)
-        found.append([s.read() for s in states])
-    for mine, theirs in zip(*found, strict=True):
-        np.testing.assert_array_equal(mine, theirs)

@@ -15,7 +15,7 @@ import dovetail as dt
 from dovetail.codegen.backend import NodeError
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, RegionOnlyKernel
-from dovetail.codegen.cpu.regions.formation import with_native_regions
+from dovetail.codegen.cpu.regions.formation import form_native_regions
 from dovetail.codegen.cpu.regions.predicted import Predictor
 from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, KernelRegion, NativeRegion, UpdateRegion
 from dovetail.codegen.fusion.fuse import fuse
@@ -387,7 +387,7 @@ def test_reads_go_before_a_stretch_and_what_waits_behind_it() -> None:
     read.frees, third.frees = (3,), (2, 4, 5)
     sends = [Send(1, 2, "/cpu:1", (), held=True), Send(2, 6, "/cpu:1", (6,))]
     program = Program("/cpu:0", (first, read, sends[0], second, third, sends[1]), (None,) * 7, (), ())
-    out = with_native_regions(program).instructions
+    out = form_native_regions(program).instructions
     assert [getattr(i, "op", "send") for i in out] == ["ReadVariableOp", "Region of 3 kernels", "send", "send"]
     assert isinstance(out[1], Call)
     assert (set(out[1].inputs), set(out[1].outputs), set(out[1].frees)) == ({0, 1, 4}, {2, 6}, {4})
@@ -398,7 +398,7 @@ def test_a_send_that_nothing_is_waited_for_with_is_not_put_off() -> None:
     joint = kernels()["Joint"][0]
     steps = [call(joint, "Fused", [0, 1], [2]), call(joint, "Fused", [2, 1], [3]), Send(1, 3, "/cpu:1", ()),
              call(joint, "Fused", [3, 1], [4]), call(joint, "Fused", [4, 1], [5])]  # fmt: skip
-    out = with_native_regions(Program("/cpu:0", tuple(steps), (None,) * 6, (), ())).instructions
+    out = form_native_regions(Program("/cpu:0", tuple(steps), (None,) * 6, (), ())).instructions
     assert [getattr(i, "op", "send") for i in out] == ["Region of 2 kernels", "send", "Region of 2 kernels"]
 
 
@@ -407,7 +407,7 @@ def test_what_takes_next_to_no_time_is_done_before_a_tensor_is_sent(before: int,
     joint = kernels()["Joint"][0]
     steps: list[Any] = [call(joint, "Fused", [i, i + 1], [i + 2]) for i in range(before)]
     steps += [Send(1, before + 1, "/cpu:1", ()), call(joint, "Fused", [before, before + 1], [before + 2])]
-    out = with_native_regions(Program("/cpu:0", tuple(steps), (None,) * (before + 3), (), ())).instructions
+    out = form_native_regions(Program("/cpu:0", tuple(steps), (None,) * (before + 3), (), ())).instructions
     kinds = [getattr(i, "op", "send") for i in out]
     assert kinds == (
         [f"Region of {before + 1} kernels", "send"] if together else [f"Region of {before} kernels", "send", "Fused"]
@@ -516,7 +516,7 @@ def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(to
     second = call(joint, "Fused", [last + 3, last + 2], [last + 4])
     steps = (first, calls[0], calls[1], second, *calls[2:]) if together else tuple(calls[:3])
     slots = tuple([constants.get(i) for i in range(last + 5)])  # type: ignore[attr-defined]
-    out = with_native_regions(Program("/cpu:0", steps, slots, (), ()), at_once=True).instructions
+    out = form_native_regions(Program("/cpu:0", steps, slots, (), ()), at_once=True).instructions
     runs = [i for i in out if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
     assert [len(r.kernel.calls) for r in runs] == ([2, 1, 1, 2] if together else [1, 1])
     assert [r.kernel.goes_on for r in runs] == ([True, True, False, False] if together else [True, False])
