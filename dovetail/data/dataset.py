@@ -25,7 +25,6 @@ from .checks import (
     described,
     dims_of_shape,
     padding,
-    positive,
     shapes_for,
 )
 from .function import DatasetFunction, Function, dataset_traced, folded, given_in, traced
@@ -33,7 +32,7 @@ from .iterator import Iterator, single_element
 from .kind_registry import Described
 from .options import Options
 from .runtime_values import At, Given, Source, as_known, known, seed_of, whole_number
-from .spec import Component, Element, flatten, pack, refuse_sparse, sparse_starts
+from .spec import Component, Element, flatten, pack, refuse_sparse, same_form, sparse_starts
 
 
 class Dataset(Described):
@@ -60,7 +59,9 @@ class Dataset(Described):
         self._memory = {}
         self._sent = False  # by another process
         found = [g for d in inputs for g in d._given] + given_in(tuple(params.values()))
-        self._given = tuple(dict.fromkeys(g for g in found if g.count))  # tensors whose values the initializer passes in
+        self._given = tuple(
+            dict.fromkeys(g for g in found if g.count)
+        )  # tensors whose values the initializer passes in
         self._options: Any = next((d._options for d in inputs if d._options is not None), None)
 
     def _then(self, kind: str, size: float | None = None, like: Described | None = None, **params: Any) -> Dataset:
@@ -234,8 +235,11 @@ class Dataset(Described):
         return Dataset.zip((Dataset.range(start, 2**63 - 1), self))
 
     def unbatch(self) -> Dataset:
-        """The rows of each element, one by one."""
+        """The rows of each element, one by one. ValueError: its components are known to have different numbers of rows."""
         refuse_sparse(self._structure, "unbatch")
+        counts = {c.dims[:1] for c in self._components if c.dims is not None} - {(None,)}
+        if len(counts) > 1 or () in counts:
+            raise ValueError(f"unbatch: the components have no common number of rows: {self.output_shapes}")
         components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in self._components]
         return Dataset("unbatch", self._structure, components, (self,))
 
@@ -293,11 +297,11 @@ class Dataset(Described):
         return self._then("cache", self._size, filename=source.arrays, given=source.given)
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """Make up to `buffer_size` elements ahead, in a thread, where the iterator is; AUTOTUNE: two."""
+        """Make up to `buffer_size` elements ahead, in a thread, where the iterator is; AUTOTUNE or 0: two."""
         size = whole_number(buffer_size)
         number = as_known(size)
-        if number is not None and number < 1 and number != AUTOTUNE:
-            positive("buffer_size", number)
+        if number is not None and number < AUTOTUNE:
+            raise ValueError(f"buffer_size must be at least 0, or AUTOTUNE, not {number}")
         return self._then("prefetch", self._size, buffer_size=size)
 
     def with_options(self, options: Options) -> Dataset:
@@ -380,9 +384,9 @@ class Dataset(Described):
     # --- several ---------------------------------------------------------------------------------------------------
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """The elements of another data set after these."""
+        """The elements of another data set after these. TypeError: they have another structure, other keys or other types."""
         mine, theirs = self._components, dataset._components
-        if [c.dtype for c in mine] != [c.dtype for c in theirs]:
+        if not same_form(self._structure, dataset._structure) or [c.dtype for c in mine] != [c.dtype for c in theirs]:
             raise TypeError(
                 f"Two datasets to concatenate have different types {self.output_types} and {dataset.output_types}"
             )

@@ -15,7 +15,7 @@ from .dataset import Dataset
 from .function import dataset_traced, folded, traced
 from .iterator import single_element
 from .runtime_values import Given, seed_of
-from .spec import Component, pack
+from .spec import Component, pack, same_form
 
 Transformation = Callable[[Dataset], Dataset]
 
@@ -113,8 +113,8 @@ def _alike(datasets: Sequence[Dataset]) -> list[Component]:
     if not datasets:
         raise ValueError("Invalid `datasets`: there are none")
     types = {tuple(c.dtype for c in d._components) for d in datasets}
-    if len(types) > 1:
-        raise TypeError("the data sets must have elements of the same types")
+    if len(types) > 1 or not all(same_form(d._structure, datasets[0]._structure) for d in datasets):
+        raise TypeError("the data sets must have elements of the same structure and types")
     columns = zip(*[d._components for d in datasets], strict=True)
     return [Component(c[0].dtype, c[0].dims if len({x.dims for x in c}) == 1 else None) for c in columns]
 

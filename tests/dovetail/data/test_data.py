@@ -97,13 +97,25 @@ def test_transformations():
     assert plain(ten.shard(4, 1)) == [1, 5, 9]
     assert plain(ten.take(2).concatenate(ten.skip(8))) == [0, 1, 8, 9]
     assert plain(ten.take(-1)) == plain(ten)
-    assert plain(ten.prefetch(3)) == plain(ten)
+    assert plain(ten.prefetch(3)) == plain(ten.prefetch(0)) == plain(ten)
     assert plain(ten.apply(lambda d: d.take(1))) == [0]
-    for wrong in (lambda: ten.batch(0), lambda: ten.shuffle(0), lambda: ten.prefetch(0), lambda: ten.shard(2, 2)):
+    for wrong in (lambda: ten.batch(0), lambda: ten.shuffle(0), lambda: ten.prefetch(-2), lambda: ten.shard(2, 2)):
         with pytest.raises(ValueError):
             wrong()
     with pytest.raises(ValueError, match="boolean"):
         ten.filter(lambda x: x)
+
+
+def test_elements_that_do_not_fit_are_refused_where_the_data_set_is_made():
+    named = Dataset.from_tensors({"a": 1, "b": 2})
+    for other in (Dataset.from_tensors({"a": 1, "c": 2}), Dataset.from_tensors((1, 2)), Dataset.from_tensors(1)):
+        with pytest.raises(TypeError, match="different types"):
+            named.concatenate(other)
+    with pytest.raises(TypeError, match="same structure"):
+        tf.data.experimental.sample_from_datasets([named, Dataset.from_tensors((1, 2))])
+    for parts in ((np.arange(3), np.arange(4)), (np.arange(3), 1), 1):
+        with pytest.raises(ValueError, match="number of rows"):
+            Dataset.from_tensors(parts).unbatch()
 
 
 @pytest.mark.parametrize(

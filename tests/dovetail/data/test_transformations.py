@@ -82,7 +82,7 @@ def test_elements_drawn_from_several() -> None:
     assert plain(more.choose_from_datasets([low, high], choice)) == [100, 0, 101, 102]
     with pytest.raises(ValueError, match="one number of at least 0 for each of 2"):
         more.sample_from_datasets([low, high], [1.0])
-    with pytest.raises(TypeError, match="same types"):
+    with pytest.raises(TypeError, match="same structure and types"):
         more.sample_from_datasets([low, Dataset.from_tensors(1.0)])
     with pytest.raises(TypeError, match="int64"):
         more.choose_from_datasets([low], Dataset.from_tensors(1.0))
