@@ -29,6 +29,8 @@ REASONS_TIMEOUT_S: Final = 0.5  # for tasks to say what a step waits for, after 
 HEARTBEAT_MS: Final = 1_000  # between ZeroMQ's heartbeats
 HEARTBEAT_TIMEOUT_MS: Final = 4_000
 """ZeroMQ ends a connection that has been silent for so long; earlier for a client with a shorter peer timeout."""
+ADMISSION_S: Final = 5.0
+"""A server that has accepted a connection with keys, and is silent for so long, has refused the key: a busy one is as silent."""
 STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
 MONITOR_GRACE_S: Final = 0.75  # a disconnection seen this long after a moment may have happened before it: the monitor is polled
 

@@ -23,7 +23,7 @@ from ...graph.core.errors import (
     from_code,
 )
 from ..shared_memory.pool import borrowed
-from ..timeouts import PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
+from ..timeouts import ADMISSION_S, PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
 from ..transport.client_set import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message, WireError
@@ -134,18 +134,14 @@ class PendingReplies:
         self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
-        self._moved: dict[
-            str, tuple[int, int]
-        ] = {}  # bytes of large messages sent and received at the last check
+        self._moved: dict[str, tuple[int, int]] = {}  # bytes of large messages sent and received at the last check
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
         """Send; a full queue or a broken connection raises the matching error."""
         try:
             connections.send(address, message)
         except OSError as e:  # also TimeoutError, ConnectionError, and an unknown host name
-            locked = connections.why_silent(
-                address
-            )  # ZeroMQ accepts nothing for a server that refused the connection
+            locked = connections.why_silent(address)  # ZeroMQ accepts nothing for a server that refused the connection
             connections.forget(address)
             if locked is not None:
                 raise PermissionDeniedError(None, None, locked) from None
@@ -206,6 +202,8 @@ class PendingReplies:
                 self._forgotten.pop(address, None)
             silent = now - self._heard[address]
             if silent >= self._peer_timeout_s and not connections.lives(address, self._heard[address]):
+                if silent < ADMISSION_S and connections.awaits_admission(address):
+                    continue
                 locked = connections.why_silent(address)
                 connections.forget(address)  # the next call starts with a fresh connection
                 if locked is not None:

@@ -403,6 +403,10 @@ class Connection:
         """Why the server has not answered, if keys are the reason. Probes the server for a moment."""
         return why_silent(self.address, self._keys, not self.closed and self._link.is_up())
 
+    def awaits_admission(self) -> bool:
+        """Whether the server may still be checking this process's key: it has accepted the connection."""
+        return self._keys is not None and not self.closed and self._link.awaits_admission()
+
     def lives(self, since: float) -> bool:
         """Whether the server's process has run since then, even if it does not answer: see `zmq_liveness.py`."""
         is_cut = self._faults is not None and self._faults.cuts(self.address)

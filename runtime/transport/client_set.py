@@ -124,6 +124,11 @@ class Connections:
         connection = self._connections.get(address)
         return connection is not None and connection.lives(since)
 
+    def awaits_admission(self, address: str) -> bool:
+        """Whether the server at `address` may still be checking this process's key."""
+        connection = self._connections.get(address)
+        return connection is not None and connection.awaits_admission()
+
     def why_silent(self, address: str) -> str | None:
         """Why the server at `address` has not answered, if keys are the reason; see `Connection.why_silent`."""
         connection = self._connections.get(address)

@@ -31,8 +31,11 @@ class ConnectionMonitor:
 
     def __init__(self, sock: _Socket) -> None:
         self._socket = sock
-        self._monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._monitor = sock.get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
         self._is_up = False
+        self._seen = 0  # the events so far
         self._broken_at = -math.inf  # when its end was last seen
 
     def is_up(self) -> bool:
@@ -40,6 +43,9 @@ class ConnectionMonitor:
         with contextlib.suppress(zmq.Again):
             while True:
                 event, _ = _EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+                self._seen |= event
+                if event == zmq.EVENT_CONNECTED:
+                    continue
                 self._is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
                 if not self._is_up:
                     self._broken_at = time.monotonic()
@@ -48,6 +54,14 @@ class ConnectionMonitor:
     def was_up_since(self, since: float) -> bool:
         """Whether the connection is up and has not ended since then."""
         return self.is_up() and self._broken_at <= since + MONITOR_GRACE_S
+
+    def awaits_admission(self) -> bool:
+        """Whether the server has accepted the connection, and has not yet admitted it."""
+        return (
+            not self.is_up()
+            and bool(self._seen & zmq.EVENT_CONNECTED)
+            and not self._seen & zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
 
     def close(self) -> None:
         """Stop monitoring. Call it before the socket is closed."""

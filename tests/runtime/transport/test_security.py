@@ -381,6 +381,29 @@ def test_a_call_without_a_key_says_what_to_do(echo: Endpoint, given: dict[str, f
     pool.close()
 
 
+def test_a_busy_server_has_time_to_check_a_key(echo: Endpoint, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = AccessControl.answer
+
+    def check_late(self: AccessControl, request: list[bytes]) -> list[bytes]:
+        time.sleep(1.0)
+        return check(self, request)
+
+    monkeypatch.setattr(AccessControl, "answer", check_late)
+    pool = ConnectionPool(Keys.load(folder))
+    with pool.borrow() as connections:
+        asked = Message("status", {"request": 1})
+        assert call(connections, echo.address, "the server", asked, "status", 0.2, None).fields["request"] == 1
+    pool.close()
+
+
+def test_a_key_that_is_not_allowed_is_refused_after_a_while(echo: Endpoint, folder: Path) -> None:
+    files.revoke(folder, "alice")
+    pool = ConnectionPool(Keys.load(folder, "alice"))
+    with pool.borrow() as connections, pytest.raises(PermissionDeniedError, match="does not let in 'alice'"):
+        call(connections, echo.address, "the server", Message("status", {"request": 1}), "devices", 0.2, None)
+    pool.close()
+
+
 def test_silence_that_has_nothing_to_do_with_keys_is_called_silence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
