@@ -218,8 +218,11 @@ class PendingReplies:
             owing = (
                 ", ".join(_who(t, a) for a, t in self._owing.items()) if self._here is None else self._why(connections)
             )
+            unsure = [a for a in self._owing if connections.awaits_admission(a)]
+            locked = next(filter(None, map(connections.why_silent, unsure)), None)
+            hint = f". It is busy, or: {locked}" if locked else ""
             raise DeadlineExceededError(
-                None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}"
+                None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}{hint}"
             )
         if now - self._last_ping >= PING_S:
             self._last_ping = now

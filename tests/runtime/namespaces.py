@@ -40,7 +40,8 @@ from dovetail.tools.demo.reports import Failed, Finished  # noqa: E402
 HERE = "10.77.0.1"
 TASKS = {("ps", 0): "10.77.0.2", ("worker", 0): "10.77.0.3", ("worker", 1): "10.77.0.4"}
 PORT = 2222
-PEER_TIMEOUT_S = 2.0
+PEER_TIMEOUT_S = 5.0  # where machines are cut off
+PATIENCE_S = 30.0  # where none is: a busy machine may be silent for long
 BOUND_S = 20.0  # for a call that ends after the peer timeout, on a machine that has much else to do
 WAIT_S = 60.0  # for what must come to pass
 STEPS = 300
@@ -150,14 +151,14 @@ def can(how: str) -> bool:
     return True
 
 
-def config(*filters: str) -> tf.ConfigProto:
-    return tf.ConfigProto(peer_timeout_s=PEER_TIMEOUT_S, wait_for_cluster_s=WAIT_S, device_filters=list(filters))
+def config(*filters: str, peer_timeout_s: float = PEER_TIMEOUT_S) -> tf.ConfigProto:
+    return tf.ConfigProto(peer_timeout_s=peer_timeout_s, wait_for_cluster_s=WAIT_S, device_filters=list(filters))
 
 
 def answers(target: str) -> bool:
     """Whether the server of the target has started."""
     with contextlib.suppress(tf.errors.UnavailableError):
-        tf.Session(target, config=config()).close()
+        tf.Session(target, config=config(peer_timeout_s=PATIENCE_S)).close()
         return True
     return False
 
@@ -168,7 +169,7 @@ def train(machines: Machines, target: str) -> None:
     reports: queue.Queue[Any] = queue.Queue()
     cluster: Any = SimpleNamespace(cluster_spec=machines.spec)
     replicas = InGraph(cluster, 2, digits, STEPS, reports)
-    with tf.Session(target, graph=replicas.graph, config=config()) as session:
+    with tf.Session(target, graph=replicas.graph, config=config(peer_timeout_s=PATIENCE_S)) as session:
         replicas.start(session)
         finished = 0
         while finished < 2:
@@ -185,7 +186,7 @@ def train(machines: Machines, target: str) -> None:
 STRANGER = """
 import sys, dovetail as tf
 try:
-    tf.Session(sys.argv[1], config=tf.ConfigProto(peer_timeout_s=2.0, wait_for_cluster_s=2.0, keys=sys.argv[2]))
+    tf.Session(sys.argv[1], config=tf.ConfigProto(peer_timeout_s=2.0, wait_for_cluster_s=60.0, keys=sys.argv[2]))
 except tf.errors.PermissionDeniedError as e:
     print("refused:", e)
 """
