@@ -83,7 +83,9 @@ def _whole(shape: Any, sizes: Any) -> Dims:
             raise TypeError(
                 f"Padded shape {shape} must be a 1-D tensor of tf.int64 values, but its element type was {array.dtype}."
             )
-    return tuple([None if n is None or int(n) < 0 else int(n) for n in sizes])
+    if any(n is not None and int(n) < -1 for n in sizes):
+        raise ValueError(f"Padded shape {shape} must have sizes of at least 0, or -1")
+    return tuple([None if n is None or int(n) == -1 else int(n) for n in sizes])
 
 
 def check_padded(dims: Dims, wanted: Any) -> None:

@@ -119,7 +119,7 @@ class Dataset(Described):
         if not 1 <= len(numbers) <= 3:
             raise ValueError(f"Invalid `args`. The length of `args` should be between 1 and 3 but was {len(numbers)}.")
         ends = [n for n in map(as_known, numbers) if n is not None]
-        size = len(range(*ends)) if len(ends) == len(numbers) else None
+        size = _length(range(*ends)) if len(ends) == len(numbers) else None
         return Dataset("range", 0, [Component(int64, ())], (), size, args=tuple(numbers))
 
     @staticmethod
@@ -191,9 +191,14 @@ class Dataset(Described):
         Args:
             num_parallel_calls: how many elements are worked on at once; their order stays. AUTOTUNE: one per processor.
         """
-        function, structure = self._traced(map_func, "Dataset.map()")
+        return self._mapped(map_func, num_parallel_calls, "Dataset.map()", ends=True)
+
+    def _mapped(self, map_func: Callable[..., Any], num_parallel_calls: Any, what: str, ends: bool) -> Dataset:
+        """`ends`: an OutOfRangeError of the function, as an empty closed queue gives it, is the end of the elements; else an error."""
+        function, structure = self._traced(map_func, what)
         calls = None if num_parallel_calls is None else whole_number(num_parallel_calls)
-        return Dataset("map", structure, function.components, (self,), self._size, function=function, calls=calls)
+        more = {"function": function, "calls": calls, "ends": ends}
+        return Dataset("map", structure, function.components, (self,), self._size, **more)
 
     map_with_legacy_function = map
     """`map` (TensorFlow has an older way to trace functions under this name)."""
@@ -459,6 +464,11 @@ class Dataset(Described):
 
     def __repr__(self) -> str:
         return f"<dt.data.{type(self).__name__} shapes: {self.output_shapes}, types: {self.output_types}>"
+
+
+def _length(numbers: range) -> int:
+    """How many there are: `len` takes no range of 2**63 and more."""
+    return max(0, (numbers.stop - numbers.start + numbers.step - (1 if numbers.step > 0 else -1)) // numbers.step)
 
 
 def _least(count: int | None, size: float | None) -> float | None:

@@ -67,7 +67,7 @@ def _window(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("map")
 def _map(d: Described, at: At, skip: int) -> Walk[Element]:
-    call, calls = d._params["function"].at(at, ends=True), d._params["calls"]
+    call, calls = d._params["function"].at(at, ends=d._params.get("ends", True)), d._params["calls"]
     if calls is not None:
         calls = (os.cpu_count() or 1) if calls == AUTOTUNE else at.number(calls)
     numbered = zip(d._inputs[0]._walk(at, skip), itertools.count(skip), strict=False)
@@ -275,7 +275,9 @@ def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
     late = iter(at.of(given)) if given is not None else iter(())
     shapes: list[Any] = []
     for known in d._params["shapes"]:
-        dims = known if known != "given" else [None if n < 0 else int(n) for n in next(late).tolist()]
+        dims = known if known != "given" else [None if n == -1 else int(n) for n in next(late).tolist()]
+        if any(n is not None and n < 0 for n in dims or ()):
+            raise InvalidArgumentError(None, None, f"padded_shapes must have sizes of at least 0, or -1, not {dims}")
         shapes.append(dims)
     values = arrays_of(at, d._params["values"], d._params["values_given"])
     for rows in _rows(d, at, skip):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from ..graph.core.build import convert
 from ..graph.core.dtypes import int64
 from ..graph.core.shape import as_dims
 from ..graph.ops.math.cast import cast
-from .checks import positive, shapes_for
+from .checks import common, positive, shapes_for
 from .dataset import Dataset
 from .function import dataset_traced, folded, traced
 from .iterator import single_element
@@ -35,7 +37,9 @@ def map_and_batch(
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError("The `num_parallel_batches` and `num_parallel_calls` arguments are mutually exclusive.")
     calls = num_parallel_calls if num_parallel_batches is None else num_parallel_batches * batch_size
-    return lambda dataset: dataset.map(map_func, calls).batch(batch_size, drop_remainder)
+    return lambda dataset: dataset._mapped(map_func, calls, "map_and_batch", ends=False).batch(
+        batch_size, drop_remainder
+    )
 
 
 def shuffle_and_repeat(buffer_size: int, count: int | None = None, seed: int | None = None) -> Transformation:
@@ -181,7 +185,7 @@ def group_by_window(
         positive("window_size", window_size)
 
     def grouped(dataset: Dataset) -> Dataset:
-        key, _ = dataset._traced(key_func, "key_func")
+        key, _ = dataset._traced(lambda *element: _int64(key_func(*element)), "key_func")
         if [c.dtype for c in key.components] != [int64]:
             raise ValueError("`key_func` must return a single tf.int64 tensor.")
         sizes: Any = window_size
@@ -195,6 +199,11 @@ def group_by_window(
         )
 
     return grouped
+
+
+def _int64(key: Any) -> Any:
+    """A key that a function gives; a Python number is int64."""
+    return convert(key, int64) if isinstance(key, (int, np.integer)) else key
 
 
 def bucket_by_sequence_length(
@@ -237,13 +246,8 @@ def bucket_by_sequence_length(
             return window.padded_batch(size, shapes, padding_values, drop_remainder)
 
         batchers = [batched(i, size) for i, size in enumerate(bucket_batch_sizes)]
-        shapes = [c.dims for c in dataset._components]
-        if padded_shapes is not None:
-            shapes = [as_dims(s) for s in shapes_for(padded_shapes, dataset._structure)]
-        components = [
-            Component(c.dtype, None if dims is None else (None, *dims))
-            for c, dims in zip(dataset._components, shapes, strict=True)
-        ]
+        columns = zip(*[b._components for b in batchers], strict=True)
+        components = [Component(c[0].dtype, reduce(common, [x.dims for x in c])) for c in columns]
         return Dataset(
             "bucket", dataset._structure, components, (dataset, *batchers), length=length, boundaries=tuple(ends),
             sizes=tuple([int(n) for n in bucket_batch_sizes]), bounded=pad_to_bucket_boundary and not no_padding, elements=elements,

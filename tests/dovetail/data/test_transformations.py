@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,52 @@ def test_elements_drawn_from_several() -> None:
         more.sample_from_datasets([low, Dataset.from_tensors(1.0)])
     with pytest.raises(TypeError, match="int64"):
         more.choose_from_datasets([low], Dataset.from_tensors(1.0))
+
+
+def test_a_counter_counts_down_too() -> None:
+    assert plain(more.Counter(3, -2).take(3)) == [3, 1, -1]
+    for ends in ((5,), (2, 9, 3), (9, 2, -3), (3, 3), (0, -(2**63), -1)):
+        numbers = range(*ends)
+        assert Dataset.range(*ends)._size == (len(numbers) if numbers.stop > -100 else 2**63)
+
+
+def test_a_function_that_ends_is_an_error_in_map_and_batch() -> None:
+    numbers = Dataset.range(5)
+
+    def end_at_three(x: Any) -> Any:
+        def check(n: Any) -> Any:
+            if n == 3:
+                raise tf.errors.OutOfRangeError(None, None, "no more")
+            return n
+
+        return tf.py_func(check, [x], tf.int64)
+
+    assert plain(numbers.map(end_at_three)) == [0, 1, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no more"):
+        plain(numbers.apply(more.map_and_batch(end_at_three, 2)))
+
+
+def test_sparse_elements_in_buckets() -> None:
+    def row(n: Any) -> tf.SparseTensor:
+        return tf.SparseTensor(tf.range(n)[:, None], tf.ones([n], tf.int32), n[None])
+
+    rows = Dataset.from_tensor_slices(np.array([1, 5, 2, 6])).map(row)
+    buckets = rows.apply(more.bucket_by_sequence_length(lambda s: s.dense_shape[0], [4], [2, 2], no_padding=True))
+    assert [list(b.dense_shape) for b in buckets] == [[2, 2], [2, 6]]
+
+
+def test_padded_shapes_are_no_negative_sizes() -> None:
+    with pytest.raises(ValueError, match="at least 0, or -1"):
+        Dataset.from_tensors([1, 2]).padded_batch(1, [-5])
+    size = tf.placeholder_with_default(np.int64(-5), [])
+    wrong = Dataset.from_tensors([1, 2]).padded_batch(1, size[None])
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="at least 0, or -1"):
+        session.run(more.get_single_element(wrong))
+
+
+def test_a_key_that_is_a_python_number() -> None:
+    grouped = Dataset.range(4).apply(more.group_by_window(lambda n: 7, lambda key, window: window.batch(9), 9))
+    assert plain(grouped) == [[0, 1, 2, 3]]
 
 
 def test_windows_of_one_key() -> None:
