@@ -134,7 +134,7 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
     serving = {
         c.source
         for c in facts.plan.channels
-        if c.crosses_tasks and not (c.control or c.direct) and place_read(tensor_of(facts, c)) is not None
+        if c.crosses_tasks and not c.control and place_read(tensor_of(facts, c)) is not None
     }
     for devices in _of_a_kind(facts.plan).values():
         sizes = {d: sum(size for size, _ in held.get(d, ())) for d in devices}
