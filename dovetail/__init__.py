@@ -64,7 +64,7 @@ from .graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
 from .graph.ops.array.gather import gather, gather_nd, one_hot, reverse
 from .graph.ops.array.identity_and_placeholders import group, identity, no_op, placeholder_with_default, stop_gradient
 from .graph.ops.array.padding import pad, tile
-from .graph.ops.array.ranges import range
+from .graph.ops.array.ranges import range, range as arange
 from .graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
 from .graph.ops.array.slicing import slice
 from .graph.ops.control.tensor_array import TensorArray
@@ -86,7 +86,16 @@ from .graph.ops.math.cast import cast
 from .graph.ops.math.clip import clip_by_value
 from .graph.ops.math.compare import equal, greater, less, where
 from .graph.ops.math.elementwise import exp, log, sigmoid, tanh
-from .graph.ops.math.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .graph.ops.math.reduce import (
+    reduce_max,
+    reduce_max as max,
+    reduce_mean,
+    reduce_mean as mean,
+    reduce_min,
+    reduce_min as min,
+    reduce_sum,
+    reduce_sum as sum,
+)
 from .graph.ops.math.scan import argmax
 from .graph.ops.strings.printing import print_v2 as print
 from .graph.tensors.indexed_slices import IndexedSlices
@@ -118,6 +127,9 @@ def _old_name(module: str, name: str) -> Any:
 
 
 public_paths.register_old_names(_old_name)
+for _part in ("data", "debugging", "distribute", "errors", "image", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
+              "sparse", "strings", "summary"):  # fmt: skip
+    public_paths.explain_unknown_names(globals()[_part], f"{__name__}.{_part}")
 
 if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error
 
@@ -138,17 +150,17 @@ def __dir__() -> list[str]:
 __all__ = [
     "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan",
     "Profile", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape",
-    "Variable", "abs", "add", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile",
+    "Variable", "abs", "add", "arange", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile",
     "colocate_with", "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient",
     "data", "debugging", "device", "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill",
     "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph", "get_variable", "global_variables",
     "global_variables_initializer", "gradients", "greater", "group", "identity", "image", "initializers", "int32",
-    "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn", "math", "matmul", "maximum",
+    "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn", "math", "matmul", "max", "maximum", "mean", "min",
     "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn", "no_op", "one_hot", "ones", "ones_like",
     "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile", "random", "range",
     "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
     "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse",
-    "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "summary",
+    "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "sum", "summary",
     "tanh", "tile", "train", "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where",
     "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip

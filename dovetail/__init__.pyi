@@ -98,7 +98,7 @@ from dovetail.graph.ops.array.identity_and_placeholders import (
     identity_n, no_op as no_op, placeholder_with_default as placeholder_with_default, stop_gradient as stop_gradient, tuple as tuple,
 )
 from dovetail.graph.ops.array.padding import pad as pad, tile as tile
-from dovetail.graph.ops.array.ranges import linspace as lin_space, linspace as linspace, range as range
+from dovetail.graph.ops.array.ranges import range as arange, linspace as lin_space, linspace as linspace, range as range
 from dovetail.graph.ops.array.roll_repeat_meshgrid import (
     meshgrid as meshgrid, repeat as repeat, reverse_sequence as reverse_sequence, roll as roll, sequence_mask as sequence_mask,
 )
@@ -175,8 +175,9 @@ from dovetail.graph.ops.math.logic import (
     logical_and as logical_and, logical_not as logical_not, logical_or as logical_or, logical_xor as logical_xor,
 )
 from dovetail.graph.ops.math.reduce import (
-    reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as reduce_max, reduce_mean as reduce_mean, reduce_min as reduce_min,
-    reduce_prod as reduce_prod, reduce_sum as reduce_sum,
+    reduce_max as max, reduce_mean as mean, reduce_min as min, reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as
+    reduce_max, reduce_mean as reduce_mean, reduce_min as reduce_min, reduce_prod as reduce_prod, reduce_sum as reduce_sum, reduce_sum
+    as sum,
 )
 from dovetail.graph.ops.math.scan import (
     argmax as arg_max, argmin as arg_min, argmax as argmax, argmin as argmin, cumprod as cumprod, cumsum as cumsum,
@@ -300,16 +301,16 @@ __version__: str
 newaxis: None
 __all__ = [
     "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan", "Profile",
-    "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape", "Variable", "abs", "add", "argmax",
-    "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile", "colocate_with", "concat", "cond", "constant",
-    "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device", "distribute", "divide", "einsum",
-    "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph",
-    "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater", "group", "identity", "image",
-    "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn", "math", "matmul",
-    "maximum", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn", "no_op", "one_hot", "ones", "ones_like",
-    "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile", "random", "range", "reduce_max",
-    "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse", "save_graph", "saved_model", "scan",
-    "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse", "split", "sqrt", "square", "squeeze", "stack",
-    "stop_gradient", "string", "strings", "subtract", "summary", "tanh", "tile", "train", "trainable_variables", "transpose", "uint8",
-    "unstack", "variable_scope", "where", "while_loop", "zeros", "zeros_like",
+    "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape", "Variable", "abs", "add", "arange",
+    "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile", "colocate_with", "concat", "cond",
+    "constant", "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device", "distribute", "divide",
+    "einsum", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather", "gather_nd",
+    "get_default_graph", "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater", "group",
+    "identity", "image", "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn",
+    "math", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn",
+    "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile",
+    "random", "range", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
+    "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse", "split", "sqrt",
+    "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "sum", "summary", "tanh", "tile", "train",
+    "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where", "while_loop", "zeros", "zeros_like",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, util
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
@@ -85,7 +86,8 @@ class _Loader:
         """Let Python make an empty module, which `exec_module` replaces: Python writes its own notes into that one."""
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = import_module(self._home)
+        sys.modules[module.__name__] = found = import_module(self._home)
+        explain_unknown_names(found, module.__name__)
 
     def get_code(self, name: str) -> CodeType | None:
         """The code of the module, for `python -m dovetail.tf1`."""
@@ -124,3 +126,8 @@ def old_name(module: str, name: str) -> Any:
     if _find_old_name is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return _find_old_name(module, name)
+
+
+def explain_unknown_names(module: ModuleType, public: str) -> None:
+    """Let a module that has no `__getattr__` say, under its public name, what to use instead of a name that it lacks."""
+    vars(module).setdefault("__getattr__", partial(old_name, public))

@@ -8,7 +8,7 @@ when its module is imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar, overload
 
 _T = TypeVar("_T")
 
@@ -37,8 +37,24 @@ class Reference:
         return id(self._object)
 
 
+class Absent:
+    """An attribute that tensors of other libraries have: the error says what to use here."""
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Absent: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Never: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Absent:
+        if instance is None:
+            return self
+        raise AttributeError(self._instead)
+
+
 class TensorOperators(Generic[_T]):
-    """Python's operators, for tensors and variables. `_T` is their result type: `Tensor`."""
+    """Python's operators, and NumPy's commonest methods, for tensors and variables. `_T` is their result type: `Tensor`."""
 
     __slots__ = ()
     __array_priority__ = 100  # so that `ndarray + tensor` calls the tensor's operator
@@ -132,6 +148,57 @@ class TensorOperators(Generic[_T]):
 
     def __getitem__(self, key: Any) -> _T:
         return operators["getitem"](self, key)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes. ValueError: it is not known before the graph runs; see `dt.rank`."""
+        known: int | None = self.shape.ndims  # type: ignore[attr-defined]
+        if known is None:
+            raise ValueError(
+                f"The number of axes of {self!r} is not known before the graph runs; dt.rank gives it as a tensor"
+            )
+        return known
+
+    @property
+    def T(self) -> _T:  # noqa: N802  (NumPy's name)
+        """The tensor with its axes reversed."""
+        return operators["transpose"](self)
+
+    def reshape(self, *shape: Any) -> _T:
+        """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape([2, -1])`. See `dt.reshape`."""
+        return operators["reshape"](self, shape[0] if len(shape) == 1 else shape)
+
+    def astype(self, dtype: Any) -> _T:
+        """The elements in another type. See `dt.cast`."""
+        return operators["cast"](self, dtype)
+
+    def sum(self, axis: Any = None, keepdims: bool = False, dtype: Any = None, out: None = None) -> _T:
+        """The sum over axes: a number, several, or None for all. `out` is there for NumPy's functions, and must be None."""
+        return self._reduced("sum", axis, keepdims, dtype, out)
+
+    def mean(self, axis: Any = None, keepdims: bool = False, dtype: Any = None, out: None = None) -> _T:
+        """The mean over axes, as `sum`."""
+        return self._reduced("mean", axis, keepdims, dtype, out)
+
+    def max(self, axis: Any = None, keepdims: bool = False, out: None = None) -> _T:
+        """The largest element over axes, as `sum`."""
+        return self._reduced("max", axis, keepdims, None, out)
+
+    def min(self, axis: Any = None, keepdims: bool = False, out: None = None) -> _T:
+        """The smallest element over axes, as `sum`."""
+        return self._reduced("min", axis, keepdims, None, out)
+
+    def _reduced(self, how: str, axis: Any, keepdims: bool, dtype: Any, out: None) -> _T:
+        if out is not None:
+            raise TypeError(f"{how} of a tensor makes a new tensor; it cannot write into `out`")
+        return operators[how](self if dtype is None else operators["cast"](self, dtype), axis, keepdims)
+
+    numpy = item = tolist = Absent("A tensor has no value before the graph runs; get it with session.run(tensor)")
+    backward = Absent("Use dt.gradients(loss, variables), or optimizer.minimize(loss)")
+    detach = Absent("Use dt.stop_gradient(tensor)")
+    to = cuda = cpu = Absent("Place the nodes that make it: with dt.device('/gpu:0'); dt.cast changes the type")
+    view = Absent("Use tensor.reshape(...)")
+    permute = transpose = Absent("Use dt.transpose(tensor, perm), or tensor.T")
 
     def experimental_ref(self) -> Reference:
         """A hashable reference to this object, for sets and dicts."""

@@ -13,6 +13,7 @@ from ...core.constant_value import static_dims, static_value
 from ...core.dtypes import DType, as_dtype, int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
+from ...core.operators import operators
 from ...core.shape import (
     VALUE_RANK,
     Dims,
@@ -435,3 +436,6 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
     """The TensorShape that two static shapes broadcast to; ValueError when they do not fit."""
     return TensorShape(broadcast(as_dims(shape_x), as_dims(shape_y)))
+
+
+operators.update({"reshape": reshape, "transpose": transpose})

@@ -9,6 +9,7 @@ from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.dtypes import FLOAT8, NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
+from ...core.operators import operators
 from ...core.scalar_math import numpy_math
 from ...tensors.indexed_slices import map_values
 from .common import allowed
@@ -83,3 +84,6 @@ def to_int64(x: TensorLike, name: str = "ToInt64") -> Any:
 def to_bfloat16(x: TensorLike, name: str = "ToBFloat16") -> Any:
     """`cast` to bfloat16."""
     return cast(x, bfloat16, name)
+
+
+operators["cast"] = cast

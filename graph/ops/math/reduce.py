@@ -18,6 +18,7 @@ from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, i
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
+from ...core.operators import operators
 from ...core.shape import Dims, text
 from ..array.ranges import range as range_
 from ..array.shapes import rank
@@ -278,3 +279,6 @@ def reduce_all(
 ) -> Tensor:
     """Bool: whether all elements hold (see `reduce_sum`)."""
     return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+operators.update({"sum": reduce_sum, "mean": reduce_mean, "max": reduce_max, "min": reduce_min})

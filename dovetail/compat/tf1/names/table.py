@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ....api.unknown_names import message
 from ....public_paths import HOMES
 from .inner_modules import substitute
 
@@ -40,7 +41,9 @@ def find(module: str, name: str) -> Any:
         return getattr(import_module(_HOLDERS[module]), name)
     path = f"{module}.{name}"
     instead = _ABSENT.get(path) or substitute(path.partition(".")[2])
-    raise AttributeError(f"module {module!r} has no attribute {name!r}{instead and f': {instead}'}")
+    if instead:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}: {instead}")
+    raise AttributeError(message(module, name, () if name.startswith("_") else old_names(module)))
 
 
 def old_names(module: str) -> list[str]:

@@ -1,0 +1,75 @@
+"""Names that there are not: the error says what to use."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.api.unknown_names import FOREIGN
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("dt.relu", "use dt.nn.relu"),
+        ("dt.tensor", "use dt.constant"),
+        ("dt.Sesion", "did you mean dt.Session?"),
+        ("dt.global_variables_initialiser", "did you mean dt.global_variables_initializer?"),
+        ("dt.nn.Linear", "use dt.layers.dense"),
+        ("dt.nn.rellu", "did you mean dt.nn.relu?"),
+        ("dt.losses.mse", "use dt.losses.mean_squared_error"),
+        ("dt.random.norml", "did you mean dt.random.normal?"),
+        ("dt.train.Adam", "use dt.train.AdamOptimizer"),
+        ("dt.data.Datset", "did you mean dt.data.Dataset?"),
+        ("dt.train.Checkpoint", "dt.train.Saver"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_one_to_use(expression: str, said: str):
+    with pytest.raises(AttributeError) as e:
+        eval(expression)
+    assert said in str(e.value) and "has no attribute" in str(e.value)
+
+
+def test_names_that_are_like_no_other_are_said_to_be_missing():
+    for module in (dt, dt.nn, dt.math, dt.losses):
+        assert not hasattr(module, "quuxification") and not hasattr(module, "__quux__")
+
+
+@pytest.mark.parametrize("instead", sorted(set(FOREIGN.values())))
+def test_what_is_named_instead_exists(instead: str):
+    for path in re.findall(r"dt(?:\.\w+)+", instead):
+        eval(path)
+
+
+def test_tensors_and_variables_have_the_commonest_methods_of_arrays():
+    v = dt.Variable(X)
+    x: Any
+    for x in (dt.constant(X), v):
+        found = [
+            x.sum(), x.mean(0), x.max(axis=1, keepdims=True), x.min([0, 1]), x.T, x.reshape(3, 2), x.reshape([-1]), x.astype(dt.int32),
+            np.sum(x, axis=1), np.mean(x), np.max(x, axis=0), x.sum(dtype=dt.float64), dt.sum(x), dt.mean(x, 1), dt.arange(3) + 1,
+        ]  # fmt: skip
+        expected = [
+            X.sum(), X.mean(0), X.max(axis=1, keepdims=True), X.min(), X.T, X.reshape(3, 2), X.reshape(-1), X.astype(np.int32),
+            X.sum(1), X.mean(), X.max(0), X.sum(dtype=np.float64), X.sum(), X.mean(1), np.arange(3, dtype=np.int32) + 1,
+        ]  # fmt: skip
+        assert x.ndim == np.ndim(x) == 2
+        with dt.Session() as session:
+            session.run(dt.global_variables_initializer())
+            for a, b in zip(session.run(found), expected, strict=True):
+                np.testing.assert_array_equal(a, b)
+                assert a.dtype == b.dtype
+        with pytest.raises(AttributeError, match="session.run"):
+            x.numpy()
+        with pytest.raises(AttributeError, match=r"dt\.gradients"):
+            x.backward()
+        with pytest.raises(TypeError, match="out"):
+            np.sum(x, out=np.zeros(()))
+    with pytest.raises(ValueError, match="number of axes"):
+        _ = dt.placeholder(dt.float32).ndim
