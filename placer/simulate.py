@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 from ..graph.core.dtypes import bfloat16, float32
 from ..graph.core.graph import Node, Tensor
+from ..graph.core.opdef import Trait
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, plan_sizes
+from .cost.static import state_bytes
 from .plan_data import PlanData
 from .render.text import AT_LEAST, short, size_text
 from .render.timeline import Bar, Chart, time_text
@@ -191,8 +193,29 @@ def simulate(
     """
     profile = as_profile(costs)
     problem, assignment, names, devices = step_of(plan, contended=contended, costs=profile, client=client)
+    return replace(plan_timeline(plan, problem, assignment, names, devices), exact=is_exact(plan, profile))
+
+
+def plan_timeline(
+    plan: PlanData, problem: Problem, assignment: Ints, names: list[str], devices: tuple[str, ...]
+) -> Timeline:
+    """The timeline of a plan's step, from what `step_of` gives; its peaks count the variables that are read in shared memory, too."""
     step = timeline(problem, assignment, names, devices, in_order=True)
-    return replace(step, exact=is_exact(plan, profile))
+    read = {(c.source, plan.graph.get_tensor_by_name(c.name).op) for c in plan.channels if c.direct and not c.control}
+    run = {n for p in plan.partitions.values() for n in p.nodes}
+    places = {(device, state_behind(node)) for device, node in read}
+    held = Counter[str]()
+    for device, place in places:
+        if place is not None and place not in run:
+            held[device] += state_bytes(place)[0]
+    return replace(step, peak=tuple(p + held[d] for d, p in zip(step.devices, step.peak, strict=True)))
+
+
+def state_behind(node: Node) -> Node | None:
+    """The place of state that a node reads or is; None for any other node."""
+    while node.type in ("Identity", "ReadVariableOp") and node.inputs:
+        node = node.inputs[0].op
+    return node if Trait.STATE_HANDLE in node.opdef.traits else None
 
 
 def sizes_in(plan: PlanData, costs: Profile | None) -> Sizes:

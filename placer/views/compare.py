@@ -44,6 +44,7 @@ class Comparison:
     Attributes:
         step: the whole step. devices: how long each works. kernels, transfers: each by the difference, the largest first.
         not_run: nodes that were predicted to take time and that no kernel ran. unplanned: kernels of no node of the step.
+        exact: whether all sizes are known; else what is predicted is a lower bound.
     """
 
     step: Compared
@@ -52,11 +53,12 @@ class Comparison:
     transfers: tuple[Compared, ...]
     not_run: tuple[str, ...]
     unplanned: tuple[str, ...]
+    exact: bool = True
 
     def __str__(self) -> str:
-        lines = [f"step: predicted {time_text(self.step.predicted)}, measured {time_text(self.step.measured)}"]
+        lines = [f"step: predicted {time_text(self.step.predicted, self.exact)}, measured {time_text(self.step.measured)}"]
         for what, rows in (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers)):
-            lines += _table(what, rows)
+            lines += _table(what, rows, self.exact)
         if self.not_run:
             lines.append(
                 f"{len(self.not_run)} nodes ran in no kernel: folded, merged or not taken ({', '.join(self.not_run[:4])})"
@@ -100,6 +102,7 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
         _sorted(Compared(name, link, p, m, int(n)) for (name, link), (p, m, n) in transfers.items()),
         tuple(name for (name, device), seconds in of_node.items() if seconds > 0 and (name, device) not in run),
         tuple(unplanned),
+        predicted.exact,
     )
 
 
@@ -107,14 +110,14 @@ def _sorted(rows: Iterable[Compared]) -> tuple[Compared, ...]:
     return tuple(sorted(rows, key=lambda r: (-abs(r.measured - r.predicted), r.name, r.where)))
 
 
-def _table(what: str, rows: Sequence[Compared]) -> list[str]:
+def _table(what: str, rows: Sequence[Compared], exact: bool) -> list[str]:
     if not rows:
         return []
     cells = [(what, "predicted", "measured", "ratio", "where")]
     for r in rows[:LISTED]:
         ratio = f"{r.measured / r.predicted:.2g}" if r.predicted > 0 else "-"
         name = short(r.name) + (f" ×{r.count}" if r.count > 1 else "")
-        cells.append((name, time_text(r.predicted), time_text(r.measured), ratio, "" if r.name == r.where else r.where))
+        cells.append((name, time_text(r.predicted, exact), time_text(r.measured), ratio, "" if r.name == r.where else r.where))
     widths = [max(len(c[i]) for c in cells) for i in range(5)]
     lines = [("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip() for row in cells]
     return lines + ([f"  … and {len(rows) - LISTED} more"] if len(rows) > LISTED else [])

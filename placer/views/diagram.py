@@ -58,7 +58,7 @@ def to_dot(plan: PlanData) -> str:
 
 def _dot_edges(plan: PlanData) -> Iterator[str]:
     where = {n.name: device for device, p in plan.partitions.items() for n in p.nodes}
-    sizes = {(c.name, c.destination): c.bytes for c in plan.channels}
+    sizes = {(c.name, c.destination): size_text(c.bytes, c.is_exact) for c in plan.channels}
     for device, p in plan.partitions.items():
         for n in p.nodes:
             values = [(t.op.name, t.name) for t in n.inputs if t.name not in plan.feeds]
@@ -67,10 +67,10 @@ def _dot_edges(plan: PlanData) -> Iterator[str]:
                     continue
                 style = ["style=dashed"] if value[0] == "^" else []
                 if where[before] != device:
-                    size = sizes.get((value, device), 0)
+                    size = sizes.get((value, device), size_text(0))
                     style += [
                         "color=firebrick",
-                        f'label="{size_text(size)}"' if value[0] != "^" else "penwidth=1.5",
+                        f'label="{size}"' if value[0] != "^" else "penwidth=1.5",
                     ]
                 yield f"  {_quoted(before)} -> {_quoted(n.name)} [{', '.join(style)}];"
 

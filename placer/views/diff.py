@@ -21,11 +21,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An amount that differs: bytes or messages that cross a link in a step, or bytes that a device holds."""
+    """An amount that differs: bytes or messages that cross a link in a step, or bytes that a device holds.
+
+    `exact`: whether both are known; else they are lower bounds.
+    """
 
     what: str
     before: int
     after: int
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +104,23 @@ def _run(plan: PlanData) -> dict[str, None]:
     return dict.fromkeys(n.name for p in plan.partitions.values() for n in p.nodes)
 
 
-def _link_bytes(plan: PlanData) -> dict[str, int]:
-    return {f"{t.source} -> {t.destination}": t.bytes for t in plan.traffic}
+def _link_bytes(plan: PlanData) -> dict[str, tuple[int, bool]]:
+    return {f"{t.source} -> {t.destination}": (t.bytes, t.exact) for t in plan.traffic}
 
 
-def _link_messages(plan: PlanData) -> dict[str, int]:
-    return {f"{t.source} -> {t.destination}": t.tensors + t.control for t in plan.traffic}
+def _link_messages(plan: PlanData) -> dict[str, tuple[int, bool]]:
+    return {f"{t.source} -> {t.destination}": (t.tensors + t.control, True) for t in plan.traffic}
 
 
-def _held(plan: PlanData) -> dict[str, int]:
-    return {r.device: r.variable_bytes for r in plan.loads}
+def _held(plan: PlanData) -> dict[str, tuple[int, bool]]:
+    return {r.device: (r.variable_bytes, r.exact) for r in plan.loads}
 
 
-def _changes(before: dict[str, int], after: dict[str, int]) -> tuple[Changed, ...]:
-    names = sorted(before.keys() | after.keys())
-    changes = [Changed(n, before.get(n, 0), after.get(n, 0)) for n in names]
+def _changes(before: dict[str, tuple[int, bool]], after: dict[str, tuple[int, bool]]) -> tuple[Changed, ...]:
+    changes = []
+    for name in sorted(before.keys() | after.keys()):
+        (old, old_exact), (new, new_exact) = before.get(name, (0, True)), after.get(name, (0, True))
+        changes.append(Changed(name, old, new, old_exact and new_exact))
     return tuple(sorted((c for c in changes if c.before != c.after), key=lambda c: -abs(c.after - c.before)))
 
 
@@ -127,15 +133,15 @@ def _nodes(title: str, names: Sequence[str]) -> str:
 
 
 def _amounts(title: str, changes: Iterable[Changed], in_bytes: bool) -> str:
-    def text(count: int) -> str:
-        return size_text(count) if in_bytes else str(count)
+    def text(count: int, exact: bool = True) -> str:
+        return size_text(count, exact) if in_bytes else str(count)
 
     rows = [
         (
             short(c.what),
-            text(c.before),
-            text(c.after),
-            ("+" if c.after > c.before else "-") + text(abs(c.after - c.before)),
+            text(c.before, c.exact),
+            text(c.after, c.exact),
+            ("+" if c.after > c.before else "-") + text(abs(c.after - c.before)) if c.exact else "?",
         )
         for c in changes
     ]

@@ -21,7 +21,7 @@ from ..render.text import short, size_text
 from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
-from ..simulate import Span, Timeline, is_exact, seconds_of, step_of, timeline
+from ..simulate import Span, Timeline, is_exact, plan_timeline, seconds_of, step_of
 from .facts import SLOWER, fastest_alone, fits, minimizes_load
 
 
@@ -164,7 +164,7 @@ def evaluate(
     if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
         return Evaluation(0.0, 0.0, _finder(plan), None, (), (), None)
     problem, assignment, names, devices = step_of(plan, costs=costs, contended=contended, client=client)
-    step = timeline(problem, assignment, names, devices, in_order=True)
+    step = plan_timeline(plan, problem, assignment, names, devices)
     bound = lower_bound(problem)
     if plan.solution is not None and costs is None:
         bound = max(bound, min(plan.solution.lower_bound, step.makespan))

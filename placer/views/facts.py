@@ -25,7 +25,7 @@ from ..search.jit import FEW, interpreted
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
 from ..search.types import Floats, Ints
-from ..simulate import Timeline, is_exact, seconds_of, step_of, timeline
+from ..simulate import Timeline, is_exact, plan_timeline, seconds_of, step_of
 
 SLOWER = 1.1
 """A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
@@ -94,7 +94,7 @@ class Facts:
     @cached_property
     def timeline(self) -> Timeline | None:
         """The predicted step; None when nothing runs."""
-        return None if self.problem is None else timeline(*self.problem, in_order=True)
+        return None if self.problem is None else plan_timeline(self.plan, *self.problem)
 
     @property
     def seconds(self) -> float:

@@ -14,8 +14,9 @@ from ..plan_data import PlanData
 from ..render.text import count_text, number_text, short, size_text
 from ..render.timeline import time_text
 from ..search.bounds import lower_bound
+from ..simulate import state_behind
 from .facts import Facts, fits, overriding, setter_block
-from .lint_traffic import SHARE, SMALL_BYTES, place_read, tensor_of
+from .lint_traffic import SHARE, SMALL_BYTES, tensor_of
 from .plan_warning import LISTED, Change, PlanWarning, listed_names, moved, quoted, verb
 
 UNEVEN = 2.0
@@ -134,7 +135,7 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
     serving = {
         c.source
         for c in facts.plan.channels
-        if c.crosses_tasks and not c.control and place_read(tensor_of(facts, c)) is not None
+        if c.crosses_tasks and not c.control and state_behind(tensor_of(facts, c).op) is not None
     }
     for devices in _of_a_kind(facts.plan).values():
         sizes = {d: sum(size for size, _ in held.get(d, ())) for d in devices}

@@ -12,6 +12,7 @@ from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, task_of
 from ..render.text import count_text, number_text, short, size_text
 from ..render.timeline import time_text
+from ..simulate import state_behind
 from .facts import Facts
 from .plan_warning import LISTED, Change, PlanWarning, listed_names, moved, quoted, verb
 
@@ -227,24 +228,16 @@ def _reads(facts: Facts) -> dict[tuple[Node, str], list[Channel]]:
     found: dict[tuple[Node, str], list[Channel]] = {}
     for c in facts.plan.channels:
         if c.crosses_tasks and not c.control and not c.direct:
-            place = place_read(tensor_of(facts, c))
+            place = state_behind(tensor_of(facts, c).op)
             if place is not None:
                 found.setdefault((place, task_of(c.destination)), []).append(c)
     return found
 
 
 def _place_of(facts: Facts, channel: Channel) -> Node:
-    place = place_read(tensor_of(facts, channel))
+    place = state_behind(tensor_of(facts, channel).op)
     assert place is not None  # only such channels are asked about
     return place
-
-
-def place_read(tensor: Tensor) -> Node | None:
-    """The place of state whose whole value a tensor is, or None."""
-    node = tensor.op
-    while node.type in ("Identity", "ReadVariableOp") and node.inputs:
-        node = node.inputs[0].op
-    return node if Trait.STATE_HANDLE in node.opdef.traits else None
 
 
 def tensor_of(facts: Facts, channel: Channel) -> Tensor:
@@ -256,7 +249,7 @@ def _is_state(facts: Facts, channel: Channel) -> bool:
     if channel.control:
         return False
     tensor = tensor_of(facts, channel)
-    if place_read(tensor) is not None:
+    if state_behind(tensor.op) is not None:
         return True
     return any(
         t.op in facts.state and facts.device_of[n] == channel.destination

@@ -282,7 +282,8 @@ def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> Non
     assert done.exit_code == 0 and "≥" not in done.output and "slower than one device" not in done.output
     assert "with many steps under way, one ends every" in done.output and "no placement can be below" in done.output
     assert "memory" in done.output and "/job:worker/task:0/CPU:0" in done.output
-    for name, told in (("First/Gemm", "'First/Gemm' (Gemm)"), ("hidden:1", "'First/Gemm' (Gemm)"), ("Act", "'Act' (Relu)"), ("w", "weights")):
+    made_by = {"First/Gemm": "'First/Gemm' (Gemm)", "hidden:1": "'First/Gemm' (Gemm)", "Act": "'Act' (Relu)", "w": "weights"}
+    for name, told in made_by.items():
         done = plan("small.onnx", "--explain", name, cluster="worker=4")
         assert done.exit_code == 0 and told in done.output and "small.onnx:" in done.output and ".py" not in done.output
     assert plan("small.onnx", "--explain", "nothing", cluster="worker=4").exit_code == 2
