@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import date
+from importlib import metadata
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +31,7 @@ from ...graph.core.opdef import Trait
 from ...graph.core.scopes import DeviceBlock
 from ...graph.core.shape import is_static, text
 from ...graph.core.source_location import SourceLine, locate
+from ..cluster.spec import Cluster
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel
 from ..plan_data import PlanData
@@ -147,6 +152,9 @@ class _Writer:
         }
         head = {
             "version": VERSION,
+            "program": self._program(columns["line"]),
+            "cluster": cluster_text(plan.cluster),
+            "written": f"{date.today()}, by Dovetail {_release()}",
             "names": [n.name for n in nodes],
             "devices": [
                 {"name": str(d.name), "task": d.name.task_name, "job": d.name.job, "index": d.name.task,
@@ -179,6 +187,13 @@ class _Writer:
             "loops": self.loops.rows,
         }  # fmt: skip
         return head, columns
+
+    def _program(self, lines: Sequence[float]) -> str:
+        """The name of the file whose lines made most nodes; '' where there is none."""
+        made: Counter[int] = Counter()
+        for line, count in Counter(lines).items():
+            made[self.lines.rows[int(line)][0]] += count
+        return re.split(r"[/\\]", self.files.rows[made.most_common(1)[0][0]])[-1] if made else ""
 
     def _number(self, name: str) -> int:
         return self.at[self.plan.graph.get_operation_by_name(name).index]
@@ -333,6 +348,19 @@ class _Writer:
             "taker": list(chain.from_iterable(takers)),
             "channelLoop": loop_of,
         }
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """Jobs with their numbers of tasks: `2 ps, 4 worker`."""
+    tasks = {d.name.task_name: d.name.job for d in cluster.devices}
+    return ", ".join(f"{count} {job}" for job, count in sorted(Counter(tasks.values()).items()))
+
+
+def _release() -> str:
+    try:
+        return metadata.version("dovetail")
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return "of a checkout"
 
 
 def _taken(node: Node) -> Iterable[str]:

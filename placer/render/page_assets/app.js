@@ -89,6 +89,10 @@ async function openPage() {
   const data = document.getElementById("data");
   plan = await unpack(data.textContent);
   data.remove(); // megabytes that nobody needs any more
+  if (plan.program) {
+    document.querySelector("h1").textContent = plan.program;
+    document.title += " · " + plan.program;
+  }
   map.start();
   const remote = deviceLinksOnce().filter((l) => l.isRemote);
   document.getElementById("summary").textContent = [countText(ran(), "node"), countText(plan.devices.filter((d) => d.nodes).length, "device"), countText(plan.tasks.length, "task"),

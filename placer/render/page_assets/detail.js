@@ -72,6 +72,9 @@ function aboutPlan() {
   return [
     head("Plan", countText(ran(), "node") + " on " + countText(used.length, "device")),
     facts([
+      plan.program ? ["program", plan.program] : null,
+      ["cluster", plan.cluster],
+      ["written", plan.written],
       ["graph", countText(plan.count, "node") + (ran() < plan.count ? ", of which the step runs " + numberText(ran()) : "")],
       ["channels", numberText(plan.channelNode.length) + ", between tasks " + numberText(remote.reduce((n, l) => n + l.channels.length, 0))],
       ["between tasks", bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " per step"],

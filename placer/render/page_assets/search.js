@@ -29,7 +29,7 @@ const finder = {
 
   fill(wanted) {
     if (!wanted) { this.close(); return; }
-    const { best, count } = search(wanted);
+    const { best, count, isNear } = search(wanted);
     const places = searchPlaces(wanted)
       .map((box) => ({ box, name: box.path, more: box instanceof Group ? box.size : countText(box.nodes.length, "node") }));
     const nodes = best.map((node) => ({ node, name: plan.names[node], more: plan.ops[plan.op[node]][0] + " · " + deviceText(plan.device[node]) }));
@@ -37,7 +37,9 @@ const finder = {
     this.at = this.found.length ? 0 : -1;
     const rows = this.found.map(({ name, more }, at) => h("div", { role: "option", id: "found-" + at, "data-at": at, "aria-selected": String(at === this.at) },
       h("span", { class: "name" }, marked(name, wanted)), h("span", { class: "faint" }, more)));
-    this.list.replaceChildren(...rows, h("p", { class: "faint" }, count ? (count > best.length ? "best " + best.length + " of " : "") + countText(count, "node") : "No node has “" + wanted + "” in its name or op"));
+    this.list.replaceChildren(...rows, h("p", { class: "faint" },
+      (isNear ? "No node has “" + wanted + "” in its name or op" : "") + (count && isNear ? "; like it: " : "") +
+      (count ? (count > best.length ? "best " + best.length + " of " : "") + countText(count, "node") : "")));
     this.list.hidden = false;
     this.field.setAttribute("aria-expanded", "true");
     this.mark();
@@ -83,20 +85,39 @@ function search(wanted) {
   const best = []; // [rank, not run, length, node], the best first
   const before = (a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2] || a[3] - b[3];
   let count = 0;
-  for (let i = 0; i < plan.count; i++) {
-    const at = lower[i].indexOf(wanted);
-    if (at < 0 && !ops[plan.op[i]]) continue;
+  const keep = (entry) => {
     count++;
-    const own = lower[i].lastIndexOf("/") + 1;
-    const rank = at < 0 ? 5 : lower[i] === wanted ? 0 : lower[i].slice(own) === wanted ? 1 : at === own || at === 0 ? 2 : lower[i].indexOf(wanted, own) >= 0 ? 3 : 4;
-    const entry = [rank, plan.runs[i] ? 0 : 1, lower[i].length, i];
-    if (best.length === FOUND && before(best[FOUND - 1], entry) < 0) continue;
+    if (best.length === FOUND && before(best[FOUND - 1], entry) < 0) return;
     if (best.length === FOUND) best.pop();
     let place = best.length;
     while (place && before(entry, best[place - 1]) < 0) place--;
     best.splice(place, 0, entry);
+  };
+  for (let i = 0; i < plan.count; i++) {
+    const at = lower[i].indexOf(wanted);
+    if (at < 0 && !ops[plan.op[i]]) continue;
+    const own = lower[i].lastIndexOf("/") + 1;
+    const rank = at < 0 ? 5 : lower[i] === wanted ? 0 : lower[i].slice(own) === wanted ? 1 : at === own || at === 0 ? 2 : lower[i].indexOf(wanted, own) >= 0 ? 3 : 4;
+    keep([rank, plan.runs[i] ? 0 : 1, lower[i].length, i]);
   }
-  return { best: best.map((entry) => entry[3]), count };
+  const isNear = count === 0;
+  if (isNear) {
+    const letters = wanted.replace(/\s+/g, "");
+    for (let i = 0; i < plan.count; i++) {
+      const span = spanOf(lower[i], letters);
+      if (span <= 3 * letters.length) keep([span, plan.runs[i] ? 0 : 1, lower[i].length, i]);
+    }
+  }
+  return { best: best.map((entry) => entry[3]), count, isNear };
+}
+
+/* How many letters of a name the wanted ones stand in, in their order: 'hidwei' in 'hidden/weights' in 10; Infinity: they don't. */
+function spanOf(name, letters) {
+  let at = -1;
+  for (const letter of letters) if ((at = name.indexOf(letter, at + 1)) < 0) return Infinity;
+  let first = at;
+  for (let k = letters.length - 2; k >= 0; k--) first = name.lastIndexOf(letters[k], first - 1);
+  return at - first + 1;
 }
 
 /* Tasks, then devices, that have all the words in their names, a few of each. */

@@ -171,6 +171,21 @@ def test_search_says_when_nothing_is_found(driver, pages):
     assert texts(driver, "#results p") == ["No node has “no such node” in its name or op"]
 
 
+def test_search_finds_letters_in_order_where_no_name_has_them_together(driver, pages):
+    open_page(driver, pages("training"))
+    find(driver, "#search").send_keys("hid wei rd")
+    assert texts(driver, "#results .name")[0] == "model/hidden/weights/read"
+    assert texts(driver, "#results p") == ["No node has “hid wei rd” in its name or op; like it: 2 nodes"]
+
+
+def test_the_page_says_which_program_and_cluster_it_is_about(driver, pages):
+    open_page(driver, pages("training"))
+    assert find(driver, "h1").text == "page_plans.py" and driver.title.endswith(" · page_plans.py")
+    facts = dict(zip(texts(driver, "#detail dt"), texts(driver, "#detail dd"), strict=True))
+    assert facts["cluster"] == "2 ps, 2 worker"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d, by Dovetail .+", facts["written"])
+
+
 def test_the_keyboard_is_enough(driver, pages):
     from selenium.webdriver.common.keys import Keys
 
