@@ -99,10 +99,11 @@ class Sizes:
         return tuple(found)
 
     def _has_known_cost(self, node: Node) -> bool:
-        if node.opdef.traits & (Trait.METADATA | Trait.STATE_HANDLE) or node.type == "Placeholder":
-            return True
         seen = self.node(node)
-        return all(is_static(t.dims) for t in seen.inputs) and all(is_static(t.dims) for t in seen.outputs)
+        for t in (*seen.inputs, *seen.outputs):
+            if not is_static(t.dims):  # asked for each node of large graphs: what is rare comes last
+                return node.type == "Placeholder" or bool(node.opdef.traits & (Trait.METADATA | Trait.STATE_HANDLE))
+        return True
 
     def _infer(self, nodes: Sequence[Node], given: Mapping[str, Dims]) -> None:
         """Make the stand-ins. A loop variable is taken to keep the shape with which it enters, until an iteration changes it."""
