@@ -172,11 +172,22 @@ def page() -> str:
         parts.append(f"## {part.title}\n\n{part.text} {when}\n\n{table(part)}\n")
     parts.append(
         "## Elsewhere\n\nSearch against the best values known, and predicted against measured steps: "
-        "[automatic placement](automatic-placement.md#how-good-it-is). Placing graphs of a million nodes: `bench/results/place.json`. An "
+        f"[automatic placement](automatic-placement.md#how-good-it-is). {planning()} An "
         "hour's use of a cluster whose clients are killed: `bench/results/soak.json`. What a GPU's step costs the host, with a driver that "
         "does nothing: `bench/results/gpu_host.json`.\n"
     )
     return "\n".join(parts)
+
+
+def planning() -> str:
+    """What planning on many devices takes, in words."""
+    rows = json.loads((RESULTS / "place.json").read_text(encoding="utf-8"))["rows"]
+    measured = {row["name"]: row["dovetail"] for row in rows}
+    name = max((n for n in measured if n.endswith(" GPUs")), key=lambda n: int(n.split()[-2].replace(",", "")))
+    return (
+        f"Placing and cutting {name} takes {measured[name]:.1f} s of processor time, its page {measured[f'{name}, page']:.0f} s and "
+        f"{measured[f'{name}, size of the page']:.0f} MB; other sizes: `bench/results/place.json`."
+    )
 
 
 def picture() -> str:
