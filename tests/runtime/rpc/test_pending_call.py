@@ -35,6 +35,9 @@ class Played:
     def moved(self, address: str) -> tuple[int, int]:
         return 0, self.pieces
 
+    def awaits_admission(self, address: str) -> bool:
+        return False
+
     def why_silent(self, address: str) -> None:
         return None
 

@@ -148,6 +148,9 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
 
         def send(self, address: str, message: object) -> None: ...
         def forget(self, address: str) -> None: ...
+        def awaits_admission(self, address: str) -> bool:
+            return False
+
         def why_silent(self, address: str) -> None: ...
         def lives(self, address: str, since: float) -> bool:
             return False
