@@ -34,6 +34,7 @@ from .render.text import short, size_text
 from .rules.placement import Placement, Relaxation, Rule
 from .search.problem import Solution
 from .serialize.write import write_plan
+from .simulate import Timeline, simulate
 from .views.compare import Comparison, compare
 from .views.diagram import to_dot, to_svg
 from .views.diff import PlanDiff, diff
@@ -273,6 +274,15 @@ class Plan:
         >>> print(plan.scale(batch=[1, 16, 256, 4096]))
         """
         return BatchScaling(tuple(scaled(size, self.at(batch=size), as_profile(costs), contended) for size in batch))
+
+    def simulate(
+        self, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
+    ) -> Timeline:
+        """One step on a clock: when each node and transfer runs, the critical path, memory. The arguments are those of `dt.simulate`.
+
+        >>> print(plan.simulate())
+        """
+        return simulate(self, contended=contended, costs=costs, client=client)
 
     def report(
         self, *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True, client: bool = False

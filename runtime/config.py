@@ -34,6 +34,16 @@ class Options:
 
     __slots__ = ()
 
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """TypeError where an option that is on or off is neither."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if type(f.default) is bool and type(value) is not bool and value not in (0, 1):
+                raise TypeError(f"{type(self).__name__}.{f.name} must be True or False, not {value!r}")
+
     def __repr__(self) -> str:
         said = []
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -340,6 +350,7 @@ def check_config(config: Any) -> ConfigProto:
         raise TypeError(
             f"config must be a ConfigProto, not {type(config).__name__}: dt.ConfigProto(allow_soft_placement=True)"
         )
+    config.check()
     return config
 
 

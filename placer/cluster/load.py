@@ -121,6 +121,9 @@ def _hosts(jobs: Jobs | None) -> dict[tuple[str, int], str]:
     if jobs is None:
         return {("localhost", 0): ""}
     if isinstance(jobs, Mapping):
+        for job, n in jobs.items():
+            if isinstance(n, (bool, float)) or (isinstance(n, int) and n < 0):
+                raise ValueError(f"Job {job!r} has a whole number of tasks from 0 on, or a list of addresses, not {n!r}")
         jobs = {job: [":0"] * n if isinstance(n, int) else n for job, n in jobs.items()}
     spec = ClusterSpec(jobs)
     found = {(job, i): _host(spec.task_address(job, i)) for job in spec.jobs for i in spec.task_indices(job)}

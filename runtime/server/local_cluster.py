@@ -54,7 +54,8 @@ class LocalCluster:
         piped: jobs whose standard output and error go to a pipe that the caller must read (`process(job, i).stdout`).
 
     Raises:
-        UnavailableError: a task ended, or did not answer in time; all others are ended then.
+        TypeError, ValueError: `jobs` is no such mapping. UnavailableError: a task ended, or did not answer in time; all others
+            are ended then.
 
     >>> with LocalCluster({"ps": 1, "worker": 2}) as cluster, Session(cluster.target("worker", 0)) as session:
     ...     print(len(session.list_devices()))
@@ -73,6 +74,11 @@ class LocalCluster:
         piped: Collection[str] = (),
         keys: str | Path | None = None,
     ) -> None:
+        if not isinstance(jobs, Mapping):
+            raise TypeError(f"`jobs` must be numbers of tasks such as {{'ps': 1, 'worker': 2}}, or addresses, not {jobs!r}")
+        for job, at in jobs.items():
+            if isinstance(at, (bool, str)) or not isinstance(at, (int, Sequence)):
+                raise TypeError(f"Job {job!r} must have a number of tasks or a list of addresses, not {at!r}")
         unknown = set(programs or ()) - set(jobs)
         if unknown:
             raise ValueError(f"`programs` names jobs that are not in `jobs`: {', '.join(sorted(unknown))}")

@@ -33,7 +33,7 @@ from typing import Any
 import threadpoolctl
 
 from ...codegen.gpu.driver.api import gpu_memory
-from ...graph.core.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnknownError
+from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, UnknownError
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
@@ -116,8 +116,8 @@ class Server:
         keys: folder of keys: only processes that they allow may connect; None: that of DOVETAIL_KEYS, or no keys.
 
     Raises:
-        ValueError: the task is not determined. InternalError: the cluster has no such task. InvalidArgumentError: an address
-            without port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
+        ValueError: the task is not determined. InvalidArgumentError: the cluster has no such task, or an address has no
+            port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
         PermissionError: other machines could reach the address, there are no keys, and `insecure` is false; or others may
             read the private key. FileNotFoundError: there are no keys in the folder.
 
@@ -465,7 +465,7 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
             )
         job_name = cluster.jobs[0]
     if job_name not in cluster.jobs:
-        raise InternalError(None, None, f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
+        raise InvalidArgumentError(None, None, f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
     indices = cluster.task_indices(job_name)
     if task_index is None:
         if len(indices) != 1:
@@ -474,7 +474,7 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
             )
         task_index = indices[0]
     if task_index not in indices:
-        raise InternalError(
+        raise InvalidArgumentError(
             None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}"
         )
     return job_name, task_index

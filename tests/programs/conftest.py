@@ -17,11 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from same_plan import assert_placed_alike, described
 
 import dovetail as tf
+from dovetail.runtime.session.prepared_steps import PreparedSteps
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_S = 60  # for one test; a process that hangs is then reported, not waited for
@@ -94,6 +97,27 @@ def test_leaves_nothing(watch: Watch, module_leaves_nothing: None) -> Iterator[N
     before = watch.alive()
     yield
     watch.check(before)
+
+
+# --- plans -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def plans_are_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After the first step of each kind, `dt.place` must make its plan, from a description of the cluster alone."""
+    run, seen = PreparedSteps.run, set()
+
+    def checked(steps: PreparedSteps, *arguments: Any, **more: Any) -> dict[str, Any]:
+        values = run(steps, *arguments, **more)
+        last = steps._last
+        if last is not None and last[1] and (id(steps), last[0]) not in seen and not steps.is_closed:
+            seen.add((id(steps), last[0]))
+            plan = steps.last_plan
+            if plan is not None:
+                assert_placed_alike(plan, described(plan, tmp_path), allow_soft_placement=plan.decisions.soft)
+        return values
+
+    monkeypatch.setattr(PreparedSteps, "run", checked)
 
 
 # --- graphs and processes -------------------------------------------------------------------------------

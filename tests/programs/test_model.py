@@ -63,7 +63,9 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 def test_parameters_and_layers_are_where_they_were_put(gpus: int) -> None:
     m = build()
     devices = {"worker": ("cpu:0", "gpu:0") if gpus else ("cpu:0",)}
-    plan = tf.place(None, {"ps": 2, "worker": 8}, targets=m["train_op"], devices=devices, master="/job:worker/task:7")
+    plan = tf.place(
+        None, {"ps": 2, "worker": 8}, targets=m["train_op"], devices=devices, master="/job:worker/task:7", shared_memory=False
+    )  # fmt: skip
     here = WORKER + ("GPU:0" if gpus else "CPU:0")
 
     assert [plan.placement[v.op.name] for v in m["variables"]] == [PS[0], PS[0], PS[1], PS[1]]
@@ -90,8 +92,8 @@ def test_parameters_and_layers_are_where_they_were_put(gpus: int) -> None:
         assert gradients == [name for name in back if name in gradients]
         # Beside them only the learning rate, which was made on the worker.
         assert sorted(back[name].bytes for name in set(back) - set(gradients)) in ([], [4])
-    # The training op has run when both servers say so.
-    assert {c.source for c in plan.channels if c.control} == set(PS)
+    # The step has ended when both servers have: the training op, which only waits for them, takes no message.
+    assert not any(c.control for c in plan.channels)
 
 
 @pytest.mark.slow

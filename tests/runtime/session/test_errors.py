@@ -220,8 +220,8 @@ def test_a_config_of_the_wrong_kind() -> None:
     [
         ({"ps": ["localhost:0"], "worker": ["localhost:0"]}, None, None, ValueError, "job_name"),
         ({"ps": ["localhost:0", "localhost:0"]}, "ps", None, ValueError, "task_index"),
-        ({"ps": ["localhost:0"]}, "worker", 0, tf.errors.InternalError, "no job 'worker'"),
-        ({"ps": ["localhost:0"]}, "ps", 3, tf.errors.InternalError, "no task 3"),
+        ({"ps": ["localhost:0"]}, "worker", 0, tf.errors.InvalidArgumentError, "no job 'worker'"),
+        ({"ps": ["localhost:0"]}, "ps", 3, tf.errors.InvalidArgumentError, "no task 3"),
         ({"ps": ["localhost"]}, "ps", 0, tf.errors.InvalidArgumentError, "no port"),
         ({"ps": "localhost:0"}, "ps", 0, TypeError, "localhost:0"),
     ],

@@ -1,0 +1,49 @@
+"""Compares plans instruction by instruction: those that ran with those that `dt.place` makes of a cluster's description."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dovetail as dt
+from dovetail.graph.core.graph import Node
+from dovetail.placer.cluster.load import cluster_text
+from dovetail.placer.partition.partitioned_graph import Channel
+
+
+def instructions(plan: dt.Plan) -> dict[str, Any]:
+    """Device -> what it runs, in order: nodes, sends, receives, reads and marks of loops; and its feeds and fetches."""
+
+    def one(kind: str, what: Any) -> tuple[Any, ...]:
+        if isinstance(what, Node):
+            return (what.name,)
+        return (kind, *what) if isinstance(what, Channel) else (kind, what.name)
+
+    return {d: ([one(*s) for s in p.steps], p.feeds, p.fetches) for d, p in plan.partitions.items()}
+
+
+def described(plan: dt.Plan, folder: Path) -> str:
+    """The file that describes a plan's cluster."""
+    path = folder / "cluster.yaml"
+    path.write_text(cluster_text(plan.cluster))
+    return str(path)
+
+
+def assert_placed_alike(ran: dt.Plan, cluster: Any, **options: Any) -> dt.Plan:
+    """Whether `dt.place` makes the plan that ran, from a description of the cluster alone. Returns its plan."""
+    plan = dt.place(
+        ran.graph, cluster, fetches=ran.fetches, targets=ran.targets, feeds=ran.feeds, shapes=ran.sizes.given,
+        master=ran.cluster.master, **options,
+    )  # fmt: skip
+    assert instructions(plan) == instructions(ran)
+    assert plan.channels == ran.channels
+    assert {n.name: plan.placement[n.name] for p in plan.partitions.values() for n in p.nodes}.items() <= ran.placement.items()
+    assert (plan.access.reached, plan.access.refused) == (ran.access.reached, ran.access.refused)
+    return plan
+
+
+def assert_transfers_are_planned(trace: Any) -> None:
+    """Whether the trace of a step without branches and loops has exactly the transfers of its plan."""
+    planned = Counter((c.name, c.source, c.destination, c.direct) for c in trace.plan.channels)
+    assert Counter((t.name, t.source, t.destination, t.direct) for t in trace.transfers) == planned
