@@ -116,3 +116,30 @@ def test_an_older_plan_without_access_is_read(y, tmp_path):
     (tmp_path / "b.plan").write_text("\n".join([*old, f'{{"end": {len(old)}}}']) + "\n")
     loaded = dt.Plan.load(tmp_path / "b.plan")
     assert not loaded.access.reached and steps(loaded) == steps(plan)
+
+
+@pytest.mark.parametrize("jobs", [2, "x", {"w": "localhost:1"}, {"w": 1.5}, {"w": True}])
+def test_a_local_cluster_says_which_jobs_it_takes(jobs):
+    with pytest.raises(TypeError, match="number"):
+        dt.LocalCluster(jobs)
+
+
+@pytest.mark.parametrize("tasks", [-1, 1.5, True])
+def test_a_job_has_a_whole_number_of_tasks(y, tasks):
+    with pytest.raises(ValueError, match="Job 'ps' has a whole number of tasks from 0 on, or a list of addresses"):
+        dt.place(y, {"ps": tasks, "worker": 1})
+
+
+def test_options_that_are_on_or_off_are_nothing_else():
+    with pytest.raises(TypeError, match="ConfigProto.allow_soft_placement must be True or False, not 'yes'"):
+        dt.ConfigProto(allow_soft_placement="yes")
+    assert dt.ConfigProto(allow_soft_placement=1).allow_soft_placement
+    config = dt.ConfigProto()
+    config.log_device_placement = "no"
+    with dt.Graph().as_default(), pytest.raises(TypeError, match="log_device_placement"):
+        dt.Session(config=config)
+
+
+def test_a_plan_simulates_itself(y):
+    plan = dt.place(y, {"ps": 1, "worker": 1})
+    assert str(plan.simulate()) == str(dt.simulate(plan))
