@@ -39,6 +39,7 @@ from .views.compare import Comparison, compare
 from .views.diagram import to_dot, to_svg
 from .views.diff import PlanDiff, diff
 from .views.evaluation import Evaluation, alternatives_text, evaluate
+from .views.facts import without_compiling
 from .views.lint import check
 from .views.plan_page import write_html
 from .views.plan_warning import PlanWarning
@@ -293,7 +294,8 @@ class Plan:
 
         >>> print(plan.report())
         """
-        return evaluate(self, costs, contended=contended, client=client)
+        with without_compiling(self):
+            return evaluate(self, costs, contended=contended, client=client)
 
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
         """Prediction against measurement: each kernel, each transfer, each device, the step.
