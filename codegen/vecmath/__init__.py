@@ -75,7 +75,7 @@ from .intrinsics import (
     trunc,
     wide_vectors,
 )
-from .memory import fetch, load, store
+from .memory import load, store
 from .reduce import accumulate, accumulate_product, part_of32, part_of64
 from .special import erf32, erf64, erfc32, lgamma32
 from .trig import acos32, acos64, asin32, asin64, atan32, atan64, cos32, cosine_of_turn64, sin32, sine_of_turn64, tan32
@@ -113,7 +113,6 @@ __all__ = [
     "f32",
     "f64",
     "fabs",
-    "fetch",
     "floor",
     "fmaximum",
     "fminimum",

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -60,21 +59,6 @@ def store(typing_context, array, number, index, value):
         return context.get_dummy_value()
 
     return types.void(array, number, types.intp, array.dtype), emit
-
-
-@intrinsic
-def fetch(typing_context, array, index):
-    """Prefetch the cache line of element `index` of a contiguous vector into the L1 cache."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        place = builder.bitcast(_element(context, builder, array, args[0], args[1]), byte)
-        builder.call(function, [place, number(0), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), emit
 
 
 def _need_literal() -> Exception:

@@ -3,25 +3,17 @@
     random numbers      one counter gives four neighbours, so a block of them is computed at once, as vectors
     running sums        along rows: the summands are computed as vectors, the sums step by step, and their users as vectors again
 
-A block has BLOCK elements at most and stays in the first cache; random numbers of several short rows share one. While a row is worked
-on, parts of the next one are prefetched.
+A block has BLOCK elements at most and stays in the first cache; random numbers of several short rows share one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from ...ir.loop_nest import Scan, Value
-from ...target import CACHE_LINE_BYTES
 from .expr import ValueWriter, combine
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
-STRIP = 512  # elements of a row that are processed while as many elements of the next row are prefetched
-FETCHED = (
-    128,
-    8192,
-)  # row lengths with prefetching: the hardware prefetches shorter rows, and longer ones would not stay in the L1 cache
 
 
 class BlockWriter(ValueWriter):
@@ -31,7 +23,7 @@ class BlockWriter(ValueWriter):
         """The innermost loop, from a start to an end. `roots`: the values that it needs; blockwise ones are computed before the loop."""
         found = self.made_in_blocks(roots)
         if not found:
-            self.strips(axis, ends, body)
+            self.nest([self.header(axis, ends)], body)
             return
         end = ends.split(", ")[1]
 
@@ -59,38 +51,6 @@ class BlockWriter(ValueWriter):
     def goes_back(self, axis: int) -> bool:
         """Whether loops along an axis go from its end, as the running sums along it do."""
         return self.loops.backwards and self.loops.reduced[axis]
-
-    def strips(self, axis: int, ends: str, body: Callable[[], None]) -> None:
-        """The innermost loop; of a second pass over a row a strip at a time, while the same strip of the next row is fetched."""
-        if not self.fetched:
-            self.nest([self.header(axis, ends)], body)
-            return
-        start, end = ends.split(", ", 1)
-        length = " * ".join(f"n{a}" for a in self.loops.reduced_axes)
-        self.scratch.append(f"    ahead = n{axis} if {FETCHED[0]} <= {length} <= {FETCHED[1]} else 0")
-
-        def strip() -> None:
-            self.line(f"stop = min(part + {STRIP}, n{axis})")
-            for v in self.fetched:
-                lines = f"for i{axis} in range(part, min(stop, ahead), {CACHE_LINE_BYTES // v.dtype.size}):"
-                fetch = f"m.fetch(in{v.data}, {self.index(v.axes)} + {length})"
-                self.nest([lines], partial(self.line, fetch))
-            self.nest([f"for i{axis} in range(part, stop):"], body)
-
-        self.nest([f"for part in range({start}, {end}, {STRIP}):"], strip)
-
-    def read_first(self) -> list[Value]:
-        """The loads of the first pass over a row whose next row follows it directly in memory."""
-        values, kept = self.loops.values, self.loops.kept_axes
-        if not kept:
-            return []
-        needed = {values[r].args[0] for r in self.reductions(0)}
-        needed |= {self.loops.stores[o].value for o in self.outputs(0, full=True)}
-        for i in range(len(values) - 1, -1, -1):
-            if i in needed and values[i].op != "reduce":
-                needed.update(values[i].args)
-        last = (kept[-1], *self.loops.reduced_axes)
-        return [values[i] for i in sorted(needed) if values[i].op == "load" and values[i].axes[-len(last) :] == last]
 
     def outputs(self, stage: int, full: bool) -> list[int]:
         """Outputs that can be stored after `stage` stages of reductions: those with the reduced axes (`full`), or those without."""

@@ -81,7 +81,6 @@ class ValueWriter:
         self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
         self.scratch: list[str] = []
         self.known: dict[int, str] = {}  # value -> how it is called where we are
-        self.fetched: list[Value] = []  # what is read of the next row meanwhile
         self.aside: dict[int, int] = {}  # spilled value -> its scratch array
         self.buffered: dict[int, int] = {}  # random value or running sum -> the array with a block of it
         self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as

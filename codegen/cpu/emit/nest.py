@@ -348,7 +348,6 @@ class _Writer(BlockWriter):
                         self.put(o)
 
                 needed = roots + to_put
-                self.fetched = self.read_first() if stage == 1 and not self.made_in_blocks(needed) else []
                 if in_blocks:
                     self.blocks([*headers, self.block_header(axes[-1], ends)], axes[-1], reductions, needed, one_pass)
                 else:
@@ -407,7 +406,7 @@ class _Writer(BlockWriter):
                 self.line(f"end = min(at + {BLOCK}, n{last})")
                 self.prepare(found)
             end = "end" if found else f"min(at + {BLOCK}, n{last})"
-            self.strips(last, f"at, {end}", lambda: one_pass("b"))
+            self.nest([self.header(last, f"at, {end}")], lambda: one_pass("b"))
             for r in reductions:
                 v = self.loops.values[r]
                 x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"
