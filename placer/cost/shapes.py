@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.core.constant_value import static_value
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Cost, Trait, size
@@ -134,6 +135,8 @@ class Sizes:
         if not all(is_static(t.dims) for t in node.outputs):
             for t, told_dims, found in zip(made.outputs, told, self._inferred(node, made, changed), strict=True):
                 t.dims = found if told_dims is None else merge(t.dims, told_dims)
+                if not is_static(t.dims) and t.dtype.is_integer and (value := static_value(t)) is not None:
+                    t.dims = value.shape  # shape arithmetic whose length depends on values, such as the axes of a sum
         stand_ins[node] = made
 
     def _inferred(self, node: Node, made: Node, changed: Collection[Node]) -> Sequence[Dims]:

@@ -230,3 +230,26 @@ def test_nothing_is_inferred_where_nothing_is_given() -> None:
     graph, x, *_ = layer()
     sizes = Sizes(graph.nodes)
     assert not sizes.has_stand_ins and sizes.of(x) is x and sizes.node(x.op) is x.op and sizes.bytes(x) == 512 * 4
+
+
+def classifier() -> dt.Node:
+    """A training step whose gradients depend on the batch: dropout, shape arithmetic, broadcasting, concatenation, a look-up."""
+    x, label = dt.placeholder(dt.float32, [None, 6], name="x"), dt.placeholder(dt.int64, [None], name="label")
+    table, w = (dt.Variable(dt.ones(shape), name=name) for shape, name in (([9, 6], "table"), ([12, 4], "w")))
+    rows = dt.concat([dt.nn.dropout(x, keep_prob=0.5), dt.nn.embedding_lookup(table, label)], 1)
+    rows = dt.reshape(rows, [dt.shape(x)[0], 12]) - dt.reduce_mean(rows, 1, keepdims=True)
+    loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=label % 4, logits=dt.matmul(rows, w))
+    return dt.train.AdamOptimizer().minimize(dt.reduce_mean(loss))
+
+
+def test_the_sizes_of_a_training_step_are_those_of_a_run() -> None:
+    with dt.Graph().as_default() as graph, dt.Session() as session:
+        step = classifier()
+        plan = dt.place(graph, None, targets=step).at(batch=5)
+        assert not plan.unknown_sizes and plan.report().lower_bound > 0
+        made = [t for p in plan.partitions.values() for n in p.nodes for t in n.outputs]
+        made = [t for t in made if t.dtype.np.kind in "fiu" and not t.dtype.is_ref and t.op.type != "NoOp"]
+        session.run(dt.global_variables_initializer())
+        values = session.run(made, {"x:0": np.ones((5, 6)), "label:0": np.arange(5)})
+        assert {t.name: plan.sizes.bytes(t) for t in made} == {t.name: v.nbytes for t, v in zip(made, values, strict=True)}
+        assert sum(t.dims is None or None in t.dims for t in made) > 20
