@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import dovetail as dt
 from dovetail.graph.core.graph import Node
-from dovetail.placer.cluster.load import cluster_text
 from dovetail.placer.partition.partitioned_graph import Channel
 
 
@@ -23,13 +21,6 @@ def instructions(plan: dt.Plan) -> dict[str, Any]:
     return {d: ([one(*s) for s in p.steps], p.feeds, p.fetches) for d, p in plan.partitions.items()}
 
 
-def described(plan: dt.Plan, folder: Path) -> str:
-    """The file that describes a plan's cluster."""
-    path = folder / "cluster.yaml"
-    path.write_text(cluster_text(plan.cluster))
-    return str(path)
-
-
 def assert_placed_alike(ran: dt.Plan, cluster: Any, **options: Any) -> dt.Plan:
     """Whether `dt.place` makes the plan that ran, from a description of the cluster alone. Returns its plan."""
     plan = dt.place(
@@ -38,7 +29,9 @@ def assert_placed_alike(ran: dt.Plan, cluster: Any, **options: Any) -> dt.Plan:
     )  # fmt: skip
     assert instructions(plan) == instructions(ran)
     assert plan.channels == ran.channels
-    assert {n.name: plan.placement[n.name] for p in plan.partitions.values() for n in p.nodes}.items() <= ran.placement.items()
+    assert {
+        n.name: plan.placement[n.name] for p in plan.partitions.values() for n in p.nodes
+    }.items() <= ran.placement.items()
     assert (plan.access.reached, plan.access.refused) == (ran.access.reached, ran.access.refused)
     return plan
 

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from same_plan import assert_placed_alike, described
+from same_plan import assert_placed_alike
 
 import dovetail as tf
+from dovetail.placer.cluster.load import cluster_text
 from dovetail.runtime.session.prepared_steps import PreparedSteps
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -103,7 +104,7 @@ def test_leaves_nothing(watch: Watch, module_leaves_nothing: None) -> Iterator[N
 
 
 @pytest.fixture(autouse=True)
-def plans_are_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def plans_are_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first step of each kind, `dt.place` must make its plan, from a description of the cluster alone."""
     run, seen = PreparedSteps.run, set()
 
@@ -114,7 +115,7 @@ def plans_are_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
             seen.add((id(steps), last[0]))
             plan = steps.last_plan
             if plan is not None:
-                assert_placed_alike(plan, described(plan, tmp_path), allow_soft_placement=plan.decisions.soft)
+                assert_placed_alike(plan, cluster_text(plan.cluster), allow_soft_placement=plan.decisions.soft)
         return values
 
     monkeypatch.setattr(PreparedSteps, "run", checked)
