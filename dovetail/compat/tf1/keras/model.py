@@ -26,8 +26,8 @@ class Model(Trainer, Layer):
     `training`; its weights are made when it first sees data.
 
     Args:
-        inputs: an Input, or a list (or dictionary by name) of them.
-        outputs: a tensor, or a list or dictionary of them.
+        inputs: an Input, or a list (or dictionary by name) of them; a list of one is that one.
+        outputs: a tensor, or a list or dictionary of them; a list of one is that one.
         name: its name.
 
     Raises:
@@ -54,7 +54,7 @@ class Model(Trainer, Layer):
 
     def _connect(self, inputs: Any, outputs: Any) -> None:
         self._network = Network(flatten(inputs), flatten(outputs))
-        self._takes, self._gives = inputs, outputs
+        self._takes, self._gives = _one(inputs), _one(outputs)
         self._layers[:] = self._network.layers
         self.built = True
 
@@ -204,7 +204,7 @@ class Model(Trainer, Layer):
         with custom_object_scope(custom_objects):
             made: dict[str, Layer] = {c["config"]["name"]: saving.deserialize(c) for c in config["layers"]}
             inputs, outputs = Network.tensors(config, made)
-        return cls(_one(inputs), _one(outputs), name=config.get("name"))
+        return cls(list(inputs), list(outputs), name=config.get("name"))
 
     def summary(self, line_length: int = 88, print_fn: Callable[[str], Any] = print) -> None:
         """Print the layers with the shapes of their outputs and the number of their weights."""
@@ -350,8 +350,8 @@ class Sequential(Model):
         return model
 
 
-def _one(tensors: Sequence[Tensor]) -> Any:
-    return tensors[0] if len(tensors) == 1 else list(tensors)
+def _one(tensors: Any) -> Any:
+    return tensors[0] if isinstance(tensors, list) and len(tensors) == 1 else tensors
 
 
 LAYERS.add("Model", Model)

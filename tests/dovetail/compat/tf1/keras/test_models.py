@@ -175,6 +175,22 @@ def test_a_masked_step_changes_no_state(unroll: bool) -> None:
     np.testing.assert_allclose(whole[:1], short, rtol=1e-5, atol=1e-6)
 
 
+def test_a_model_of_one_input_and_output_in_lists_gives_arrays() -> None:
+    given = keras.Input((3,))
+    model = keras.Model(inputs=[given], outputs=[L.Dense(2, kernel_initializer="ones")(given)])
+    model.compile(loss="mse", optimizer="sgd")
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    expected = np.repeat(x.sum(1, keepdims=True), 2, axis=1)
+    for found in (model.predict(x), model.predict_on_batch(x), model.predict([x])):
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_allclose(found, expected)
+    assert isinstance(model.output, dt.Tensor) and isinstance(model(dt.constant(x)), dt.Tensor)
+    assert (model.input_shape, model.output_shape) == ((None, 3), (None, 2))
+    assert model.evaluate(x, expected, verbose=0) == 0
+    again = keras.Model.from_config(model.get_config())
+    assert isinstance(again.output, dt.Tensor)
+
+
 def test_the_session_of_keras_gives_weights_their_first_values() -> None:
     model = keras.Sequential([L.Dense(2, kernel_initializer="ones", bias_initializer="ones", input_shape=(3,))])
     session = keras.backend.get_session()
