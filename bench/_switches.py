@@ -82,10 +82,6 @@ def _caller_thread() -> None:
     _module("worker.colocated").CallerThread.take = lambda self, work: False
 
 
-def _repeat() -> None:
-    _module("session.cluster_backend").ClusterBackend.repeat = lambda self, parts, until: False
-
-
 def _keeping_the_interpreter() -> None:
     stream = _module("transport.stream").Stream
     del stream.keeps_gil
@@ -130,7 +126,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "inline segments": _inline_segments,
     "colocated servers": _colocated,
     "caller's thread": _caller_thread,
-    "repeated steps": _repeat,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "keeping the interpreter": _keeping_the_interpreter,
     "overlapped collectives": _overlap,

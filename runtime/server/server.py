@@ -392,7 +392,7 @@ class Server:
             runs = self._step_handlers.runs(peer, request)
             fields["working"] = runs or self._executor.works_on(peer, request)
             if message.fields.get("waits"):
-                fields["waits"] = self.waits_of(self._step_handlers.number(request)) if runs else []
+                fields["waits"] = self.waits_of(request) if runs else []
         self._responder.reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:

@@ -181,26 +181,6 @@ class ClusterBackend:
         finally:
             self._connections.give_back(connections)
 
-    def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """As `Backend.repeat`: each task repeats its part without messages, as long as nothing fails."""
-        at = {self._addresses[p.task]: p for p in parts}
-        if self._limit_s is not None or any(
-            p.feeds or p.fetches or find_colocated(address, p.incarnation) is not None for address, p in at.items()
-        ):
-            return False
-        number = secrets.randbits(62) & ~0xFFFFFFFF  # and as many after it
-
-        def ended() -> bool:
-            self._touch(connections)
-            return until()
-
-        connections = self._connections.take()
-        try:
-            StepCall(connections, number, at, {}, self._config.peer_timeout_s, None, repeated=True).repeat(ended)
-        finally:
-            self._connections.give_back(connections)
-        return True
-
     def _touch(self, connections: Connections) -> None:
         """Renew the session's lease at the master from time to time: steps do not involve the master."""
         now = time.monotonic()

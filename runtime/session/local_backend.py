@@ -88,10 +88,6 @@ class LocalBackend:
         """As `Backend.plan`."""
         return self._master.plan(self._session.handle, fetches, targets, feeds, program)
 
-    def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """As `Backend.repeat`: returns False, since repeating would be no faster than running each step."""
-        return False
-
     def run(
         self,
         parts: Sequence[TaskPart],

@@ -95,13 +95,6 @@ class Backend(Protocol):
         """Run one step, and return the values of all fetches by name. With `gathered`, the step is traced into it."""
         ...
 
-    def repeat(self, parts: Sequence[TaskPart], until: Callable[[], bool]) -> bool:
-        """Repeat a step without feeds and fetches until `until()` is true, an error occurs, or a task has forgotten its program.
-
-        Returns False if this backend cannot repeat it; then nothing has run.
-        """
-        ...
-
     def close(self) -> None:
         """End the session."""
         ...
@@ -204,9 +197,8 @@ class PreparedSteps:
         feeds: Mapping[str, Any],
         options: RunOptions | None,
         metadata: RunMetadata | None = None,
-        until: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
-        """Run a step, preparing it first if it is new; with `until`, repeat it. Returns the values of its fetches by name."""
+        """Run a step, preparing it first if it is new. Returns the values of its fetches by name."""
         fetched, values = wanted.tensors, {}
         if not feeds.keys().isdisjoint(fetched):  # fed tensors are not sent to the tasks
             values = {n: feeds[n] for n in fetched if n in feeds}
@@ -226,8 +218,7 @@ class PreparedSteps:
                     parts = self.prepare(key)
                 self._last = key, parts
                 self._fed_shapes[key] = [getattr(value, "shape", None) for value in feeds.values()]
-                if until is None or not self._backend.repeat(parts, until):
-                    values.update(self._backend.run(parts, feeds, timeout, gathered))
+                values.update(self._backend.run(parts, feeds, timeout, gathered))
                 if metadata is not None and options is not None:
                     self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:

@@ -158,18 +158,6 @@ class Session:
         feeds = parse_feeds(self._graph, feed_dict)
         return wanted.rebuild(self._steps.run(wanted, feeds, options, run_metadata))
 
-    def repeat(self, node: Node, until: Callable[[], bool]) -> None:
-        """Run a node repeatedly, in a new step each time, until `until()` is true.
-
-        On a cluster the tasks start each step without messages from this process, and `until` is called only twice per second. A step
-        that runs when it becomes true may be aborted.
-
-        Raises: as `run`.
-        """
-        while not until():
-            self._check_runnable()
-            self._steps.run(self._parse(node), {}, None, until=until)
-
     def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
         """A block in which only this thread's steps of this session can change variables.
 

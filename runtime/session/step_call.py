@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from ...graph.core.errors import CancelledError, OpError
+from ...graph.core.errors import OpError
 from ..master.session_state import TaskPart
 from ..observability.step_notes import Gathered, Notes, Recorder
 from ..rpc.pending_call import PendingReplies, error_of, from_task
@@ -38,7 +38,7 @@ _Outcomes: TypeAlias = deque[tuple[str, Mapping[str, Any] | OpError, Recorder | 
 
 
 class StepCall:
-    """One step, or one that its tasks repeat.
+    """One step.
 
     Args:
         connections: the connections, which only this step uses.
@@ -48,7 +48,6 @@ class StepCall:
         peer_timeout_s: seconds of silence after which a task counts as dead.
         limit_s: seconds after which the step fails; None: no limit.
         gathered: collects the trace of a traced step; None: it is not traced.
-        repeated: whether `repeat` is called, not `run`.
     """
 
     __slots__ = (
@@ -65,7 +64,6 @@ class StepCall:
         peer_timeout_s: float,
         limit_s: float | None,
         gathered: Gathered | None = None,
-        repeated: bool = False,
     ) -> None:
         self._connections = connections
         self._number = number
@@ -75,7 +73,7 @@ class StepCall:
         self._gathered = gathered
         self._tasks = {address: part.task for address, part in remote.items()}
         self._quiet: set[str] = set()  # the parts that answer only with an error
-        if gathered is None and not repeated:  # in a traced step all parts answer, with their traces
+        if gathered is None:  # in a traced step all parts answer, with their traces
             self._quiet.update(a for a, part in remote.items() if not part.reports)
         self._values: dict[str, Any] = {}
         self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
@@ -99,22 +97,6 @@ class StepCall:
             self._abort(e)
             raise
         return self._values
-
-    def repeat(self, until: Callable[[], bool]) -> None:
-        """Make the tasks repeat the step until `until()` is true or one has forgotten its program. OpError: it failed."""
-        number = self._number
-        try:
-            for address, part in self._owing.items():
-                fields = {"request": number, "step": number, "program": part.program, "feeds": (), "again": True}
-                self._pending.send(self._connections, address, Message("run", fields))
-            while not until():
-                for address, reply in self._pending.messages(self._connections):
-                    if reply.fields.get("request") == number:
-                        self._take(address, reply)
-                        if address not in self._owing:
-                            return
-        finally:
-            self._abort(CancelledError(None, None, "It is not repeated any more"))
 
     def _start(self, feeds: Mapping[str, Any]) -> None:
         """Send the `run` messages, and start the parts in this process. A traced step triggers no parts: all get a message."""

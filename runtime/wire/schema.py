@@ -164,7 +164,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("accounted", "worker > worker", "step int, task str, channels list", order=Order.STEP),
     _row(
         "run", "client > worker: done",
-        "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int, again? bool", tensors=True,
+        "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int", tensors=True,
     ),
     _row("trace", "worker > client", "request int, notes bytes"),
     _row("done", "worker > client", "request int, fetches list", tensors=True, given=True),

@@ -1,8 +1,6 @@
 """Handlers of the requests that clients and masters send to a worker.
 
-`StepHandlers` starts, repeats and aborts parts of steps for clients, and reports their end. A client may ask for a repeated step (a
-queue runner does). Then each task starts its part again when it has ended, under the next step number, without a message. So the
-client receives errors only, and tasks may be in different rounds: a worker keeps tensors that arrive early, as in any step.
+`StepHandlers` starts and aborts parts of steps for clients, and reports their end.
 
 `WorkerHandlers` handles requests of the masters of this and other servers: register and release programs, close sessions, publish
 variables for one-sided access.
@@ -35,7 +33,7 @@ logger = logging.getLogger(__name__)
 class _RunningPart:
     """A running part of a step, and the client to which its end is reported."""
 
-    __slots__ = ("_recorder", "_size", "_steps", "_whose", "again", "caller", "quiet", "request", "step")
+    __slots__ = ("_recorder", "_size", "_steps", "_whose", "caller", "quiet", "request", "step")
 
     def __init__(
         self,
@@ -46,14 +44,12 @@ class _RunningPart:
         whose: str | bytes,
         size: int,
         quiet: bool,
-        again: str,
         recorder: Recorder | None,
     ) -> None:
         self._steps = steps
         self.caller = caller
         self.request = request
         self.step = step
-        self.again = again  # the program that is started again at the end of a repeated step; else empty
         self._whose = whose
         self._size = size
         self.quiet = quiet
@@ -62,10 +58,6 @@ class _RunningPart:
     def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
         """The part has ended."""
         steps, peer, request = self._steps, self.caller.peer, self.request
-        if self.again:
-            if not isinstance(outcome, OpError) and steps.goes_on(self):
-                return
-            steps.repeated.pop(request, None)
         steps.quota.give_back(self._whose, 1, self._size)
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
@@ -80,7 +72,6 @@ class StepHandlers:
     Attributes:
         quota: the running steps of each client, and the bytes fed to them.
         running: running parts by step number.
-        repeated: parts that are started again when they end, by the number of their first step.
     """
 
     def __init__(self, worker: Worker, responder: Responder) -> None:
@@ -90,7 +81,6 @@ class StepHandlers:
             Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
         )
         self.running: dict[int, _RunningPart] = {}
-        self.repeated: dict[int, _RunningPart] = {}
         self._worker = worker
         self._callers = ClientRegistry(responder.is_gone, responder.owner)
 
@@ -107,7 +97,7 @@ class StepHandlers:
             return
         self._begin(
             caller, fields["request"], step, fields["program"], dict(zip(names, tensors, strict=True)), None, client,
-            fields.get("quiet", False), Recorder() if fields.get("trace") else None, fields.get("again", False),
+            fields.get("quiet", False), Recorder() if fields.get("trace") else None,
         )  # fmt: skip
 
     def trigger(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
@@ -133,13 +123,12 @@ class StepHandlers:
         client: int,
         quiet: bool,
         recorder: Recorder | None,
-        again: bool = False,
     ) -> None:
         whose = caller.owner or self._worker.client_of(program) or caller.peer
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
-        alone = self._worker.inline_program(program) if recorder is None and not again else None
+        alone = self._worker.inline_program(program) if recorder is None else None
         try:
             if alone is not None:
                 self.quota.check(whose, 1, size)
@@ -149,10 +138,8 @@ class StepHandlers:
         except OpError as e:
             self.responder.refuse(caller.peer, request, e)
             return
-        asked = _RunningPart(self, caller, request, step, whose, size, quiet, program if again else "", recorder)
+        asked = _RunningPart(self, caller, request, step, whose, size, quiet, recorder)
         self.running[step] = asked
-        if again:
-            self.repeated[request] = asked
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
 
     def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
@@ -166,29 +153,7 @@ class StepHandlers:
     def on_abort(self, peer: bytes, message: Message) -> None:
         """A client ends a step."""
         fields = message.fields
-        asked = self.repeated.get(fields["step"])
-        if asked is None:
-            self._worker.abort(fields["step"], fields["reason"], fields["code"])
-        else:
-            self._worker.abort(asked.step, fields["reason"], fields["code"])
-            self.repeated.pop(asked.request, None)  # if it was about to be started again
-
-    def goes_on(self, asked: _RunningPart) -> bool:
-        """A repeated part has ended: start it again after the messages that wait; False: the server is stopping."""
-        endpoint = self.responder.endpoint
-        return endpoint is not None and endpoint.call_soon(lambda: self._begin_again(asked))
-
-    def _begin_again(self, asked: _RunningPart) -> None:
-        self.running.pop(asked.step, None)
-        goes_on = asked.request in self.repeated
-        if not goes_on or not self._worker.knows(asked.again):
-            asked.again, asked.quiet = "", not goes_on
-            self.repeated.pop(asked.request, None)
-            asked.finish({})
-            return
-        asked.step += 1  # the other tasks count in the same way
-        self.running[asked.step] = asked
-        self._worker.start(asked.step, asked.again, {}, asked.finish)
+        self._worker.abort(fields["step"], fields["reason"], fields["code"])
 
     def lives(self, peer: bytes, now: float) -> None:
         """Record a client's heartbeat."""
@@ -196,13 +161,8 @@ class StepHandlers:
 
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""
-        asked = self.running.get(step) or self.repeated.get(step)
+        asked = self.running.get(step)
         return asked is not None and asked.caller.peer == peer
-
-    def number(self, step: int) -> int:
-        """The current number of a step, which may be repeated."""
-        asked = self.repeated.get(step)
-        return step if asked is None else asked.step
 
     def end_forsaken(self, now: float) -> None:
         """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""

@@ -282,10 +282,6 @@ class Worker:
         """Whether a step has neither started here nor ended."""
         return number not in self._steps and number not in self._ended
 
-    def knows(self, handle: str) -> bool:
-        """Whether a program is registered."""
-        return handle in self._registered
-
     def reports(self, handle: str) -> bool:
         """Whether a client waits for the end of a program."""
         registered = self._registered.get(handle)

@@ -12,7 +12,6 @@ from ...graph.core.default_graph import GraphKeys, get_default_graph, get_defaul
 from ...graph.core.errors import CancelledError, OpError, OutOfRangeError
 from ...graph.ops.state.queue_api import QueueBase
 from ...runtime.session.prepared_steps import CLOSED
-from ...runtime.session.session import Session
 from .coordinator import CLOSER, Coordinator
 
 logger = logging.getLogger(__name__)
@@ -124,16 +123,10 @@ class QueueRunner:
     def _fill(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
         counted = True
 
-        def stopped() -> bool:
-            return coord is not None and coord.should_stop()
-
         try:
-            while not stopped():
+            while coord is None or not coord.should_stop():
                 try:
-                    if isinstance(sess, Session) and type(sess).run is Session.run:
-                        sess.repeat(enqueue_op, stopped)
-                    else:
-                        sess.run(enqueue_op)
+                    sess.run(enqueue_op)
                 except (*self._closed_types, CancelledError, RuntimeError) as e:
                     if isinstance(e, RuntimeError) and str(e) != CLOSED:
                         raise
