@@ -45,7 +45,7 @@ class CoalescedAccumulates:
                         raise NodeError(node) from e
             finally:
                 if told is not None:
-                    told.ring()
+                    told.wake()
         return ()
 
 

@@ -224,7 +224,7 @@ class DenseAccumulator(Accumulator, Publishable):
         if shared is None:
             super()._serve()
             return
-        shared.opened.wanted = takes[0].count if takes else 0  # before the check: processes that add from now on ring the doorbell
+        shared.opened.wanted = takes[0].count if takes else 0  # before the check: processes that add from now on wake this one
         if not takes:
             return
         with shared:
@@ -252,16 +252,13 @@ class DenseAccumulator(Accumulator, Publishable):
             if shared is not None:
                 shared.opened.closed()
 
-    def open(self, opened: Callable[[Array], SharedSumValue | None], bell: tuple[int, int]) -> bool:
-        """Let other processes add to it, in the shared value that `opened` makes of its state. Returns whether they can.
-
-        `bell`: its task's doorbell.
-        """
+    def open(self, opened: Callable[[Array], SharedSumValue | None]) -> bool:
+        """Let other processes add to it, in the shared value that `opened` makes of its state. Returns whether they can."""
         dtype, dims = self.kind.dtype.np, self.kind.shape
         with self.lock:
             if self._shared is None and state_bytes(dims, dtype) is not None:
                 shape = tuple(int(n or 0) for n in dims or ())
-                found = opened(encode_state(self._sum, shape, dtype, self.count, self.global_step, *bell))
+                found = opened(encode_state(self._sum, shape, dtype, self.count, self.global_step))
                 if found is not None:
                     self._shared, self._sum = SharedAccumulator(found, shape, dtype), None
                     found.wanted = self._takes[0].count if self._takes else 0
@@ -292,19 +289,19 @@ class RemoteAccumulator(DenseAccumulator):
     def apply(self, gradient: Array, local_step: int) -> None:
         """As `DenseAccumulator.apply`, and wake its task if that waits for it."""
         if self.add(gradient, local_step):
-            self.ring()
+            self.wake()
 
     def add(self, gradient: Array, local_step: int) -> bool:
-        """Add a gradient, unless it is stale. Returns whether its task must be woken (`ring`)."""
+        """Add a gradient, unless it is stale. Returns whether its task must be woken (`wake`)."""
         self._check(gradient)
         with self.lock, self._reached as shared:
             if not shared.add(gradient, local_step):
                 return False
         return self._reached.is_full()
 
-    def ring(self) -> None:
-        """Ring its task's doorbell, for this accumulator and all others of the task."""
-        self._reached.ring()
+    def wake(self) -> None:
+        """Wake its task, for this accumulator and all others of the task."""
+        self._reached.wake()
 
 
 class SparseAccumulator(Accumulator):

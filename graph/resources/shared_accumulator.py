@@ -3,14 +3,14 @@
 The state is one byte array, shared like a variable's value (`shared_storage.py`): double-buffered, under a lock that is released when its
 holder ends.
 
-    gradients since the last take | the accumulator's step | its task's doorbell: two words | unused, up to 64 bytes | the sum
+    gradients since the last take | the accumulator's step | unused, up to 64 bytes | the sum
 
 A process that adds a gradient writes the whole state into the other buffer, and one store switches the buffers. So a process that
 is killed has added its gradient or has not. A take works in the same way. Setting the step stores one word.
 
 Only the accumulator's own task waits for gradients. It publishes the number that it waits for, outside of the value, before it reads the
-count. Other processes read that number after they have added a gradient and released the lock, and ring the doorbell if there are enough.
-So one of the two always notices. A process may be killed before it rings, so the task also polls from time to time.
+count. Other processes read that number after they have added a gradient and released the lock, and wake the task by a message if there
+are enough. So one of the two always notices. A process may be killed before that, so the task also polls from time to time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .shared_storage import SharedSumValue
 Array = np.ndarray[Any, Any]
 
 HEAD: Final = 64  # bytes before the sum
-_COUNT, _STEP, _BELL = range(3)
+_COUNT, _STEP = range(2)
 _PLACES: Final = 2
 _LISTED: Final = 2  # references to an array that only a list, and the call that asks, hold
 
@@ -38,7 +38,7 @@ def state_bytes(dims: tuple[int | None, ...] | None, dtype: np.dtype[Any]) -> in
 
 
 def encode_state(total: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *words: int) -> Array:
-    """The bytes of a state. `words`: gradients, step, and the two of the doorbell."""
+    """The bytes of a state. `words`: gradients and step."""
     found = np.zeros(HEAD + int(np.prod(shape)) * dtype.itemsize, np.uint8)
     found[: 8 * len(words)].view(np.int64)[:] = words
     if total is not None:
@@ -144,12 +144,9 @@ class SharedAccumulator:
         now = self.opened.glance()
         return now is not None and self._words(now)[_COUNT] >= wanted
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake its task."""
-        now = self.opened.glance()
-        if now is not None:
-            words = self._words(now)
-            self.opened.ring((words[_BELL], words[_BELL + 1]))
+        self.opened.wake()
 
     @staticmethod
     def _words(place: Array) -> memoryview:

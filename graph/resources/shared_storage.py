@@ -116,8 +116,8 @@ class SharedSumValue(SharedValue, Protocol):
     def glance(self) -> Array | None:
         """The state without a lock: it may be changing. None: it does not exist any more."""
 
-    def ring(self, bell: tuple[int, int]) -> None:
-        """Wake its task by its doorbell."""
+    def wake(self) -> None:
+        """Wake its task."""
 
 
 class Publishable:

@@ -48,9 +48,7 @@ from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, Metric
 from ..observability.step_notes import Recorder, clock
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.collective_memory import CollectiveMemory
-from ..shared_memory.doorbell import Doorbell
 from ..shared_memory.pool import borrowed, share_variables
-from ..shared_memory.shared_variable import can_share
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_sockets import AddressInUse
@@ -174,7 +172,6 @@ class Server:
         self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
-        self._bell: Doorbell | None = None
         self._next_look = 0.0
         self._stalled = 0  # steps that were reported to make no progress
         if start:
@@ -206,7 +203,7 @@ class Server:
         self._exchange = TensorExchange(responder, self._executor, self.incarnation, gpus)
         self._worker = Worker(
             self.task, self.devices, push=self._exchange.push, is_near=responder.is_near, ask=self._exchange.want,
-            threads=self.config.inter_op_parallelism_threads or 8,
+            wake=self._exchange.wake, threads=self.config.inter_op_parallelism_threads or 8,
             default_container=self.job_name, collectives=CollectiveLauncher(self._collectives), lends=self._exchange.lends,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
@@ -228,9 +225,6 @@ class Server:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = responder.endpoint.address
         responder.endpoint.call_soon(ignore_numpy_warnings)
-        if can_share():
-            self._bell = self._worker.direct.posts.bell = Doorbell()
-            responder.endpoint.attend(self._bell.fd, self._on_bell)
         if self._keys is not None:
             serve_with(self._keys)
         if setting("DOVETAIL_METRICS"):
@@ -274,8 +268,6 @@ class Server:
             self._executor.close()
             self._worker.close()
             self._responder.endpoint.close()
-            if self._bell is not None:
-                self._bell.close()
             self._workers.close()
             if self._metrics is not None:
                 self._metrics.close()
@@ -337,6 +329,7 @@ class Server:
             "gpu_loans": exchange.on_gpu_loans,
             "want": exchange.on_want,
             "denied": exchange.on_denied,
+            "accumulated": exchange.on_accumulated,
             "missing": exchange.on_missing,
             "coming": exchange.on_coming,
             "accounted": exchange.on_accounted,
@@ -360,11 +353,6 @@ class Server:
         handler = self._handlers.get(message.kind)
         if handler is not None:
             handler(peer, message)
-
-    def _on_bell(self) -> None:
-        assert self._bell is not None
-        self._bell.answer()
-        self._worker.look()
 
     def _on_tick(self) -> None:
         now = time.monotonic()

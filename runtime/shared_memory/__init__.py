@@ -6,7 +6,6 @@
     variable_publisher  the owner's side: publishes variables (seqlock writer)
     variable_reader     the reader's side: whole copies of published variables (seqlock reader)
     shared_variable     a double-buffered variable that several processes change, guarded by a file lock
-    doorbell            wakes another process through a pipe
     remote_variables    a task's service: publishes variables, reads those of other tasks, and sends messages where that fails
     collective_memory   segments and futexes for collectives in shared memory
     cuda_ipc            GPU memory lent to other processes by CUDA IPC

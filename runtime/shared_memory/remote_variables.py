@@ -55,13 +55,17 @@ class RemoteVariables:
         task: the task's name.
         default_container: the container of variables that name none.
         opens: whether others may change its variables; false where variables may lie in GPU memory.
+        wake: tells a task that there are enough gradients for what it waits for (`VariablePublisher.look`).
     """
 
-    def __init__(self, task: str, default_container: str, opens: bool = True) -> None:
+    def __init__(
+        self, task: str, default_container: str, opens: bool = True, wake: Callable[[str], None] = lambda task: None
+    ) -> None:
         self.posts = VariablePublisher()
         self._task = task
         self._default_container = default_container
         self._opens = opens
+        self._wake = wake
         self._wanted: dict[int, dict[int, RecvTensor]] = {}  # step -> channel -> requested variable
         self._lock = threading.Lock()
 
@@ -165,8 +169,7 @@ class RemoteVariables:
             return False
         return True
 
-    @staticmethod
-    def reader(receives: Sequence[RecvTensor]) -> Callable[[], list[Any]]:
+    def reader(self, receives: Sequence[RecvTensor]) -> Callable[[], list[Any]]:
         """A function that reads published variables, and finds shared ones; the `ReaderOf` of `codegen/lower`."""
 
         def find(receive: RecvTensor) -> Any:
@@ -176,7 +179,8 @@ class RemoteVariables:
                 place = RecordAddress.from_fields(posted.place)
                 if receive.reached is not None:
                     kind = kind_of(receive.reached)
-                    return RemoteVariable(place, kind, posted.name, task_of(receive.source), mapper())
+                    task = task_of(receive.source)
+                    return RemoteVariable(place, kind, posted.name, task, mapper(), partial(self._wake, task))
                 return reader_of(place, receive.dtype.np, mapper())
             except ValueError:  # MappingError among them: the variable was withdrawn meanwhile
                 return None

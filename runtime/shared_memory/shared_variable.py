@@ -34,7 +34,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,6 @@ from ...graph.resources.resource_manager import VariableState
 from ...graph.resources.shared_accumulator import state_bytes
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
-from .doorbell import Ringer, ringer
 from .record_layout import HOLDER, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
 from .segment import Mapper, MappingError
 from .variable_reader import ProcessHandle, SeqlockReader, VariableReader, reader_of
@@ -115,10 +114,17 @@ class SharedVariable:
         words: the record.
         door: the file description for its lock.
         label: the variable in error messages.
+        wake: wakes the task that it belongs to, if that is another one.
     """
 
     def __init__(
-        self, place: RecordAddress, words: memoryview, door: LockFile, snapshots: SeqlockReader, label: str
+        self,
+        place: RecordAddress,
+        words: memoryview,
+        door: LockFile,
+        snapshots: SeqlockReader,
+        label: str,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.key: tuple[int, ...] = place[:4]
         self.label = label
@@ -128,8 +134,8 @@ class SharedVariable:
             struct.pack(_FLOCK, kind, os.SEEK_SET, at, RECORD_BYTES, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
         )
         self._pid = process_id()
+        self._wake = wake
         self._places: Sequence[Array] = ()  # valid while the lock is held
-        self._rope: Ringer | None = None
 
     def places(self) -> Sequence[Array] | None:
         """Both buffers, for the holder of the cross-process lock; None: the variable is not shared any more."""
@@ -192,14 +198,9 @@ class SharedVariable:
         places = self.places()
         return None if places is None else places[self._words[TURN] & 1]
 
-    def ring(self, bell: tuple[int, int]) -> None:
-        """As `SharedSumValue.ring`."""
-        if self._rope is None:
-            try:
-                self._rope = ringer(self.key[0], *bell)
-            except MappingError:  # the task has ended
-                return
-        self._rope.ring()
+    def wake(self) -> None:
+        """As `SharedSumValue.wake`."""
+        self._wake()
 
     def close(self) -> Array:
         """As `SharedValue.close`."""
@@ -344,8 +345,8 @@ def release_stuck() -> None:
 class _RemoteSharedVariable(SharedVariable):
     """A shared variable of another process."""
 
-    def __init__(self, found: VariableReader, door: LockFile, label: str) -> None:
-        super().__init__(found.place, found.words, door, found, label)
+    def __init__(self, found: VariableReader, door: LockFile, label: str, wake: Callable[[], None]) -> None:
+        super().__init__(found.place, found.words, door, found, label, wake)
         self._lookout = found
 
     def places(self) -> Sequence[Array] | None:
@@ -363,13 +364,20 @@ class RemoteVariable:
 
     Args:
         kind: a variable's element type, or an accumulator's kind.
+        wake: wakes the task, which waits for gradients.
 
     Raises:
         MappingError: this process cannot or should not map it.
     """
 
     def __init__(
-        self, place: RecordAddress, kind: DType | AccumulatorKind, name: str, task: str, borrower: Mapper
+        self,
+        place: RecordAddress,
+        kind: DType | AccumulatorKind,
+        name: str,
+        task: str,
+        borrower: Mapper,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         is_variable = isinstance(kind, DType)
         self._lookout = reader_of(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
@@ -381,7 +389,7 @@ class RemoteVariable:
             state = _states.get((place, kind))
             if state is None:
                 label = f"The {'variable' if is_variable else 'accumulator'} '{name}' of {task}"
-                state = _states[place, kind] = _state(name, kind, _RemoteSharedVariable(self._lookout, door, label))
+                state = _states[place, kind] = _state(name, kind, _RemoteSharedVariable(self._lookout, door, label, wake))
         self._state, self._door = state, door
         self._bytes = None if isinstance(kind, DType) else state_bytes(kind.shape, kind.dtype.np)
 

@@ -37,7 +37,6 @@ from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources, VariableState
 from ...placer.partition.one_sided_access import MOST_BYTES
-from .doorbell import Doorbell
 from .pool import address_of
 from .record_layout import (
     CODES,
@@ -118,14 +117,9 @@ def _there(value: Array, spare: int) -> tuple[int, ...] | None:
 
 
 class VariablePublisher:
-    """All published variables of one task. Each belongs to the sessions that requested it. Thread-safe.
-
-    Attributes:
-        bell: the doorbell for gradients that others have added to an accumulator (`look`); None: there is none.
-    """
+    """All published variables of one task. Each belongs to the sessions that requested it. Thread-safe."""
 
     def __init__(self) -> None:
-        self.bell: Doorbell | None = None
         self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that are, or were, shared
         self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # unused records of the latest segment
         self._free: list[tuple[memoryview, Reference]] = []  # records for reuse
@@ -180,7 +174,7 @@ class VariablePublisher:
             InvalidArgumentError: the name belongs to another resource, or the accumulator is of another kind.
         """
         release_stuck()
-        if self.bell is None or not can_share():
+        if not can_share():
             return None
         found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
         found.kind.check_same(kind, name)
@@ -189,7 +183,7 @@ class VariablePublisher:
             return None
         with self._lock:
             owned = self._posts.get((id(resources), container, name))
-            if owned is None or not found.open(partial(owned.opened, f"The accumulator '{name}'"), self.bell.name):
+            if owned is None or not found.open(partial(owned.opened, f"The accumulator '{name}'")):
                 return None
             self._shared.add(found)
         return place

@@ -268,10 +268,6 @@ class Endpoint:
             peer = self._dialled[address] = dialled_name(address)
         self.reply(peer, message, compressed)
 
-    def attend(self, fd: int, answer: Callable[[], None]) -> None:
-        """Call `answer` on the I/O thread whenever a descriptor is readable, as long as the endpoint is open."""
-        self._io.call_soon(lambda: self._io.watch(fd, lambda event: self._io.guard(answer)))
-
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` maps this process's memory, which makes sending large tensors cheap."""
         peer = dialled_name(address)

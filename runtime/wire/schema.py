@@ -159,6 +159,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("published", "worker > master", "request int, incarnation int, places list", wide=True),
     _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants list", wide=True, order=Order.STEP),
     _row("denied", "worker > worker", "step int, channels list, code str, message str", wide=True, order=Order.STEP),
+    _row("accumulated", "worker > worker", order=Order.NONE),
     _row("missing", "worker > worker: coming", "step int, task str, channels list", order=Order.NONE),
     _row("coming", "worker > worker", "step int, task str, known bool, channels list, left int", order=Order.NONE),
     _row("accounted", "worker > worker", "step int, task str, channels list", order=Order.STEP),

@@ -225,6 +225,14 @@ class TensorExchange:
         if error is not None:
             self.worker.fail(fields["step"], error)
 
+    def wake(self, task: str) -> None:
+        """Tell a task that its accumulators have gradients for which it waits."""
+        self._tell(task, "accumulated", {})
+
+    def on_accumulated(self, peer: bytes, message: Message) -> None:
+        """Another task has added gradients for which this one waits."""
+        self.worker.look()
+
 
 def _channels(said: Iterable[Any]) -> list[ChannelKey]:
     """The channels that a peer names."""

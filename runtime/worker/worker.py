@@ -76,6 +76,7 @@ class Worker:
         is_near: whether a task reads this one's memory, so that sending it a large tensor costs no more than a small one.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
+        wake: tells a task that it has gradients for which it waits: see `shared_accumulator.py`.
         lends: which GPUs of other tasks read this one's GPU memory: see `cuda_ipc.py`; None: none.
         resources: the state of the task; None: a new one. make_state: makes a session's state between steps, from its seed.
         data_folders: folders whose files the data sets of other processes may read; None: any.
@@ -90,6 +91,7 @@ class Worker:
         push: Callable[[str, int, Mapping[ChannelKey, Any], Trigger | None], None] | None = None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
+        wake: Callable[[str], None] = lambda task: None,
         lends: Callable[[str], bool] | None = None,
         threads: int = 0,
         default_container: str = "",
@@ -113,7 +115,7 @@ class Worker:
         self.is_near = is_near
         self._ask = ask
         self._lends = lends
-        self.direct = RemoteVariables(task, default_container, opens=not self._gpus)
+        self.direct = RemoteVariables(task, default_container, opens=not self._gpus, wake=wake)
         pool = None
         if threads:
             pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
@@ -323,7 +325,7 @@ class Worker:
         return (self.direct.open if changed else self.direct.post)(handle, session, names)
 
     def look(self) -> None:
-        """Check for gradients that other tasks have added to accumulators here: a doorbell rang, or a task was killed before it."""
+        """Check for gradients that other tasks have added to accumulators here: one has said so, or was killed before it."""
         self.run_queues.current.take(self.direct.posts.look)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:

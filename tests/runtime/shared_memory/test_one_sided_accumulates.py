@@ -106,7 +106,7 @@ def test_what_is_added_wakes_who_waits(pair, monkeypatch):
 
 def test_who_was_not_told_looks_by_himself(pair, monkeypatch):
     monkeypatch.setattr(
-        "dovetail.runtime.shared_memory.doorbell.Ringer.ring", lambda self: None
+        "dovetail.runtime.shared_memory.shared_variable._RemoteSharedVariable.wake", lambda self: None
     )  # as of a process that was killed before
     sums = Sums()
     with pair.session() as session:

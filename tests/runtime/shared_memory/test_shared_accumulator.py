@@ -2,7 +2,6 @@
 
 import gc
 import os
-import select
 import signal
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulat
 from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime.shared_memory import shared_variable as module
-from dovetail.runtime.shared_memory.doorbell import Doorbell, Ringer
-from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
+from dovetail.runtime.shared_memory.segment import Mapper, is_available
 from dovetail.runtime.shared_memory.shared_variable import RemoteVariable, can_share
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 
@@ -74,7 +72,7 @@ class Task:
     def __init__(self, shape=(3,), reduction="SUM", dtype=float32):
         self.kind = AccumulatorKind(False, dtype, shape, reduction)
         self.resources, self.posts = Resources(), VariablePublisher()
-        self.posts.bell = Doorbell()
+        self.rung = 0
         self.place = self.open()
         assert self.place is not None
         self.mine = self.resources.find(CONTAINER, "a")
@@ -83,13 +81,13 @@ class Task:
         return self.posts.open_accumulator(SESSION, self.resources, CONTAINER, "a", self.kind)
 
     def reach(self):
-        return RemoteVariable(self.place, self.kind, "a", TASK, Mapper())
+        return RemoteVariable(self.place, self.kind, "a", TASK, Mapper(), self.ring)
+
+    def ring(self) -> None:
+        self.rung += 1
 
     def was_rung(self) -> bool:
-        poll = select.poll()
-        poll.register(self.posts.bell.fd, select.POLLIN)
-        found = bool(poll.poll(0))
-        self.posts.bell.answer()
+        found, self.rung = bool(self.rung), 0
         return found
 
 
@@ -156,7 +154,7 @@ def test_it_is_as_if_nobody_else_reached_it(actions, reduction, name):
         mine.cancel()
 
 
-def test_the_bell_is_rung_for_what_is_waited_for_alone():
+def test_the_task_is_woken_for_what_it_waits_for_alone():
     task = Task()
     theirs = task.reach().read()
     theirs.apply(np.ones(3, "f"), 0)
@@ -206,14 +204,10 @@ def test_an_owner_takes_it_back(how):
 
 
 def test_what_is_not_opened():
-    def opened(kind, posts=None):
-        made = posts or VariablePublisher()
-        if posts is None:
-            made.bell = Doorbell()
-        return made.open_accumulator(SESSION, Resources(), CONTAINER, "a", kind)
+    def opened(kind):
+        return VariablePublisher().open_accumulator(SESSION, Resources(), CONTAINER, "a", kind)
 
     assert opened(AccumulatorKind(False, float32, (3,), "SUM")) is not None
-    assert opened(AccumulatorKind(False, float32, (3,), "SUM"), VariablePublisher()) is None  # nobody would be heard
     assert opened(AccumulatorKind(False, float32, None, "SUM")) is None
     assert opened(AccumulatorKind(False, float32, (0,), "SUM")) is None
     assert opened(AccumulatorKind(False, float32, (1 << 18,), "SUM")) is None
@@ -231,20 +225,6 @@ def test_shapes_and_kinds_are_checked():
         task.posts.open_accumulator(
             SESSION, task.resources, CONTAINER, "a", AccumulatorKind(False, float32, (3,), "MEAN")
         )
-
-
-def test_bells():
-    bell = Doorbell()
-    rope = Ringer(os.getpid(), *bell.name)
-    for _ in range(1 << 17):  # more than fit
-        rope.ring()
-    assert select.select([bell.fd], [], [], 0)[0]
-    with pytest.raises(MappingError, match="not the bell"):
-        Ringer(os.getpid(), bell.name[0], bell.name[1] + 1)
-    with pytest.raises(MappingError):
-        Ringer(os.getpid(), 1 << 20, 1)
-    bell.close()
-    rope.ring()  # nobody hears it
 
 
 def test_accumulators_leave_no_descriptors():
@@ -284,7 +264,7 @@ def test_nothing_is_lost(adders):
     np.testing.assert_array_equal(task.mine.take(1), np.full(SIZE, 700, "f"))
 
 
-POINTS = [(name, when) for name in ("acquire", "end", "release", "ring") for when in ("before", "after")]
+POINTS = [(name, when) for name in ("acquire", "end", "release", "wake") for when in ("before", "after")]
 
 
 @pytest.mark.slow
@@ -303,7 +283,7 @@ def test_a_process_that_is_killed_has_added_or_has_not(adders):
         done += 2
         count = task.mine.counted()
         assert count - done in (0, 1)
-        assert (count - done == 1) == (point[0] in ("release", "ring") or point == ("end", "after"))
+        assert (count - done == 1) == (point[0] in ("release", "wake") or point == ("end", "after"))
         done = count
         take.cancel()
     value = task.mine.take(1)
