@@ -88,6 +88,16 @@ def _keeping_the_interpreter() -> None:
     stream.keeps_gil = property(lambda self: False, lambda self, value: None)
 
 
+def _keeping_the_interpreter() -> None:
+    stream = _module("transport.stream").Stream
+    del stream.keeps_gil
+    stream.keeps_gil = property(lambda self: False, lambda self, value: None)
+
+
+def _waiting_on_the_stream() -> None:
+    _module("transport.client").Connection.waits_on_stream = lambda self, seconds: False
+
+
 def _unix_streams() -> None:
     """Peers of one machine have TCP streams, and still map each other's memory."""
     streams = _module("transport.server_streams").ServerStreams
@@ -117,6 +127,7 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "lent tensors, Unix streams": {"DOVETAIL_SHARED_MEMORY_MB": "0"},
     "Unix streams": _unix_streams,
     "streams": _streams,
+    "waiting on one stream": _waiting_on_the_stream,
     "data-triggered start": _data_triggered,
     "completion elision": _elision,
     "send coalescing": _coalescing,

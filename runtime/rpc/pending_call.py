@@ -162,6 +162,7 @@ class PendingReplies:
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
         """Wait for messages, at most until the next liveness check. Handles pongs itself."""
         heard = now = time.monotonic()
+        address = None
         for address in self._owing:
             if self._heard[address] < heard:
                 heard = self._heard[address]
@@ -172,7 +173,7 @@ class PendingReplies:
             patience = min(patience, self._began + self._limit_s - now)
         limit = PING_S if patience > PING_S else max(0.0, patience)
         try:
-            arrived = connections.poll(limit)
+            arrived = connections.poll(limit, address if len(self._owing) == 1 else None)
         except TooLargeError as e:
             if e.request != (self._request or 0):
                 return []  # the late reply to an abandoned request
@@ -266,7 +267,7 @@ class PendingReplies:
         until = time.monotonic() + REASONS_TIMEOUT_S
         while silent and (left := until - time.monotonic()) > 0:
             try:
-                arrived = connections.poll(left)
+                arrived = connections.poll(left, next(iter(silent)) if len(silent) == 1 else None)
             except WireError:
                 break
             for address, message in arrived:

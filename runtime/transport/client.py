@@ -290,11 +290,23 @@ class Connection:
         if fd == self._fd or stream is None:
             self._watch.unsettled.add(self)
             return
+        self._use_stream(stream, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
+
+    def waits_on_stream(self, seconds: float) -> bool:
+        """Wait up to `seconds` on the stream alone; False if that is impossible."""
+        stream = self._stream
+        if stream is None or not stream.is_open or stream.waiting():
+            return False
+        self._use_stream(stream, 0, seconds)
+        return True
+
+    def _use_stream(self, stream: Stream, flushes: int, seconds: float | None) -> None:
+        """Flush the stream if asked. Then receive, waiting up to `seconds`; None: do not receive."""
         try:
-            if event & select.POLLOUT and not stream.flush():
+            if flushes and not stream.flush():
                 self._watch.poller.modify(stream.fd, stream.events())
-            if event & ~select.POLLOUT:
-                for frames in stream.receive():
+            if seconds is not None:
+                for frames in stream.receive_within(seconds) if seconds else stream.receive():
                     self._handle(frames)
                 if stream.refused is not None:
                     self._watch.arrived.append((self, stream.refused))

@@ -79,14 +79,26 @@ class Connections:
 
         return function
 
-    def poll(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         """Received messages, each with its server's address. Waits up to `timeout_s` seconds for the first, or for a `waker`.
+
+        With `only`, the caller waits for the server at that address. Messages of other servers may then come later.
 
         Raises:
             WireError: one server sent a malformed message. The messages of the others are in the next
             call's result.
         """
         watch = self._watch
+        if (
+            only is not None
+            and timeout_s
+            and not watch.arrived
+            and self._wake is None
+            and not (watch.unsettled or watch.sending)
+        ):
+            connection = self._connections.get(only)
+            if connection is not None and connection.waits_on_stream(timeout_s):
+                timeout_s = 0.0  # collect the rest without waiting
         if not watch.arrived:
             self._wait(timeout_s)
         arrived: list[tuple[str, Message]] = []

@@ -26,7 +26,7 @@ class Played:
     def send(self, address: str, message: Message) -> None:
         self.sent.append(message)
 
-    def poll(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         return [(ADDRESS, self.coming.popleft())] if self.coming else []
 
     def lives(self, address: str, since: float) -> bool:
@@ -96,7 +96,7 @@ def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: p
     wait = PendingReplies(owing, 5.0, 0.0, "step", request=7, quiet={third}, here=lambda: [here])
     answers = [(ADDRESS, ["/job:a/task:0/device:CPU:0 waits for 1 element of FIFOQueue 'q'"], True), (third, [], False)]
 
-    def poll(timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll(timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
         if not played.sent or not answers:
             clock.append(clock[-1] + 2.0)
             return []

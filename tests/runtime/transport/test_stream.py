@@ -444,7 +444,7 @@ def test_long_messages_over_tcp_arrive_whole_and_what_follows_them_is_told_at_on
     waiting = a.send([tensor.data])
     told = threading.Thread(target=lambda: [a.flush() for _ in iter(a.waiting, 0)])
     told.start()
-    while not (whole := b.receive()):
+    while not (whole := b.receive_within(5.0)):
         pass
     told.join()
     assert bytes(whole[0][0]) == tensor.tobytes()
