@@ -88,12 +88,6 @@ def _keeping_the_interpreter() -> None:
     stream.keeps_gil = property(lambda self: False, lambda self, value: None)
 
 
-def _keeping_the_interpreter() -> None:
-    stream = _module("transport.stream").Stream
-    del stream.keeps_gil
-    stream.keeps_gil = property(lambda self: False, lambda self, value: None)
-
-
 def _waiting_on_the_stream() -> None:
     _module("transport.client").Connection.waits_on_stream = lambda self, seconds: False
 
