@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,15 +141,24 @@ def described(output_types: Any, output_shapes: Any = None) -> tuple[Any, list[C
     return structure, [Component(t, dims) for t, dims in zip(types, shapes, strict=True)]
 
 
+def _parts(structure: Any, element: Any) -> list[Any]:
+    """The parts of an element where a structure has its components. TypeError: it nests otherwise, or has other keys."""
+    if isinstance(structure, Mapping):
+        if isinstance(element, Mapping) and set(element) == set(structure):
+            return [part for key in sorted(structure) for part in _parts(structure[key], element[key])]
+    elif isinstance(structure, tuple):
+        if isinstance(element, (tuple, list)) and len(element) == len(structure):
+            return [part for s, e in zip(structure, element, strict=True) for part in _parts(s, e)]
+    else:
+        return [element]
+    components = len(flatten(structure))
+    keys = f" with the keys {sorted(structure)}" if isinstance(structure, Mapping) else ""
+    raise TypeError(f"the generator gave {element!r} where {components} components{keys} are promised")
+
+
 def checked(element: Any, structure: Any, components: Sequence[Component]) -> Element:
     """A generator's element as arrays; TypeError where it is not what was promised."""
-    if isinstance(structure, tuple) and isinstance(element, list):
-        element = tuple(element)
-    values = flatten(element) if isinstance(structure, (tuple, dict)) else [element]
-    if len(values) != len(components):
-        raise TypeError(
-            f"the generator gave {len(values)} components where {len(components)} are promised: {element!r}"
-        )
+    values = _parts(structure, element)
     arrays = []
     for value, c in zip(values, components, strict=True):
         try:

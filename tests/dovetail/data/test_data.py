@@ -106,6 +106,15 @@ def test_transformations():
         ten.filter(lambda x: x)
 
 
+def test_elements_of_generators_nest_as_promised():
+    types = {"row": tf.int64, "size": tf.int64}
+    given = Dataset.from_generator(lambda: iter([{"row": [4, 5], "size": (2,)}]), types)
+    assert [{k: v.tolist() for k, v in e.items()} for e in given] == [{"row": [4, 5], "size": [2]}]
+    for wrong in ({"row": 4, "width": 2}, {"row": 4}, (4, 2), 4):
+        with pytest.raises(TypeError, match=r"keys \['row', 'size'\] are promised"):
+            list(Dataset.from_generator(lambda wrong=wrong: iter([wrong]), types))
+
+
 def test_elements_that_do_not_fit_are_refused_where_the_data_set_is_made():
     named = Dataset.from_tensors({"a": 1, "b": 2})
     for other in (Dataset.from_tensors({"a": 1, "c": 2}), Dataset.from_tensors((1, 2)), Dataset.from_tensors(1)):
