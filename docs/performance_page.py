@@ -78,6 +78,12 @@ PARTS = (
         picture=("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
     ),
     Part(
+        "Mechanisms of the runtime",
+        "runtime_ablation",
+        "The same cluster with a [mechanism](architecture.md#transport-optimizations) and without it, at the same time: the fastest batch "
+        "with it, and that times the median of the ratios. The machine was busy with other work, so less than a tenth says nothing.",
+    ),
+    Part(
         "Collectives",
         "collectives",
         "All-reduce of float32 between processes of one machine: time below 256 KiB, bus bandwidth from there on.",
