@@ -121,6 +121,7 @@ class _Reader:
         self._partitions: list[records.Partition] = []
         self._guarded: list[tuple[int, list[int | str]]] = []
         self._access = OneSidedAccess()
+        self._version: Any = VERSION
 
     def take(self, record: Any) -> None:
         """Check and keep one record."""
@@ -134,6 +135,8 @@ class _Reader:
             kind = next(iter(record))
             if kind not in records.KINDS:
                 raise _BadError(f"unknown record {kind!r}")
+            if kind == "demand" and self._version == 1:
+                record = self._demand_of_version_1(convert(record, records.DemandOfVersion1))
             self._TAKE[kind](self, convert(record, records.KINDS[kind]))
         else:
             raise _BadError("it is neither a node nor a record")
@@ -142,8 +145,9 @@ class _Reader:
     def _take_head(self, record: Any) -> None:
         if not isinstance(record, dict) or FORMAT not in record:
             raise _BadError("this is no plan")
-        if record[FORMAT] != VERSION:
-            raise _BadError(f"version {record[FORMAT]!r} is not known; this release reads version {VERSION}")
+        self._version = record[FORMAT]
+        if self._version not in (1, VERSION):
+            raise _BadError(f"version {self._version!r} is not known; this release reads versions 1 and {VERSION}")
         self._head = convert(record, records.Head)
 
     def _take_device(self, record: records.Device) -> None:
@@ -167,6 +171,17 @@ class _Reader:
         around = None if outer == -1 else self._blocks[_below(outer, len(self._blocks))]
         file, at = self._lines[_below(line, len(self._lines))]
         self._blocks.append(RecordedBlock(around, spec, description, file, at))
+
+    def _demand_of_version_1(self, record: records.DemandOfVersion1) -> dict[str, Any]:
+        """The record of today: only reasons that do not follow from the request, each with its devices."""
+        required, candidates, against, given_up = record.demand
+        if len(against) != len(self._devices):
+            raise _BadError(f"a demand judges {len(against)} devices; there are {len(self._devices)}")
+        refused: dict[str, list[int]] = {}
+        for device, reason in enumerate(against):
+            if reason and reason != f"'{required}' is required":
+                refused.setdefault(reason, []).append(device)
+        return {"demand": [required, candidates, list(refused.items()), given_up]}
 
     def _take_demand(self, record: records.Demand) -> None:
         required, candidates, refused, given_up = record.demand

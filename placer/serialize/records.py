@@ -63,6 +63,12 @@ class Demand(Struct):
     demand: tuple[str, tuple[Index, ...], tuple[tuple[str, tuple[Index, ...]], ...], str]
 
 
+class DemandOfVersion1(Struct):
+    """The same in files of version 1: the reason against each device, "" for candidates."""
+
+    demand: tuple[str, tuple[Index, ...], tuple[str, ...], str]
+
+
 class Note(Struct):
     """Why two nodes share a device: node, node, kind, text."""
 

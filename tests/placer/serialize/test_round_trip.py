@@ -1,6 +1,7 @@
 """Plans as text: what is written is read again, the same plan gives the same text, and damage is told."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,6 +105,25 @@ def test_files(plan, tmp_path):
         Plan.load(tmp_path / "b.plan")
 
 
+def test_files_of_version_1_load():
+    """They hold the reason against each device."""
+    loaded = Plan.load(Path(__file__).with_name("version_1.plan"))
+    graph = dt.Graph()
+    with graph.as_default():
+        with dt.device("/job:ps/task:0"):
+            w = dt.get_variable("w", [3, 2])
+        with dt.device("/job:worker/gpu:0"):
+            y = dt.matmul(dt.placeholder(dt.float32, [4, 3], name="x"), w, name="y")
+        z = dt.identity(y, name="z")
+    devices = {"worker": ["cpu:0", "gpu:0"]}
+    today = dt.place(graph, {"ps": 1, "worker": 2}, fetches=z, devices=devices, shared_memory=False)
+    for name in ("w", "y", "z"):
+        assert loaded.explain(name).splitlines()[-3:] == today.explain(name).splitlines()[-3:]
+    assert [(c.name, c.source, c.destination) for c in loaded.channels] == [
+        (c.name, c.source, c.destination) for c in today.channels
+    ]
+
+
 def test_source_lines_and_setters_come_along(plan):
     loaded = again(plan[0])
     text = loaded.explain("v")
@@ -162,7 +182,7 @@ def test_damage_is_told_and_never_anything_else(data):
         (["{}"], "this is no plan"),
         (["[1]"], "this is no plan"),
         (["nonsense"], "JSONDecodeError"),
-        (['{"dovetail-plan": 3}'], "version 3 is not known; this release reads version 2"),
+        (['{"dovetail-plan": 3}'], "version 3 is not known; this release reads versions 1 and 2"),
     ],
 )
 def test_what_is_no_plan(lines, told):
