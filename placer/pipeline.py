@@ -219,7 +219,7 @@ def _placeholders(nodes: Iterable[Node]) -> list[Tensor]:
 
 
 def place(
-    wanted: Any = None,
+    results: Any = None,
     /,
     cluster: Jobs | Cluster | str | os.PathLike[str] | Any = None,
     *,
@@ -244,13 +244,13 @@ def place(
     """Plan a step; no server has to run. A session on a cluster of this description runs the same plan.
 
     Args:
-        wanted: what the step returns or runs: tensors, variables or nodes, one or a list, as objects or names. Their graph is
+        results: what the step returns or runs: tensors, variables or nodes, one or a list, as objects or names. Their graph is
             planned. Or a graph, whose step `fetches` and `targets` say.
         cluster: jobs with their tasks as `train.ClusterSpec` takes them, or numbers of tasks
             (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/devices.md shows one); what runs and
             knows its devices: a session, a server, a `LocalCluster`; None: one local task.
-        graph: the graph; None: that of `wanted`, or the default graph.
-        fetches: tensors (or nodes) that the step returns, as `wanted`, which it stands for where that is a graph.
+        graph: the graph; None: that of `results`, or the default graph.
+        fetches: tensors (or nodes) that the step returns, as `results`, which it stands for where that is a graph.
         targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
         feeds: tensors that it is given; None: all placeholders that it needs. A mapping also says how large they are: its values are
             arrays, anything with a `shape`, nested lists, or None.
@@ -297,14 +297,14 @@ def place(
         allow_soft_placement, strategy, budget_s, seed, enable_bfloat16_sendrecv, enable_recv_scheduling, as_profile(costs),
         objective, contended,
     )  # fmt: skip
-    if isinstance(wanted, Graph):
-        if graph is not None and graph is not wanted:
+    if isinstance(results, Graph):
+        if graph is not None and graph is not results:
             raise ValueError("Two graphs are given: as the first argument and as `graph`")
-        graph = wanted
-    elif wanted is not None:
+        graph = results
+    elif results is not None:
         if fetches is not None:
             raise ValueError("The first argument says what to fetch; leave out `fetches`, or give the graph there")
-        fetches = wanted
+        fetches = results
     if graph is None:
         graph = next((e.graph for e in _leaves((fetches, targets)) if hasattr(e, "graph")), None) or get_default_graph()
     found = as_cluster(cluster, devices, master)

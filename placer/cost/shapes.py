@@ -1,8 +1,8 @@
 """The sizes of a step's values in a plan: what the graph tells, made complete by the shapes of what is fed.
 
-A graph often leaves sizes open: a placeholder of shape `[None, 512]` takes a batch of any size. A plan knows them where somebody
-gives the shapes. The shape rules of the ops are asked once more then, with the given shapes in place of the open ones. Every node behind
-a given tensor has a *stand-in*, a copy that is in no graph and has the complete shapes: shape arithmetic (`reshape(x,
+A graph often leaves sizes open: a placeholder of shape `[None, 512]` takes a batch of any size. A plan knows them where the
+shapes are given. The shape rules of the ops then run once more, with the given shapes in place of the open ones. Every node downstream
+of a given tensor has a *stand-in*, a copy that is in no graph and has the complete shapes: shape arithmetic (`reshape(x,
 [shape(x)[0], 10])`) and cost formulas read it like any other node. The graph itself stays as it is.
 
 What a rule cannot tell even then stays open (the number of elements that pass a filter) and counts as 1: a lower bound.
@@ -128,13 +128,13 @@ class Sizes:
         """Make the node's stand-in, where a shape is given for one of its outputs, or an input has a stand-in."""
         stand_ins = self._stand_ins
         is_behind = any(t.op in stand_ins for t in node.inputs)
-        told = [given.get(t.name) for t in node.outputs]
-        if not is_behind and all(d is None for d in told):
+        known = [given.get(t.name) for t in node.outputs]
+        if not is_behind and all(d is None for d in known):
             return
         made = _copy(node, tuple(self.of(t) for t in node.inputs), [t.dims for t in node.outputs])
         if not all(is_static(t.dims) for t in node.outputs):
-            for t, told_dims, found in zip(made.outputs, told, self._inferred(node, made, changed), strict=True):
-                t.dims = found if told_dims is None else merge(t.dims, told_dims)
+            for t, given_dims, found in zip(made.outputs, known, self._inferred(node, made, changed), strict=True):
+                t.dims = found if given_dims is None else merge(t.dims, given_dims)
                 if not is_static(t.dims) and t.dtype.is_integer and (value := static_value(t)) is not None:
                     t.dims = value.shape  # shape arithmetic whose length depends on values, such as the axes of a sum
         stand_ins[node] = made
@@ -221,9 +221,9 @@ def listed(tensors: Sequence[Tensor], sizes: Sizes) -> str:
 
 def plan_sizes(nodes: Collection[Node], given: Mapping[str, Dims], costs: Profile | None = None) -> Sizes:
     """The sizes of what a step runs: from the given shapes, and where there are none, from those of the steps that were measured."""
-    told = {**(costs.shapes if costs is not None else {}), **given}
+    by_name = {**(costs.shapes if costs is not None else {}), **given}
     new: dict[str, Dims] = {}
-    for name, dims in told.items() if nodes else ():
+    for name, dims in by_name.items() if nodes else ():
         graph = next(iter(nodes)).graph
         if name.partition(":")[0] in graph:
             known = graph.get_tensor_by_name(name).dims
@@ -248,8 +248,8 @@ def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | No
     if shapes is not None and not isinstance(shapes, Mapping):
         raise TypeError(f"shapes must be a mapping such as {{x: (64, 784)}}, not {shapes!r}")
     found: dict[str, Dims] = {}
-    told = {k: _shape_of(v) for k, v in feeds.items() if not _is_number(v)} if isinstance(feeds, Mapping) else {}
-    for key, given in [*told.items(), *(shapes or {}).items()]:
+    fed = {k: _shape_of(v) for k, v in feeds.items() if not _is_number(v)} if isinstance(feeds, Mapping) else {}
+    for key, given in [*fed.items(), *(shapes or {}).items()]:
         tensor = as_tensor(graph, key)
         try:
             dims = as_dims(given)

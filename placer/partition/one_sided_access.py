@@ -43,7 +43,7 @@ class MemoryAccess(Protocol):
         """Whether `task` can map the memory of `owner`."""
         ...
 
-    def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
+    def publishes(self, owner: str, shared: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
         """Whether `owner` lets others read each of these, or also change it if `writable`."""
         ...
 
@@ -67,10 +67,10 @@ class AssumedAccess:
             return self.shared_memory
         return bool(setting("DOVETAIL_SHARED_MEMORY_MB")) and self.cluster.same_host(task, owner)
 
-    def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
+    def publishes(self, owner: str, shared: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
         """As `MemoryAccess.publishes`. The variables of a task with GPUs may lie in their memory, so only it changes them."""
         on_gpu = any(d.name.device_type == "GPU" and not d.emulated for d in self.cluster.devices_of(owner))
-        return [not (writable and on_gpu)] * len(wanted)
+        return [not (writable and on_gpu)] * len(shared)
 
 
 class Refusal(NamedTuple):
@@ -114,7 +114,7 @@ class OneSidedPasses:
     """The passes of one plan that let tasks use each other's memory. They ask each question once, and keep the answers.
 
     Args:
-        access: who answers. feeds: tensors that the client gives to the step.
+        access: what answers. feeds: tensors that the client gives to the step.
     """
 
     def __init__(self, access: MemoryAccess, feeds: Collection[Tensor]) -> None:
@@ -153,9 +153,9 @@ class OneSidedPasses:
         for a in additions:
             ways.setdefault((task_of(a.by), a.place[0]), []).append(a)
         done: list[DirectAddition] = []
-        for (task, owner), wanted in ways.items():
-            answers = self._publishes(task, owner, [(a.accumulator, a.place) for a in wanted], writable=True)
-            found = [a for a, answer in zip(wanted, answers, strict=True) if answer]
+        for (task, owner), some in ways.items():
+            answers = self._publishes(task, owner, [(a.accumulator, a.place) for a in some], writable=True)
+            found = [a for a, answer in zip(some, answers, strict=True) if answer]
             done += found
             if found:
                 self._used[task, owner] = None
@@ -172,29 +172,29 @@ class OneSidedPasses:
             channel = read.channel
             ways.setdefault((task_of(channel.destination), task_of(channel.source)), []).append(read)
         done: list[DirectRead] = []
-        for (task, owner), wanted in ways.items():
-            answers = self._publishes(task, owner, [(r.reader, r.place) for r in wanted], writable=False)
-            found = [r for r, answer in zip(wanted, answers, strict=True) if answer]
+        for (task, owner), some in ways.items():
+            answers = self._publishes(task, owner, [(r.reader, r.place) for r in some], writable=False)
+            found = [r for r, answer in zip(some, answers, strict=True) if answer]
             done += found
             if found:
                 self._used[task, owner] = None
         return read_directly(cut, done, keep, passed)
 
-    def _publishes(self, task: str, owner: str, wanted: Sequence[SharedNode], *, writable: bool) -> Sequence[bool]:
+    def _publishes(self, task: str, owner: str, shared: Sequence[SharedNode], *, writable: bool) -> Sequence[bool]:
         way = task, owner
         if way not in self._reached:
             self._reached[way] = self._access.reaches(task, owner)
         if not self._reached[way]:
             self._refused[Refusal(task, owner)] = None
-            return [False] * len(wanted)
-        answers = self._access.publishes(owner, wanted, writable)
-        refused = (place[2] for (_, place), answer in zip(wanted, answers, strict=True) if not answer)
+            return [False] * len(shared)
+        answers = self._access.publishes(owner, shared, writable)
+        refused = (place[2] for (_, place), answer in zip(shared, answers, strict=True) if not answer)
         self._refused.update((Refusal(task, owner, name), None) for name in refused)
         return answers
 
     @property
     def result(self) -> OneSidedAccess:
-        """What was asked for so far."""
+        """The answers so far."""
         return OneSidedAccess(self._access.found, tuple(self._used), tuple(self._refused))
 
 

@@ -101,8 +101,8 @@ class Evaluation:
         lines = []
         if self.throughput is not None:
             every, bound = self.throughput
-            told = f"; no placement can be below {time_text(bound)}" if exact else ""
-            lines.append(f"with many steps under way, one ends every {time_text(every, exact)}, predicted{told}")
+            limit = f"; no placement can be below {time_text(bound)}" if exact else ""
+            lines.append(f"with many steps under way, one ends every {time_text(every, exact)}, predicted{limit}")
         lines += [
             f"one step takes {time_text(self.objective, exact)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
         ]
@@ -229,8 +229,8 @@ def alternatives_text(plan: PlanData, node: str) -> list[str]:
     lines = [f"  there one step is predicted to take {time_text(here, exact)}; elsewhere:"]
     for device, seconds in others[:4]:
         change = f"{seconds / here - 1:+.1%}" if here > 0 else "the same"
-        told = f"{time_text(seconds, exact)} ({change})" if np.isfinite(seconds) else "does not fit its memory"
-        lines.append(f"    {short(device)}: {told}")
+        result = f"{time_text(seconds, exact)} ({change})" if np.isfinite(seconds) else "does not fit its memory"
+        lines.append(f"    {short(device)}: {result}")
     if len(others) > 4:
         lines.append(f"    and {len(others) - 4} more, none faster than these")
     return lines

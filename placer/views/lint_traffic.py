@@ -165,7 +165,7 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
 
 
 def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
-    """A placement that was searched for sizes that nobody knows."""
+    """A placement that was searched for unknown sizes."""
     tensors, sizes = facts.plan.unknown_sizes, facts.plan.sizes
     if facts.is_searched and tensors:
         yield PlanWarning(

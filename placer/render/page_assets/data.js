@@ -106,7 +106,7 @@ function channelValue(channel) {
   return plan.channelHow[channel] === NARROW ? [words.replace(/^float32/, "bfloat16"), bytes / 2, exact] : [words, bytes, exact];
 }
 
-/* Whether its bytes per step are known: nobody knows how often a loop goes round. */
+/* Whether its bytes per step are known: the number of a loop's iterations is not known. */
 const isExact = (channel) => plan.channelExact[channel] > 0 && (isControl(channel) || !plan.channelLoop[channel]);
 
 /* Who takes what a node makes: built once, for all nodes. */
