@@ -116,6 +116,7 @@ from dovetail.runtime.transport.endpoint import Endpoint
 endpoint = Endpoint("localhost:0", lambda peer, message: None)
 def fail():
     raise MemoryError("none left")
+endpoint._router.patience = lambda: 0.0  # so that every iteration fails
 endpoint._router.settle = fail
 endpoint.call_soon(lambda: None)
 time.sleep(60)
