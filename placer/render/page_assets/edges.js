@@ -38,7 +38,8 @@ function outerEdges(leaves, owner) {
   const passing = new Map(leaves.map((box, at) => [box, at]));
   for (let c = 0; c < plan.channelNode.length; c++) {
     const source = plan.channelSource[c];
-    const passedBy = plan.channelRelays[c] ? anchor(map.roots[source]) : null;
+    // What a device passes on, or what is read where it lies in memory, starts at the device: no box there makes it.
+    const passedBy = plan.channelRelays[c] || owner[plan.channelNode[c]] < 0 ? anchor(map.roots[source]) : null;
     const at = passedBy ? passing.get(passedBy) ?? leaves.length + source : owner[plan.channelNode[c]];
     for (const taker of takersOf(c)) {
       if (owner[taker] === at) continue; // both are in one closed box
