@@ -23,13 +23,19 @@ class Moved:
 class Changed:
     """An amount that differs: bytes or messages that cross a link in a step, or bytes that a device holds.
 
-    `exact`: whether both are known; else they are lower bounds.
+    `before_exact`, `after_exact`: whether it is known; else it is a lower bound.
     """
 
     what: str
     before: int
     after: int
-    exact: bool = True
+    before_exact: bool = True
+    after_exact: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether both are known, and so their difference."""
+        return self.before_exact and self.after_exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ def _changes(before: dict[str, tuple[int, bool]], after: dict[str, tuple[int, bo
     changes = []
     for name in sorted(before.keys() | after.keys()):
         (old, old_exact), (new, new_exact) = before.get(name, (0, True)), after.get(name, (0, True))
-        changes.append(Changed(name, old, new, old_exact and new_exact))
+        changes.append(Changed(name, old, new, old_exact, new_exact))
     return tuple(sorted((c for c in changes if c.before != c.after), key=lambda c: -abs(c.after - c.before)))
 
 
@@ -139,8 +145,8 @@ def _amounts(title: str, changes: Iterable[Changed], in_bytes: bool) -> str:
     rows = [
         (
             short(c.what),
-            text(c.before, c.exact),
-            text(c.after, c.exact),
+            text(c.before, c.before_exact),
+            text(c.after, c.after_exact),
             ("+" if c.after > c.before else "-") + text(abs(c.after - c.before)) if c.exact else "?",
         )
         for c in changes

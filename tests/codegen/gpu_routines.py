@@ -65,7 +65,7 @@ class _Noting(CudaBackend):
 
 def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
     """What a GPU would launch for a step that runs what `build` returns, when `unknown` is what unknown sizes turn out to be."""
-    with fake_gpus(1), dt.Graph().as_default() as graph:
+    with fake_gpus(1, memory=8 << 30), dt.Graph().as_default() as graph:
         with dt.device("/gpu:0"):
             fetches = build()
         with dt.Session(graph=graph) as session:

@@ -19,7 +19,7 @@ from .data import Digits, load_digits
 from .display import Display, Training, make_display
 from .replicas import BetweenGraph, InGraph, Replicas
 from .reports import Evaluated, Failed, Progress, Report, Said
-from .summary import leave, plan_of_step, wires
+from .summary import WIRES, leave, plan_of_step, wires
 from .watch import DemoError, Evaluator, Processes
 
 STEPS = 2000  # nearly a hundred passes over the training digits: some 10 s on two cores
@@ -45,6 +45,7 @@ class Outcome:
     steps: int
     seconds: float  # of training
     plan: Plan
+    apart: Plan
 
 
 def run(settings: Settings, console: Console) -> Outcome:
@@ -67,7 +68,7 @@ def run(settings: Settings, console: Console) -> Outcome:
         highlight=False,
     )
     outcome = _train(settings, digits, console)
-    _summarize(console, settings, outcome.plan)
+    _summarize(console, settings, outcome.plan, outcome.apart)
     console.print(
         f"\nHeld-out accuracy [bold green]{outcome.accuracy:.2%}[/] "
         f"({round(outcome.accuracy * tested)} of {tested} digits), {outcome.steps} steps in "
@@ -102,7 +103,8 @@ def _train(settings: Settings, digits: Digits, console: Console) -> Outcome:
                 accuracy, predictions = evaluator.evaluate()
                 training.take(Evaluated(accuracy, predictions))
                 display.show(training)
-            return Outcome(accuracy, training.global_step, seconds, plan_of_step(session, replicas.replicas))
+            plans = [plan_of_step(session, replicas.replicas, shared) for shared in (None, False)]
+            return Outcome(accuracy, training.global_step, seconds, *plans)
         except OpError as e:
             if processes.ended():
                 raise DemoError(_trouble(processes, [])) from e
@@ -165,16 +167,16 @@ def _trouble(processes: Processes, failures: list[Failed]) -> str:
     return "\n".join(silent or [f"Worker {f.worker} failed: {f.message}" for f in failures])
 
 
-def _summarize(console: Console, settings: Settings, plan: Plan) -> None:
+def _summarize(console: Console, settings: Settings, plan: Plan, apart: Plan) -> None:
     whose = "all replicas" if settings.in_graph else "worker 0"
     for title, text in (
         (f"Where one training step of {whose} runs", str(plan)),
-        ("What crosses which wire in that step", wires(plan)),
+        (WIRES, wires(apart)),
     ):
         console.print()
         console.rule(f"[bold]{title}[/]", align="left", style="dim")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    files = ", ".join(str(f) for f in leave(plan, settings.directory))
+    files = ", ".join(str(f) for f in leave(plan, apart, settings.directory))
     console.print(f"\nWrote {files}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -15,10 +15,15 @@ from ...placer.render.text import short, size_text
 from .model import Replica
 
 PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"
+WIRES = "What crosses which wire when each task is on a machine of its own"
 
 
-def plan_of_step(session: tf.Session, replicas: Iterable[Replica]) -> Plan:
-    """The plan of one training step of these replicas, on the devices that the session found."""
+def plan_of_step(session: tf.Session, replicas: Iterable[Replica], shared_memory: bool | None = None) -> Plan:
+    """The plan of one training step of these replicas, on the devices that the session found.
+
+    Args:
+        shared_memory: False: the plan of tasks on machines of their own, which cannot read each other's memory.
+    """
     devices = session.list_devices()  # the master's come first
     cluster = Cluster(tuple(devices), devices[0].name.task_name)
     replicas = list(replicas)
@@ -27,6 +32,7 @@ def plan_of_step(session: tf.Session, replicas: Iterable[Replica]) -> Plan:
         cluster,
         fetches=[f for r in replicas for f in (r.train_op, r.loss, r.global_step)],
         feeds=[f for r in replicas for f in (r.images, r.labels)],
+        shared_memory=shared_memory,
     )
 
 
@@ -65,10 +71,10 @@ def _columns(rows: list[tuple[str, str, str]]) -> str:
     return "\n".join(f"    {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows)
 
 
-def leave(plan: Plan, directory: Path) -> list[Path]:
-    """Write the plan as text, and the graph so that `dt.load_graph` can read it; the files written."""
+def leave(plan: Plan, apart: Plan, directory: Path) -> list[Path]:
+    """Write the plan and what crosses in `apart` as text, and the graph so that `dt.load_graph` can read it; the files written."""
     directory.mkdir(parents=True, exist_ok=True)
     plan_file, graph_file = directory / PLAN_FILE, directory / GRAPH_FILE
-    plan_file.write_text(f"{plan}\n\nWhat crosses which wire\n\n{wires(plan)}\n", encoding="utf-8")
+    plan_file.write_text(f"{plan}\n\n{WIRES}\n\n{wires(apart)}\n", encoding="utf-8")
     tf.save_graph(plan.graph, graph_file)
     return [plan_file, graph_file]
