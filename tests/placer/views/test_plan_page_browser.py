@@ -355,7 +355,7 @@ def test_tasks_and_devices_are_found_by_name(driver, pages):
     assert texts(driver, ".rows .row > :nth-child(1)") == ["/job:worker/task:5/GPU:1"]
     find(driver, ".rows .row").click()
     find(driver, "#detail .action").click()
-    assert box(driver, "/job:worker/task:5/GPU:1,").is_displayed()
+    until(lambda: box(driver, "/job:worker/task:5/GPU:1,").is_displayed())
 
 
 def test_a_flat_graph_is_folded_into_ranges(driver, pages):
