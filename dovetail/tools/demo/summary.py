@@ -12,7 +12,7 @@ from ...placer.cluster.spec import Cluster
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
 from ...placer.render.text import short, size_text
-from .model import Replica
+from .model import BATCH_SIZE, Replica
 
 PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"
 WIRES = "What crosses which wire when each task is on a machine of its own"
@@ -32,6 +32,7 @@ def plan_of_step(session: tf.Session, replicas: Iterable[Replica], shared_memory
         cluster,
         fetches=[f for r in replicas for f in (r.train_op, r.loss, r.global_step)],
         feeds=[f for r in replicas for f in (r.images, r.labels)],
+        shapes={f: [BATCH_SIZE, *f.shape[1:]] for r in replicas for f in (r.images, r.labels)},
         shared_memory=shared_memory,
     )
 
