@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from itertools import compress
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.settings import setting
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
-from .one_sided_accumulates import DirectAddition, added, direct_additions
-from .one_sided_reads import VARIABLES, DirectRead, Place, direct_reads, place_at, read_directly
+from .one_sided_accumulates import added, direct_additions
+from .one_sided_reads import VARIABLES, Place, direct_reads, place_at, read_directly
 from .one_sided_updates import DirectUpdate, direct_updates, moved
 from .partitioned_graph import Partition, Partitioned, task_of
+
+T = TypeVar("T")
 
 MOST_BYTES: Final = 1 << 20
 """The largest value that is used in another task's memory. Larger ones are sent: copying them costs more than two messages."""
@@ -129,7 +132,12 @@ class OneSidedPasses:
         """The device that runs each node of a step, with the updates and additions that other tasks than the owner do."""
         if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
             return device_of
-        additions = self._additions(direct_additions(nodes, device_of, cluster, self._feeds, MOST_BYTES))
+        additions = self._possible(
+            direct_additions(nodes, device_of, cluster, self._feeds, MOST_BYTES),
+            lambda a: (task_of(a.by), a.place[0]),
+            lambda a: (a.accumulator, a.place),
+            writable=True,
+        )
         device_of = added(additions, device_of) if additions else device_of
         answers: dict[DirectUpdate, bool] = {}
         staying: set[str] = set()
@@ -147,38 +155,39 @@ class OneSidedPasses:
         self._used.update(((task_of(u.by), u.task), None) for u in updates)
         return moved(updates, device_of) if updates else device_of
 
-    def _additions(self, additions: Iterable[DirectAddition]) -> list[DirectAddition]:
-        """Those of the additions that can be done in the accumulators' tasks' memory."""
-        ways: dict[tuple[str, str], list[DirectAddition]] = {}
-        for a in additions:
-            ways.setdefault((task_of(a.by), a.place[0]), []).append(a)
-        done: list[DirectAddition] = []
-        for (task, owner), some in ways.items():
-            answers = self._publishes(task, owner, [(a.accumulator, a.place) for a in some], writable=True)
-            found = [a for a, answer in zip(some, answers, strict=True) if answer]
-            done += found
-            if found:
-                self._used[task, owner] = None
-        return done
-
     def reads(
         self, cut: Partitioned, nodes: Sequence[Node], keep: Collection[Node], passed: Mapping[Node, tuple[Node, ...]]
     ) -> Partitioned:
         """The same step with the values read in place that can be; the arguments are those of `read_directly`."""
         if not setting("DOVETAIL_ONE_SIDED_READS"):
             return cut
-        ways: dict[tuple[str, str], list[DirectRead]] = {}
-        for read in direct_reads(cut, nodes, self._feeds, MOST_BYTES):
-            channel = read.channel
-            ways.setdefault((task_of(channel.destination), task_of(channel.source)), []).append(read)
-        done: list[DirectRead] = []
-        for (task, owner), some in ways.items():
-            answers = self._publishes(task, owner, [(r.reader, r.place) for r in some], writable=False)
-            found = [r for r, answer in zip(some, answers, strict=True) if answer]
-            done += found
-            if found:
-                self._used[task, owner] = None
-        return read_directly(cut, done, keep, passed)
+        reads = self._possible(
+            direct_reads(cut, nodes, self._feeds, MOST_BYTES),
+            lambda r: (task_of(r.channel.destination), task_of(r.channel.source)),
+            lambda r: (r.reader, r.place),
+            writable=False,
+        )
+        return read_directly(cut, reads, keep, passed)
+
+    def _possible(
+        self,
+        accesses: Iterable[T],
+        way_of: Callable[[T], tuple[str, str]],
+        shared_by: Callable[[T], SharedNode],
+        *,
+        writable: bool,
+    ) -> list[T]:
+        """Those of the accesses that can be done in the owners' memory; `way_of` gives (task, owner). They are recorded as used."""
+        ways: dict[tuple[str, str], list[T]] = {}
+        for access in accesses:
+            ways.setdefault(way_of(access), []).append(access)
+        possible: list[T] = []
+        for way, some in ways.items():
+            answers = self._publishes(*way, [shared_by(a) for a in some], writable=writable)
+            if any(answers):
+                possible += compress(some, answers)
+                self._used[way] = None
+        return possible
 
     def _publishes(self, task: str, owner: str, shared: Sequence[SharedNode], *, writable: bool) -> Sequence[bool]:
         way = task, owner
