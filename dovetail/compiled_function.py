@@ -78,7 +78,9 @@ class _Home:
         self.lock = threading.RLock()
         self.opened: Session | None = None
         self._open = ExitStack()
-        self._initialized = 0  # nodes that the graph had when all variables had values
+        self._seen = 0  # nodes of the graph when it was last looked through for state without values
+        self._initialized: set[Any] = set()  # variables, and nodes that initialize tables
+        self._saver: tuple[int, Saver] | None = None
 
     @property
     def variables(self) -> list[Any]:
@@ -94,24 +96,31 @@ class _Home:
     def initialize(self) -> Session:
         """The session, in which all variables have values. Those of a cluster that is joined may have some already."""
         session = self.session()
-        if len(self.graph.nodes) != self._initialized:
-            with self.graph.as_default():
-                variables = [*self.variables, *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES)]
-                if variables:
+        if len(self.graph.nodes) != self._seen:
+            variables = [*self.variables, *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES)]
+            variables = [v for v in variables if v not in self._initialized]
+            tables = [t for t in self.graph.get_collection(GraphKeys.TABLE_INITIALIZERS) if t not in self._initialized]
+            if variables:
+                with self.graph.as_default():
                     names = {name.decode() for name in session.run(report_uninitialized_variables(variables))}
-                    session.run([v.initializer for v in variables if v.op.name in names])
-                session.run(self.graph.get_collection(GraphKeys.TABLE_INITIALIZERS))
-            self._initialized = len(self.graph.nodes)
+                session.run([v.initializer for v in variables if v.op.name in names])
+            session.run(tables)
+            self._initialized.update(variables, tables)
+            self._seen = len(self.graph.nodes)
         return session
 
     def saver(self) -> Saver:
-        """Saves and restores all variables."""
-        with self.graph.as_default():
-            return Saver(self.variables)
+        """Saves and restores all variables, and keeps all checkpoints. The same one until a trace makes another variable."""
+        variables = self.variables
+        if self._saver is None or self._saver[0] != len(variables):
+            with self.graph.as_default():
+                self._saver = len(variables), Saver(variables, max_to_keep=None)
+        return self._saver[1]
 
     def close(self) -> None:
         """End the session, and the cluster if it was started here."""
-        self.opened, self._initialized = None, 0
+        self.opened, self._seen = None, 0
+        self._initialized.clear()
         self._open.close()
 
     def _target(self) -> str:

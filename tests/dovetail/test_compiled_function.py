@@ -128,6 +128,24 @@ def test_variables_outlive_a_session_in_a_checkpoint(tmp_path: Path):
     add.close()
 
 
+def test_saves_keep_all_checkpoints_and_do_not_grow_the_graph(tmp_path: Path):
+    @dt.compile
+    def count():
+        return dt.get_variable("n", [], initializer=dt.zeros_initializer()).assign_add(1.0)
+
+    with count:
+        count()
+        paths = [count.save(str(tmp_path / "0"))]
+        nodes = len(count._home.graph.nodes)
+        for n in range(1, 8):
+            assert count() == n + 1
+            paths.append(count.save(str(tmp_path / str(n))))
+        assert len(count._home.graph.nodes) == nodes
+        for n, path in enumerate(paths):
+            count.restore(path)
+            assert count() == n + 2
+
+
 def test_a_plan_starts_nothing():
     @dt.compile(cluster={"ps": 1, "worker": 2})
     def step(x):
