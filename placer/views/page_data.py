@@ -18,7 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import date
-from importlib import metadata
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -357,6 +356,8 @@ def cluster_text(cluster: Cluster) -> str:
 
 
 def _release() -> str:
+    from importlib import metadata  # it loads the standard library's mail package
+
     try:
         return metadata.version("dovetail")
     except metadata.PackageNotFoundError:  # a checkout that is not installed
