@@ -22,7 +22,7 @@ from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
 from .cost.memory import check_state
 from .cost.profile import Profile, as_profile
-from .cost.shapes import Sizes, as_tensor, given_shapes, listed, plan_sizes, resized
+from .cost.shapes import Sizes, as_tensor, given_shapes, listed_tensors, plan_sizes, resized
 from .partition.control_edges import passed_over
 from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses
 from .partition.partition import partition
@@ -204,7 +204,7 @@ def _search(
         if unknown:
             logger.warning(
                 "The session's placement is searched for sizes that are unknown and count as 1: %s. Measure a step, and give what was "
-                "measured: ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed(unknown, sizes),
+                "measured: ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
             )  # fmt: skip
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,

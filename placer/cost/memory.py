@@ -13,7 +13,7 @@ from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ..cluster.spec import DeviceInfo
-from ..render.text import short, size_text
+from ..render.text import listed, short, size_text
 from ..rules.placement import Placement
 from .static import state_bytes
 
@@ -71,9 +71,7 @@ def all_too_large(
         state: (node, bytes) of all of them. missing: the bytes that they need more than there are; 0 where the sums fit, but not
             the pieces.
     """
-    names = ", ".join(short(str(d.name)) for d in may[:NAMED]) + (
-        f" and {len(may) - NAMED} more" if len(may) > NAMED else ""
-    )
+    names = listed((short(str(d.name)) for d in may), NAMED)
     have = size_text(sum(d.memory_bytes or 0 for d in may))
     text = f"{_needed(state)}, and may only be on {names}, which {'has' if len(may) == 1 else 'have'} {have}"
     if missing:
@@ -86,8 +84,7 @@ def all_too_large(
 def _needed(state: Sequence[tuple[Node, float]]) -> str:
     """`'a', 'b' need 2.0 MiB together`, the largest first."""
     heavy = sorted(state, key=lambda entry: -entry[1])
-    names = ", ".join(f"'{n.name}'" for n, _ in heavy[:NAMED])
-    names += f" and {len(heavy) - NAMED} more" if len(heavy) > NAMED else ""
+    names = listed((f"'{n.name}'" for n, _ in heavy), NAMED)
     need = size_text(sum(size for _, size in state))
     return f"{names} needs {need}" if len(state) == 1 else f"{names} need {need} together"
 

@@ -24,6 +24,7 @@ from ...graph.core.opdef import Cost, Trait, size
 from ...graph.core.shape import Dims, as_dims, compatible, is_static, merge, text
 from ...graph.ops.io.iterators import FULL_BATCH
 from ..partition.partitioned_graph import Channel, LoopPart, Partitioned, Step
+from ..render.text import listed
 from .profile import Profile
 
 PASSES = 8
@@ -213,10 +214,9 @@ def _examples(tensors: Sequence[Tensor], sizes: Sizes) -> list[tuple[str, tuple[
     ]
 
 
-def listed(tensors: Sequence[Tensor], sizes: Sizes) -> str:
+def listed_tensors(tensors: Sequence[Tensor], sizes: Sizes) -> str:
     """`'x:0' (?, 784), 'y:0' (?, 10)`: tensors with what is known of their shapes."""
-    names = ", ".join(f"'{t.name}' {text(sizes.of(t).dims)}" for t in tensors[:LISTED])
-    return names + (f" and {len(tensors) - LISTED} more" if len(tensors) > LISTED else "")
+    return listed((f"'{t.name}' {text(sizes.of(t).dims)}" for t in tensors), LISTED)
 
 
 def plan_sizes(nodes: Collection[Node], given: Mapping[str, Dims], costs: Profile | None = None) -> Sizes:
@@ -303,7 +303,7 @@ def batch_shapes(
     if not found:
         raise ValueError(
             f"There is no batch size to choose: nothing that the step is given leaves its first size open "
-            f"({listed(sources, Sizes()) or 'it is given nothing'}). "
+            f"({listed_tensors(sources, Sizes()) or 'it is given nothing'}). "
             "Name shapes: plan.at(shapes={x: (64, 784)})"
         )
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 ROWS = 24
 """Rows of a table, besides its head: three tables then fit on one screen of a large terminal."""
@@ -57,6 +57,13 @@ def seconds_text(seconds: float, exact: bool = True) -> str:
 def count_text(number: int, word: str) -> str:
     """`1 node`, `3 nodes`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def listed(names: Iterable[str], most: int) -> str:
+    """`a, b and 3 more`: names with commas between them, at most `most`."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS) -> str:

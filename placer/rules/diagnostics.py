@@ -13,6 +13,7 @@ from ...graph.core.device import DeviceSpec, parse_strict
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.graph import Graph, Node
 from ..cluster.spec import Cluster
+from ..render.text import listed
 from .unsat_core import FIELDS, Member, members, nearest, remedies, smallest_contradiction
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .constraints import Candidates, Constraint
 
 _WORDS = {"job": "job", "replica": "replica", "task": "task", "device_type": "type", "device_index": "index"}
-_SHOWN = 20  # members or devices listed; the rest is counted
+SHOWN = 20  # members or devices listed; the rest is counted
 
 
 def story(node: Node, fields: Collection[str] = ()) -> str:
@@ -47,7 +48,7 @@ def story(node: Node, fields: Collection[str] = ()) -> str:
             break
         block = block.outer
     if node.colocation:
-        lines.append(f"    colocated with {listed(node.colocation)}")
+        lines.append(f"    colocated with {listed(node.colocation, SHOWN)}")
     if fields:
         lines.append(f"    {node.type} has kernels for {', '.join(node.opdef.device_types)}")
     return "\n".join(lines)
@@ -63,7 +64,7 @@ def unplaceable(found: UnplaceableError, graph: Graph, groups: Groups) -> Invali
         if found.edge:
             lines.append(_joining(node, f"takes the place of state that '{other.name}' gives out: both go together"))
         elif node.colocation:
-            lines.append(_joining(node, f"is colocated with {listed(node.colocation)}: all go together"))
+            lines.append(_joining(node, f"is colocated with {listed(node.colocation, SHOWN)}: all go together"))
         a, b = groups.constraint(node.index), groups.constraint(other.index)
         indices = sorted({*groups.members(node.index), *groups.members(other.index)})
         group = _members(indices, graph, groups)
@@ -179,7 +180,7 @@ def _group(node: Node, graph: Graph, groups: Groups) -> list[str]:
     members = groups.members(node.index)
     if len(members) < 2:
         return []
-    shown = [graph.nodes[i] for i in members[:_SHOWN]]
+    shown = [graph.nodes[i] for i in members[:SHOWN]]
     lines = [
         f"Colocation group of '{node.name}' ({len(members)} nodes), which together require "
         f"'{groups.constraint(node.index).requested}':"
@@ -187,8 +188,8 @@ def _group(node: Node, graph: Graph, groups: Groups) -> list[str]:
     lines += [
         f"  '{m.name}' ({m.type}) requested '{m.device}', kernels for {', '.join(m.opdef.device_types)}" for m in shown
     ]
-    if len(members) > _SHOWN:
-        lines.append(f"  ... and {len(members) - _SHOWN} more")
+    if len(members) > SHOWN:
+        lines.append(f"  ... and {len(members) - SHOWN} more")
     return lines
 
 
@@ -201,6 +202,3 @@ def _devices(groups: Groups) -> str:
     return ", ".join(names[:64]) + (f", ... ({len(names)} in all)" if len(names) > 64 else "")
 
 
-def listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "") or "none"

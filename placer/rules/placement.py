@@ -14,7 +14,8 @@ import numpy.typing as npt
 from ...graph.core.device import matches, parse_strict
 from ...graph.core.graph import Graph, Node
 from ..cluster.spec import Cluster
-from .diagnostics import listed, story
+from ..render.text import listed
+from .diagnostics import SHOWN, story
 from .provenance import Reasons
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -244,7 +245,7 @@ def _described(decision: Decision, graph: Graph) -> str:
     """The text of `Placement.explain`."""
     lines = [f"{decision.node} -> {decision.chosen}", story(graph.get_operation_by_name(decision.node))]
     if len(decision.group) > 1:
-        lines.append(f"  shares its device with {listed(n for n in decision.group if n != decision.node)}")
+        lines.append(f"  shares its device with {listed((n for n in decision.group if n != decision.node), SHOWN)}")
     if decision.required != decision.requested:
         lines.append(
             f"  required of the group: '{decision.required}'"
@@ -252,10 +253,10 @@ def _described(decision: Decision, graph: Graph) -> str:
             else "  required of the group: nothing"
         )
     lines += [f"  overruled: {text}" for text in decision.overruled]
-    lines.append(f"  candidates, best first: {listed(decision.candidates)}")
+    lines.append(f"  candidates, best first: {listed(decision.candidates, SHOWN) or 'none'}")
     by_reason: dict[str, list[str]] = {}
     for r in decision.rejected:
         by_reason.setdefault(r.reason, []).append(r.device)
-    lines += [f"  not {listed(devices)}: {reason}" for reason, devices in by_reason.items()]
+    lines += [f"  not {listed(devices, SHOWN)}: {reason}" for reason, devices in by_reason.items()]
     lines.append(f"  chosen: {decision.chosen}, {decision.rule.text}")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ...graph.core.graph import Node, Tensor
 from ..cluster.spec import Cluster
 from ..cost.memory import NAMED, all_too_large, one_too_large
-from ..render.text import size_text
+from ..render.text import listed, size_text
 from ..rules.colocation import Groups
 from . import SEARCHES
 from .feasible import check
@@ -203,10 +203,9 @@ def _too_much_at_once(
     e: PeakError, problem: Problem, nodes: Sequence[Node], cluster: Cluster
 ) -> ResourceExhaustedError:
     node, device = nodes[e.at], cluster.devices[e.device]
-    listed = ", ".join(f"'{nodes[i].name}' ({size_text(round(size))})" for i, size in e.alive[:NAMED])
-    listed += f" and {len(e.alive) - NAMED} more" if len(e.alive) > NAMED else ""
+    alive = listed((f"'{nodes[i].name}' ({size_text(round(size))})" for i, size in e.alive), NAMED)
     need, have = sum(size for _, size in e.alive), size_text(int(problem.capacity[e.device]))
-    what = f"{size_text(round(need))} at once: {listed}"
+    what = f"{size_text(round(need))} at once: {alive}"
     if e.proven:
         text = f"'{node.name}' ({node.type}) needs {what}; no device that it may be on has more than {have}"
     else:

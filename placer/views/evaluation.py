@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..cost.profile import Profile, as_profile
-from ..cost.shapes import how_to_give, listed, shape_options
+from ..cost.shapes import how_to_give, listed_tensors, shape_options
 from ..cost.static import state_bytes
 from ..plan_data import PlanData
 from ..render.text import short, size_text
@@ -196,7 +196,7 @@ def _unknown(plan: PlanData) -> str:
     if not tensors:
         return "the number of iterations of its loops is unknown and counts as 1, so no bound is proven"
     return (
-        f"unknown sizes count as 1, so no bound is proven: {listed(tensors, plan.sizes)}. "
+        f"unknown sizes count as 1, so no bound is proven: {listed_tensors(tensors, plan.sizes)}. "
         f"Give them: plan.at({how_to_give(tensors, plan.sizes)}), or {shape_options(tensors, plan.sizes)}"
     )
 

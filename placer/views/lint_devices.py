@@ -11,13 +11,13 @@ from ...graph.core.graph import Node
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
-from ..render.text import count_text, number_text, short, size_text
+from ..render.text import count_text, listed, number_text, short, size_text
 from ..render.timeline import time_text
 from ..search.bounds import lower_bound
 from ..simulate import state_behind
 from .facts import Facts, fits, overriding, setter_block
 from .lint_traffic import SHARE, SMALL_BYTES, tensor_of
-from .plan_warning import LISTED, Change, PlanWarning, listed_names, moved, quoted, verb
+from .plan_warning import LISTED, Change, PlanWarning, moved, quoted, verb
 
 UNEVEN = 2.0
 """Twice the mean of its kind is uneven; less is common and seldom worth a change."""
@@ -71,8 +71,8 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
         if names:
             yield PlanWarning(
                 "idle",
-                f"{listed_names(map(short, names))} {verb(names, 'does', 'do')} nothing {rest}; most of the work, such as '{heavy.name}', "
-                f"is on {short(most)}{gain}",
+                f"{listed(map(short, names), LISTED)} {verb(names, 'does', 'do')} nothing {rest}; most of the work, such as "
+                f"'{heavy.name}', is on {short(most)}{gain}",
                 heavy.source,
                 cure,
                 tuple(d for d in unused if task_of(d) in names) if names is idle else names,
@@ -158,7 +158,7 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
         else:
             continue
         yield PlanWarning(
-            "uneven-bytes", f"{what}could share; the largest are {listed_names(names)}", largest.source, cure, (most,), tuple(names),
+            "uneven-bytes", f"{what}could share; the largest are {listed(names, LISTED)}", largest.source, cure, (most,), tuple(names),
             sizes[most] - total // len(sizes), change,
         )  # fmt: skip
 
@@ -182,7 +182,7 @@ def setters_overridden(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "setter-overridden",
             f"{quoted(nodes)} ({size_text(size)}) {verb(nodes, 'is', 'are')} on "
-            f"{listed_names(map(short, devices))}, not on a parameter server: the device block {inner.describe()} at {inner.source} is "
+            f"{listed(map(short, devices), LISTED)}, not on a parameter server: the device block {inner.describe()} at {inner.source} is "
             f"inside the block {outer.describe()} at {outer.source}, and overrides it",
             inner.source,
             "Open the setter's block inside the other one, or give the setter `worker_device`, without a block inside it",

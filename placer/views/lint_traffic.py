@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
-from ..cost.shapes import how_to_give, listed, shape_options
+from ..cost.shapes import how_to_give, listed_tensors, shape_options
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, task_of
-from ..render.text import count_text, number_text, short, size_text
+from ..render.text import count_text, listed, number_text, short, size_text
 from ..render.timeline import time_text
 from ..simulate import state_behind
 from .facts import Facts
-from .plan_warning import LISTED, Change, PlanWarning, listed_names, moved, quoted, verb
+from .plan_warning import LISTED, Change, PlanWarning, moved, quoted, verb
 
 SMALL_BYTES = 64 << 10  # about what a link of 10 Gbit/s sends in the 50 us that any message takes
 READING = 0.5  # the part of a step that a link carries variables, from which on that is worth a warning
@@ -47,7 +47,7 @@ def gradients(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "gradients",
             f"All {count_text(count, 'node')} of the gradients run on {short(most)}, but {len(away)} of them differentiate nodes of "
-            f"{listed_names(others)}: {apart_text}flop there wait for {size_told} of values in each step",
+            f"{listed(others, LISTED)}: {apart_text}flop there wait for {size_told} of values in each step",
             away[0].source,
             "Give `colocate_gradients_with_ops=True` in that call",
             (most, *dict.fromkeys(homes[g] for g in away)),
@@ -87,7 +87,7 @@ def read_again(facts: Facts) -> Iterator[PlanWarning]:
             wasted = sum(c.bytes for c in channels) - max(c.bytes for c in channels)
             yield PlanWarning(
                 "read-again",
-                f"'{place.name}' is read {len(channels)} times by {short(task)}, as {listed_names(c.name for c in channels)}: "
+                f"'{place.name}' is read {len(channels)} times by {short(task)}, as {listed((c.name for c in channels), LISTED)}: "
                 f"{size_text(wasted)} per step more than once",
                 tensor_of(facts, channels[-1]).op.source,
                 "Read it once (value = variable.read_value()), and use the value everywhere",
@@ -170,8 +170,8 @@ def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
     if facts.is_searched and tensors:
         yield PlanWarning(
             "unknown-sizes",
-            f"The placement was searched for sizes that are unknown and count as 1: {listed(tensors, sizes)}. For the sizes of a run "
-            "another one may be far better",
+            f"The placement was searched for sizes that are unknown and count as 1: {listed_tensors(tensors, sizes)}. For the "
+            "sizes of a run another one may be far better",
             tensors[0].op.source,
             f"Give them: dt.place(..., {how_to_give(tensors, sizes)}), or dovetail plan {shape_options(tensors, sizes)}",
             nodes=tuple(dict.fromkeys(t.op.name for t in tensors[:LISTED])),
@@ -213,7 +213,7 @@ def loops(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "loop",
             f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({amount}) between "
-            f"{listed_names(tasks)}: {listed_names(c.name for c in largest)}. An iteration cannot end before they have come",
+            f"{listed(tasks, LISTED)}: {listed((c.name for c in largest), LISTED)}. An iteration cannot end before they have come",
             facts.plan.graph.get_operation_by_name(next(iter(nodes))).source,
             "Keep its body and its condition on one task, where they need not be on several",
             tuple(dict.fromkeys(d for c in channels for d in (c.source, c.destination))),

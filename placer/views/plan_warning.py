@@ -16,6 +16,7 @@ from ...graph.io.deserialize import extend_from_bytes
 from ...graph.io.serialize import graph_to_bytes
 from ..cost.shapes import batch_shapes
 from ..plan_data import PlanData
+from ..render.text import listed
 
 Place: TypeAlias = Callable[..., Any]
 """`placer.pipeline.place`, which knows plans, so that they are given it."""
@@ -121,10 +122,4 @@ def verb(names: Sequence[object], one: str, many: str) -> str:
 
 
 def quoted(nodes: Iterable[Node]) -> str:
-    return listed_names(f"'{n.name}'" for n in nodes)
-
-
-def listed_names(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
-    return ", ".join(listed[:LISTED]) + more
+    return listed((f"'{n.name}'" for n in nodes), LISTED)
