@@ -18,7 +18,8 @@ from .core.frames import Frames, Item, Loop, in_order, is_steered
 from .core.graph import Graph, Node, Tensor
 from .core.shape import compatible, text
 from .resources.async_request import Request
-from .resources.resource_manager import DEAD, Context, Resources, SessionState, VariableState
+from .resources.resource_manager import DEAD, Context, Resources, SessionState
+from .resources.variable import VariableState
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.errors import ResourceExhaustedError
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..backend import NodeError
 from ..lower.region import Region, one_or_all
 from .driver.api import CudaError

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..backend import NodeError
 from ..ir.program import Call, Instruction, Loop, Program
 from .context import GpuContext

@@ -19,7 +19,7 @@ import numpy as np
 from ...graph.core.dtypes import as_dtype, resource
 from ...graph.core.errors import InternalError
 from ...graph.core.graph import Node
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..backend import ContextOf
 from ..check import agree, difference
 from ..fusion.to_loops import kernel_of

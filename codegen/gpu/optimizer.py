@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..ir.loop_nest import LoopNest
 from .bind.template import Choice
 from .context import GpuContext

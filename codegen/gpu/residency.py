@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..ir.program import Kernel
 from .driver.array import DeviceArray
 from .driver.device import Device

@@ -17,7 +17,7 @@ import numpy as np
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError

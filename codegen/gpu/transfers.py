@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...graph.core.source_location import UNKNOWN
-from ...graph.resources.resource_manager import VariableState
+from ...graph.resources.variable import VariableState
 from ..ir.program import Call, Instruction, Kernel, Loop, Program, Recv, Send
 from .driver.array import DeviceArray
 from .driver.copies import HostCopy

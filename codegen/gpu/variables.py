@@ -17,7 +17,8 @@ import numpy as np
 from ...graph.core.errors import InternalError
 from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
-from ...graph.resources.resource_manager import Context, VariableState
+from ...graph.resources.resource_manager import Context
+from ...graph.resources.variable import VariableState
 from ..check import agree, difference
 from ..ir.program import Kernel
 from .context import GpuContext

@@ -22,7 +22,8 @@ from ...graph.core.opdef import OpDef
 from ...graph.core.shape import text
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.accumulator import RemoteAccumulator
-from ...graph.resources.resource_manager import Context, VariableState
+from ...graph.resources.resource_manager import Context
+from ...graph.resources.variable import VariableState
 from ..backend import Backend
 from ..fusion.optimizer_loops import writes_in_place
 from ..ir.fused_kernel import FusedKernel

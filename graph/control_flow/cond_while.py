@@ -539,7 +539,4 @@ def _graph_of(values: Sequence[Any]) -> Graph:
     return next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
 
 
-__all__ = ["PARALLEL_ITERATIONS", "case", "cond", "switch_case", "while_loop"]
-
-
 hooks.cond, hooks.case = cond, case

@@ -140,6 +140,3 @@ class FunctionGraph(Graph):
         elements = [getattr(c, "_control_element", lambda c=c: c)() for c in control_inputs]
         inside = [e for e in elements if not isinstance(e, (Tensor, Node)) or e.graph is self]
         return super().control_dependencies(inside)
-
-
-__all__ = ["FunctionGraph"]

@@ -246,6 +246,3 @@ def _stacked(array: TensorArray, count: int | None) -> Tensor:
     if tensor.dims is not None:
         tensor.set_shape([count, *tensor.dims[1:]])
     return tensor
-
-
-__all__ = ["foldl", "foldr", "map_fn", "scan"]

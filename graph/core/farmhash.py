@@ -175,6 +175,3 @@ def _sip_round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
     a, c = (_turned(a, 32) + d) & _MASK, (c + b) & _MASK
     b, d = _turned(b, 47) ^ c, _turned(d, 43) ^ a
     return a, b, _turned(c, 32), d
-
-
-__all__ = ["fingerprint", "hash64", "joined", "keyed_hash"]

@@ -344,6 +344,3 @@ def _either(guards: Sequence[Guard], merge: Node) -> Guard:
         if a[0] is b[0] and a[1] != b[1]:
             return common
     return common | {(merge, 0)}  # unknown
-
-
-__all__ = ["ALIVE", "STEERING", "Frames", "Guard", "Guards", "Item", "Loop", "flat", "is_in", "is_steered"]

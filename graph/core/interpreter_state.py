@@ -11,8 +11,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["process_id"]
-
 _MANY = 50_000  # objects, by far more than a step of a small graph makes
 _FEW = 1_000  # objects: Python 3.12 itself freezes some hundred when it starts
 

@@ -33,6 +33,3 @@ class Repeated(list[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Repeated[_T]:
         return Repeated(copy.deepcopy(list(self), memo), self._make)
-
-
-__all__ = ["Repeated"]

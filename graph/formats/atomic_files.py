@@ -172,6 +172,3 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-__all__ = ["PARTIAL", "is_remote", "locked", "path_of", "point", "remove", "write_bytes_durably", "write_durably"]

@@ -445,9 +445,3 @@ def _count(dims: Sequence[int]) -> int:
 
 def _checksum(data: Array) -> int:
     return zlib.crc32(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
-
-
-__all__ = [
-    "CheckpointReader", "Region", "checkpoint_exists", "remove_checkpoint_files", "remove_leftovers", "save_turn",
-    "write_manifest", "write_shard",
-]  # fmt: skip

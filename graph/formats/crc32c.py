@@ -26,6 +26,3 @@ def mask(crc: int) -> int:
 def masked(data: bytes | bytearray | memoryview) -> bytes:
     """The checksum of bytes as TensorFlow's files have it: four bytes, little-endian."""
     return struct.pack("<I", mask(crc32c(data)))
-
-
-__all__ = ["crc32c", "mask", "masked"]

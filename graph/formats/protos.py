@@ -16,8 +16,6 @@ from ..core import dtypes
 from ..core.errors import UnimplementedError
 from ..core.hooks import hooks
 
-__all__ = ["ENUMS", "ENUM_NAMES", "EXAMPLES", "MESSAGES", "message"]
-
 ENUM_NAMES = {"bool": "BOOL", "float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}
 """Element types that TensorFlow's enum calls by other names than their own."""
 ENUMS: dict[str, dict[str, int]] = {

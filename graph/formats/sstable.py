@@ -144,6 +144,3 @@ def _append(out: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes:
     block.append(0)
     out += block + masked(block)
     return where
-
-
-__all__ = ["TableError", "is_table", "read_table", "read_varint", "varint", "write_table"]

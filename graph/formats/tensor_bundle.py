@@ -196,6 +196,3 @@ def _signed(number: int) -> bytes:
     bits = (number + (1 << 80)) & ((1 << (8 * size)) - 1)  # two's complement
     mark = ((1 << size) - 1) << (7 * size)  # so many ones at the front
     return (bits ^ mark).to_bytes(size, "big")
-
-
-__all__ = ["is_bundle", "read_bundle", "read_piece", "write_bundle"]

@@ -39,8 +39,6 @@ from ..core.errors import InvalidArgumentError
 from ..core.shape import dims_of_proto, set_dims
 from .protos import message
 
-__all__ = ["default_of", "make_ndarray", "make_tensor_proto", "read_attr", "read_type", "tensor_proto", "write_attr"]
-
 Array = np.ndarray[Any, Any]
 class MisfitError(ValueError):
     """A node is not such as TensorFlow's signature says."""

@@ -374,13 +374,3 @@ class SparseAccumulator(Accumulator):
         length = self.kind.shape[0] if self.kind.shape else None
         shape = np.array([-1 if length is None else length, *rows.shape[1:]], np.int64)
         return indices.astype(np.int64), rows, shape
-
-
-__all__ = [
-    "Accumulator",
-    "AccumulatorKind",
-    "DenseAccumulator",
-    "RemoteAccumulator",
-    "SparseAccumulator",
-    "TakeGradient",
-]

@@ -222,6 +222,3 @@ def check_room(line: deque[Any], what: str) -> None:
             None, None,
             f"{MAX_WAITING} requests wait for {what} already: whatever should answer them does not run, or is too slow",
         )  # fmt: skip
-
-
-__all__ = ["MAX_WAITING", "AsyncResource", "RequestState", "ChainedRequest", "Request", "check_room"]

@@ -171,6 +171,3 @@ class Barrier(AsyncResource[TakeMany]):
 
     def _waiting(self) -> Iterator[TakeMany]:
         yield from self._takes
-
-
-__all__ = ["Barrier", "TakeMany"]

@@ -135,6 +135,3 @@ class SingleMember:
     ) -> Any:
         """As `run`: a single member needs no link."""
         return self.run(call)
-
-
-__all__ = ["REDUCTIONS", "CollectiveCall", "CollectiveContext", "DeviceLink", "LinkIdentity", "SingleMember"]

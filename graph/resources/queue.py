@@ -429,6 +429,3 @@ class Queue(AsyncResource[Any]):
 
 def _size(components: Tuple) -> int:
     return sum(c.nbytes for c in components)
-
-
-__all__ = ["CloseRequest", "Element", "EnqueueRequest", "Queue", "QueueKind", "DequeueRequest"]

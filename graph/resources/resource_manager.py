@@ -23,7 +23,6 @@ from ..core.shape import Dims
 from .async_request import AsyncResource
 from .collective_context import CollectiveContext, SingleMember
 from .shared_storage import Publishable, PublishedValue
-from .variable import VariableState, changing, update_together
 
 Array = np.ndarray[Any, Any]
 R = TypeVar("R")
@@ -170,6 +169,3 @@ class Context:
     def run_number(self) -> int:
         """The number of earlier runs of this node in this session."""
         return self.session.count(self.node_name)
-
-
-__all__ = ["DEAD", "Context", "Resources", "SessionState", "VariableState", "changing", "frozen", "update_together"]

@@ -159,6 +159,3 @@ class SharedAccumulator:
         count, step = words[_COUNT], words[_STEP]
         self._seen.clear()
         return count, step, np.array(total) if count else None
-
-
-__all__ = ["HEAD", "SharedAccumulator", "state_bytes", "encode_state"]

@@ -355,6 +355,3 @@ class _Locks(AbstractContextManager[None]):
         finally:
             for state in self._states:
                 state.lock.release()
-
-
-__all__ = ["VariableState", "changing", "read_together", "update_together"]

@@ -22,8 +22,6 @@ from ..formats.record_format import extension
 from ..formats.values import MisfitError, write_attr
 from .signatures import REQUIRED, Signature, signatures
 
-__all__ = ["EXTRA", "OTHERWISE", "OWN", "graph_def_of", "needed_by", "node_of", "without", "write_node"]
-
 
 def node_of(text: str) -> str:
     """The name of the node that an input names: `x` of `x:1` and of `^x`."""

@@ -350,6 +350,3 @@ def _normal(mapped: Mapping[str, Any], graph: Graph) -> dict[str, Node | Tensor]
         else:
             out[key if ":" in key else f"{key}:0"] = convert(value)
     return out
-
-
-__all__ = ["as_graph_def", "import_graph_def"]

@@ -308,16 +308,4 @@ def composed_attrs(proto: Any) -> dict[str, Any]:
     }
 
 
-__all__ = [
-    "COMPOSED",
-    "NEWER",
-    "UnsupportedError",
-    "accepted",
-    "attrs_of",
-    "composed_attrs",
-    "op_of",
-    "told_node",
-]
-
-
 hooks.node_from_tensorflow = told_node

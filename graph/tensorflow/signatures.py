@@ -122,6 +122,3 @@ def _signature(line: str) -> Signature:
     attrs = {name: (kind, default[0] if default else REQUIRED) for name, (kind, *default) in told["attrs"].items()}
     tell = frozenset(w for a in (*inputs, *outputs) for w in (a.type, a.number) if w in attrs)
     return Signature(told["op"], inputs, outputs, attrs, tell)
-
-
-__all__ = ["REQUIRED", "Argument", "Signature", "signatures"]

@@ -73,5 +73,3 @@ def _variable_from_def(told: Any, nodes: dict[str, Node], prefix: str) -> Variab
 
 
 hooks.variable_def_of, hooks.variable_from_def = variable_def, _variable_from_def
-
-__all__ = ["variable_def", "variable_from_def"]

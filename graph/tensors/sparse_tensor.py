@@ -211,11 +211,3 @@ def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str 
     if dtype is not None and as_dtype(dtype).base is not sparse.dtype.base:
         raise RuntimeError(f"Sparse dtype: requested = {as_dtype(dtype).name}, actual = {sparse.dtype.name}")
     return sparse
-
-
-__all__ = [
-    "SparseTensor",
-    "SparseTensorValue",
-    "convert_to_tensor_or_sparse_tensor",
-    "is_sparse",
-]

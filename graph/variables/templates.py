@@ -127,6 +127,3 @@ def make_template(
         with template.open_scope(name_scope=False):
             pass
     return template
-
-
-__all__ = ["Template", "make_template"]

@@ -23,8 +23,6 @@ from ..ops.array.gather import gather_nd
 from ..ops.state import scatter_state, variables
 from .partitioned import SaveSliceInfo as _SaveSliceInfo
 
-__all__ = ["VariableAggregation", "VariableSynchronization"]
-
 
 class VariableSynchronization(enum.Enum):
     """When the copies of a variable are made equal."""

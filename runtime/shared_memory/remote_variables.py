@@ -24,7 +24,8 @@ from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError, fr
 from ...graph.core.graph import Node
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...graph.resources.accumulator import AccumulatorKind
-from ...graph.resources.resource_manager import Resources, VariableState
+from ...graph.resources.resource_manager import Resources
+from ...graph.resources.variable import VariableState
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
 from .record_layout import RecordAddress, can_publish

@@ -44,8 +44,8 @@ from ...graph.core.errors import AbortedError, FailedPreconditionError, Unavaila
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources import shared_storage
 from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
-from ...graph.resources.resource_manager import VariableState
 from ...graph.resources.shared_accumulator import state_bytes
+from ...graph.resources.variable import VariableState
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
 from .record_layout import HOLDER, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish

@@ -35,7 +35,8 @@ import numpy as np
 
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
-from ...graph.resources.resource_manager import Resources, VariableState
+from ...graph.resources.resource_manager import Resources
+from ...graph.resources.variable import VariableState
 from ...placer.partition.one_sided_access import MOST_BYTES
 from .pool import address_of
 from .record_layout import (

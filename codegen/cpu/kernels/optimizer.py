@@ -26,7 +26,7 @@ from ....graph.core.graph import Node
 from ....graph.core.shape import element_count
 from ....graph.ops.state.training import RULES
 from ....graph.resources.buffer_pool import buffers
-from ....graph.resources.resource_manager import VariableState, changing
+from ....graph.resources.variable import VariableState, changing
 from ...check import agree, difference
 from ...fusion.optimizer_loops import sparse_update, update, update_of
 from ...fusion.table_loops import added

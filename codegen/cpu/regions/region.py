@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.shape import element_count
-from ....graph.resources.resource_manager import VariableState, changing
+from ....graph.resources.variable import VariableState, changing
 from ...ir.program import Call
 from ...lower.region import Region, one_or_all
 from ..jit import compile_now, compile_soon, in_background

@@ -273,14 +273,3 @@ def _reshape(x: Tensor, sizes: Sizes, name: str | None = None) -> Tensor:
     if len(unknown) == 1:
         return reshape(x, [-1 if i == unknown[0] else v for i, v in enumerate(sizes)], name)
     return reshape(x, _packed(sizes), name)
-
-
-__all__ = [
-    "batch_to_space",
-    "batch_to_space_nd",
-    "depth_to_space",
-    "required_space_to_batch_paddings",
-    "space_to_batch",
-    "space_to_batch_nd",
-    "space_to_depth",
-]

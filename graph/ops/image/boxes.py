@@ -351,9 +351,3 @@ def sample_distorted_bounding_box(
         whole = convert(image_size, name="image_size")
         operands = whole, convert(bounding_boxes, float32, name="bounding_boxes"), convert(min_object_covered, float32)
         return DistortedBox(*make("SampleDistortedBoundingBoxV2", operands, attrs).outputs)
-
-
-__all__ = [
-    "DistortedBox", "non_max_suppression", "non_max_suppression_overlaps", "non_max_suppression_padded",
-    "non_max_suppression_with_scores", "sample_distorted_bounding_box",
-]  # fmt: skip

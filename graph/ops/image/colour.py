@@ -267,10 +267,3 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
             return add(reduce_sum(absolute(down), axes), reduce_sum(absolute(across), axes))
         down, across = subtract(x[:, 1:], x[:, :-1]), subtract(x[:, :, 1:], x[:, :, :-1])
         return add(reduce_sum(absolute(down), [1, 2, 3]), reduce_sum(absolute(across), [1, 2, 3]))
-
-
-__all__ = [
-    "adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue", "adjust_saturation", "convert_image_dtype",
-    "grayscale_to_rgb", "hsv_to_rgb", "per_image_standardization", "random_brightness", "random_contrast", "random_hue",
-    "random_saturation", "rgb_to_grayscale", "rgb_to_hsv", "rgb_to_yiq", "rgb_to_yuv", "total_variation", "yiq_to_rgb", "yuv_to_rgb",
-]  # fmt: skip

@@ -422,9 +422,3 @@ def random_jpeg_quality(
     if not 0 <= min_jpeg_quality < max_jpeg_quality <= 100:
         raise ValueError("min_jpeg_quality must be less than max_jpeg_quality, and both between 0 and 100.")
     return adjust_jpeg_quality(image, random_uniform([], min_jpeg_quality, max_jpeg_quality, int32, seed))
-
-
-__all__ = [
-    "adjust_jpeg_quality", "decode_and_crop_jpeg", "decode_bmp", "decode_gif", "decode_image", "decode_jpeg", "decode_png",
-    "encode_jpeg", "encode_png", "extract_jpeg_shape", "is_jpeg", "random_jpeg_quality",
-]  # fmt: skip

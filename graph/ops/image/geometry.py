@@ -485,11 +485,3 @@ def resize_image_with_pad(
         top, left = (maximum(cast(floor((r - n) / 2.0), int32), 0) for r, n in zip(room, sizes, strict=True))
         resized = resize_images(x, stack([height, width]), method, align_corners)
         return pad_to_bounding_box(resized, top, left, *targets)
-
-
-__all__ = [
-    "ResizeMethod", "central_crop", "crop_to_bounding_box", "flip_left_right", "flip_up_down", "pad_to_bounding_box",
-    "random_flip_left_right", "random_flip_up_down", "resize", "resize_area", "resize_bicubic", "resize_bilinear",
-    "resize_image_with_crop_or_pad", "resize_image_with_pad", "resize_images", "resize_nearest_neighbor",
-    "resize_with_crop_or_pad", "rot90", "transpose_image",
-]  # fmt: skip

@@ -98,6 +98,3 @@ def extract_image_patches(
             **padding_attrs(padding),
         }
         return apply("ExtractImagePatches", (convert(images, name="images"),), attrs, scope)
-
-
-__all__ = ["extract_image_patches"]

@@ -110,6 +110,3 @@ def _restore(way: int, stored: Array, row: Array, above: Array) -> None:
             row[x] = (pixel + near) & 255
     else:
         raise ValueError(f"the PNG file is damaged: there is no filter {way}")
-
-
-__all__ = ["SIGNATURE", "decode_deep", "deep", "encode"]

@@ -167,6 +167,3 @@ def sobel_edges(image: TensorLike) -> Tensor:
     found = reshape(depthwise_conv2d(around, taps, [1, 1, 1, 1], "VALID"), concat([shape(x), [2]], 0))
     found.set_shape([*x.dims, 2])
     return found
-
-
-__all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "ssim_multiscale"]

@@ -27,7 +27,8 @@ from ...core.errors import FailedPreconditionError, InvalidArgumentError, OpErro
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import as_dims, compatible, text
-from ...resources.resource_manager import Context, Resources, VariableState
+from ...resources.resource_manager import Context, Resources
+from ...resources.variable import VariableState
 from ..control.python_function import MEANING, process_nonce
 from ..state.variables import place_of
 

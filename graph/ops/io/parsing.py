@@ -427,14 +427,3 @@ def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = Tru
     """
     attrs = {"out_type": as_dtype(out_type), "little_endian": bool(little_endian)}
     return make("DecodeRaw", (convert(input_bytes, string, name="bytes"),), attrs, name).outputs[0]
-
-
-__all__ = [
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "SparseFeature",
-    "VarLenFeature",
-    "decode_raw",
-    "parse_example",
-    "parse_single_example",
-]

@@ -312,6 +312,3 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     >>> matching_files("/data/*.csv")
     """
     return apply("MatchingFiles", (convert(pattern, string, name="pattern"),), {"process": process_nonce()}, name)
-
-
-__all__ = ["Reader", "matching_files", "read_file", "reader", "write_file"]

@@ -255,12 +255,3 @@ define(
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
     """A tensor as a serialized `TensorProto`, a scalar text, which `parse_tensor` reads."""
     return make("SerializeTensor", (convert(tensor, name="tensor"),), None, name).outputs[0]
-
-
-__all__ = [
-    "decode_json_example",
-    "parse_sequence_example",
-    "parse_single_sequence_example",
-    "parse_tensor",
-    "serialize_tensor",
-]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.build import TensorLike, apply, convert, convert_pair, graph_of
-from ...core.dtypes import DType, bool_
+from ...core.dtypes import DType
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ...core.scalar_math import reference_of
@@ -118,16 +118,3 @@ def binary(op: str, x: TensorLike, y: TensorLike, name: str) -> Tensor:
     """Apply a two-operand op; a Python number takes the other operand's type."""
     a, b, node_name = convert_pair(x, y, name)
     return apply(op, (a, b), None, node_name)
-
-
-__all__ = [
-    "allowed",
-    "binary",
-    "bool_",
-    "broadcast_rule",
-    "define_elementwise",
-    "same_type",
-    "scan_cost",
-    "unary",
-    "unary_rule",
-]

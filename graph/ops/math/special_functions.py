@@ -25,22 +25,6 @@ from .elementwise import exp, lgamma, log
 from .reduce import reduce_all, reduce_max, reduce_mean, reduce_sum
 from .static_operands import op_scope
 
-__all__ = [
-    "bessel_i0",
-    "bessel_i0e",
-    "bessel_i1",
-    "bessel_i1e",
-    "bincount",
-    "confusion_matrix",
-    "lbeta",
-    "multiply_no_nan",
-    "polyval",
-    "reciprocal_no_nan",
-    "xdivy",
-    "xlogy",
-    "zero_fraction",
-]
-
 
 def zero_fraction(value: TensorLike, name: str | None = None, dtype: Any = float32) -> Tensor:
     """The share of elements that are 0, from 0 to 1: a float32 scalar."""

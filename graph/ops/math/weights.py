@@ -59,6 +59,3 @@ def of_rank(weights: Tensor, values: Tensor) -> Tensor:
     wanted = rank(values)
     grows = logical_and(equal(rank(weights), wanted - 1), greater(rank(weights), 0))
     return reshape(weights, concat([shape(weights)[:wanted], ones(expand_dims(cast(grows, int32), 0), int32)], 0))
-
-
-__all__ = ["broadcast_weights", "of_rank", "without_last"]

@@ -369,16 +369,3 @@ def _sampled_logits(
 def _almost_never(x: Tensor) -> float:
     """A logit that no softmax gives a share to."""
     return -1e30 if x.dtype.base in (float32, float64) else -6e4
-
-
-__all__ = [
-    "AccidentalHits",
-    "Candidates",
-    "all_candidate_sampler",
-    "compute_accidental_hits",
-    "fixed_unigram_candidate_sampler",
-    "log_uniform_candidate_sampler",
-    "nce_loss",
-    "sampled_softmax_loss",
-    "uniform_candidate_sampler",
-]

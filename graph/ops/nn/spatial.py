@@ -469,22 +469,3 @@ def erosion2d(
         return negative(
             dilation2d(negative(convert(value, name="value")), flipped, strides, rates, padding), name=scope
         )
-
-
-__all__ = [
-    "atrous_conv2d_transpose",
-    "avg_pool1d",
-    "avg_pool3d",
-    "avg_pool_v2",
-    "conv1d_transpose",
-    "conv3d",
-    "conv3d_transpose",
-    "conv_transpose",
-    "convolution",
-    "dilation2d",
-    "erosion2d",
-    "max_pool1d",
-    "max_pool3d",
-    "max_pool_v2",
-    "pool",
-]

@@ -399,24 +399,3 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
         values=placeholder(dtype, [None], name=f"{under}values" if under else None),
         dense_shape=whole,
     )
-
-
-__all__ = [
-    "from_dense",
-    "sparse_concat",
-    "sparse_expand_dims",
-    "sparse_eye",
-    "sparse_fill_empty_rows",
-    "sparse_mask",
-    "sparse_placeholder",
-    "sparse_merge",
-    "sparse_reorder",
-    "sparse_reset_shape",
-    "sparse_reshape",
-    "sparse_retain",
-    "sparse_slice",
-    "sparse_split",
-    "sparse_tensor_to_dense",
-    "sparse_to_indicator",
-    "sparse_transpose",
-]

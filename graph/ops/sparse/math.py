@@ -411,20 +411,3 @@ def safe_embedding_lookup_sparse(
 
 operators["sparse_mul"] = lambda sp, dense: with_dense(sp, dense, multiply)
 operators["sparse_truediv"] = lambda sp, dense: with_dense(sp, dense, divide)
-
-__all__ = [
-    "embedding_lookup_sparse",
-    "safe_embedding_lookup_sparse",
-    "sparse_add",
-    "sparse_maximum",
-    "sparse_minimum",
-    "sparse_reduce_max",
-    "sparse_reduce_max_sparse",
-    "sparse_reduce_sum",
-    "sparse_reduce_sum_sparse",
-    "sparse_segment_mean",
-    "sparse_segment_sqrt_n",
-    "sparse_segment_sum",
-    "sparse_softmax",
-    "sparse_tensor_dense_matmul",
-]

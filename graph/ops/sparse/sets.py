@@ -178,6 +178,3 @@ def set_difference(a: TensorLike, b: TensorLike, aminusb: bool = True, validate_
 def set_union(a: TensorLike, b: TensorLike, validate_indices: bool = True) -> SparseTensor:
     """What the sets of two tensors have together, row by row. Arguments and result as of `set_intersection`."""
     return _combined(a, b, "union", validate_indices)
-
-
-__all__ = ["set_difference", "set_intersection", "set_size", "set_union"]

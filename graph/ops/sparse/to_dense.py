@@ -103,6 +103,3 @@ def sparse_to_dense(
         values = convert(sparse_values, name="sparse_values")
         default = convert(default_value, values.dtype.base, name="default_value")
         return apply("SparseToDense", (at, whole, values, default), {"validate_indices": bool(validate_indices)}, scope)
-
-
-__all__ = ["sparse_to_dense"]

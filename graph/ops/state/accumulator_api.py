@@ -172,6 +172,3 @@ def dequeue_counted(queue: FIFOQueue, counter: ConditionalAccumulator, local_ste
     """
     inputs = queue.queue_ref, counter.accumulator_ref, cast(local_step, int64)
     return apply("QueueDequeueCounted", inputs, {"component_types": tuple(queue.dtypes)}, None)
-
-
-__all__ = ["ConditionalAccumulator", "ConditionalAccumulatorBase", "SparseConditionalAccumulator", "dequeue_counted"]

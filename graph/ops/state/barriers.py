@@ -199,6 +199,3 @@ class Barrier:
 
     def __repr__(self) -> str:
         return f"<dt.Barrier '{self._name}'>"
-
-
-__all__ = ["Barrier"]

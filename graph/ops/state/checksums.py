@@ -77,6 +77,3 @@ def check_same(sums: TensorLike, variables: Sequence[str], replicas: Sequence[st
     """
     attrs = {"variables": tuple(variables), "replicas": tuple(replicas)}
     return make("SameChecksums", [convert(sums, name="sums")], attrs, name)
-
-
-__all__ = ["check_same", "checksum"]

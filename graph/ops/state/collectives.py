@@ -256,6 +256,3 @@ def barrier(members: Sequence[Any], rank: int, instance: str | None = None, name
     attrs = _group(members, rank, instance)
     with _at(attrs["members"], rank):
         return make("CollectiveBarrier", (), attrs, name)
-
-
-__all__ = ["all_gather", "all_reduce", "are_gpus", "barrier", "broadcast", "collective_call", "reduce_scatter"]

@@ -21,7 +21,8 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ...core.operators import assignments
 from ...core.shape import Dims, compatible, text
-from ...resources.resource_manager import Context, VariableState, changing
+from ...resources.resource_manager import Context
+from ...resources.variable import VariableState, changing
 from ...tensors.indexed_slices import IndexedSlices
 from ..array.scatter import check_updates, combine_at, updates_fit
 from ..array.shapes import reshape, shape

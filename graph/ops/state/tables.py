@@ -367,5 +367,3 @@ def _find(context: Context, table: Any, keys: Array, default: Array, **attrs: An
 define_on_host("LookupTableImportV2", infer=_infer_import, reference=_import)
 define_on_host("LookupTableFindV2", infer=_infer_find, reference=_find)
 define_fact("LookupTableSizeV2", Table, int64, lambda table: len(table.values))
-
-__all__ = ["MutableTable", "Table"]

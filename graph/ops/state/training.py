@@ -26,7 +26,8 @@ from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, typed_attr
 from ...core.shape import Dims, compatible, merge, text
-from ...resources.resource_manager import Context, VariableState, changing, update_together
+from ...resources.resource_manager import Context
+from ...resources.variable import VariableState, changing, update_together
 from .scatter_state import check_bounds, row_count
 from .variables import as_place, expect_index, expect_type, place_of
 

@@ -26,7 +26,8 @@ from ...core.errors import InvalidArgumentError, OutOfRangeError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...core.shape import Dims, as_dims, compatible, merge, text
-from ...resources.resource_manager import Context, VariableState
+from ...resources.resource_manager import Context
+from ...resources.variable import VariableState
 
 Array = np.ndarray[Any, Any]
 

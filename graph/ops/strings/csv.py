@@ -131,6 +131,3 @@ def decode_csv(
         "select_cols": tuple(int(c) for c in select_cols or ()),
     }
     return list(make("DecodeCSV", operands, attrs, name or "DecodeCSV").outputs)
-
-
-__all__ = ["TYPES", "decode_csv"]

@@ -169,6 +169,3 @@ def cross_hashed(
     """
     attrs = {"num_buckets": int(num_buckets), "hash_key": HASH_KEY if hash_key is None else int(hash_key)}
     return make("CrossHashed", [convert(x) for x in inputs], attrs, name).outputs[0]
-
-
-__all__ = ["HASH_KEY", "cross_hashed", "vocabulary_index"]

@@ -214,6 +214,3 @@ def _stream(given: Any) -> str:
             "dt.logging.warning, dt.logging.error, and 'file://<path>'."
         )
     return found
-
-
-__all__ = ["print_v2", "string_format", "summary_of"]

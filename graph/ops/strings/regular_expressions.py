@@ -159,6 +159,3 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
 
 def _str(text: str | bytes) -> str:
     return text.decode() if isinstance(text, bytes) else text
-
-
-__all__ = ["regex_full_match", "regex_replace"]

@@ -227,8 +227,3 @@ def _splitted(
     attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty), "whole": whole, "most": int(most)}
     operands = [convert(source, string, name="source"), *([] if fixed else [convert(ends, string, name="delimiter")])]
     return SparseTensor(*make("StringSplit", operands, attrs, name).outputs)
-
-
-__all__ = [
-    "reduce_join", "string_join", "string_split", "string_split_v2", "substr",
-]  # fmt: skip

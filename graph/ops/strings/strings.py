@@ -284,10 +284,3 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     """The bytes of such text. InvalidArgumentError in a step: it is none."""
     return _apply("DecodeBase64", input, name)
-
-
-__all__ = [
-    "as_string", "decode_base64", "each", "encode_base64", "need_text_in", "number_of", "string_length",
-    "string_lower", "string_strip", "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_hash_bucket_strong",
-    "string_to_number", "string_upper",
-]  # fmt: skip

@@ -16,7 +16,8 @@ from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.dtypes import as_dtype, float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from dovetail.graph.ops.state.training import RULES, apply_update
-from dovetail.graph.resources.resource_manager import Context, Resources, SessionState, VariableState
+from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
+from dovetail.graph.resources.variable import VariableState
 
 pytest.importorskip("numba")
 

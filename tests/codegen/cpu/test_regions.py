@@ -27,7 +27,7 @@ from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.build import make
 from dovetail.graph.core.source_location import caller
 from dovetail.graph.interpreter import execution_order
-from dovetail.graph.resources.resource_manager import VariableState
+from dovetail.graph.resources.variable import VariableState
 from dovetail.runtime.worker import worker
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,8 @@ import pytest
 import dovetail as tf
 from dovetail.data.runtime_values import At
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.resources.resource_manager import Resources, VariableState
+from dovetail.graph.resources.resource_manager import Resources
+from dovetail.graph.resources.variable import VariableState
 
 Dataset = tf.data.Dataset
 

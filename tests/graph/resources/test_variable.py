@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import FailedPreconditionError
-from dovetail.graph.resources.resource_manager import VariableState, changing, update_together
+from dovetail.graph.resources.variable import VariableState, changing, update_together
 
 
 def variable(value=(1.0, 2.0, 3.0, 4.0), name="v"):

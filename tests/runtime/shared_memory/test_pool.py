@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.resources import shared_storage
-from dovetail.graph.resources.resource_manager import VariableState, changing
+from dovetail.graph.resources.variable import VariableState, changing
 from dovetail.runtime.server.local_cluster import LocalCluster
 from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.shared_memory.pool import Pool

@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 from dovetail.graph.core.dtypes import as_dtype, float32, int64
 from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from dovetail.graph.resources import shared_storage
-from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
+from dovetail.graph.resources.resource_manager import Resources
+from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.runtime.shared_memory import shared_variable as module
 from dovetail.runtime.shared_memory.record_layout import TURN
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available

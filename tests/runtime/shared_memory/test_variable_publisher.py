@@ -15,7 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 from dovetail.graph.core.dtypes import as_dtype, float32, int64, string
 from dovetail.graph.resources import shared_storage
-from dovetail.graph.resources.resource_manager import Resources, VariableState, changing, update_together
+from dovetail.graph.resources.resource_manager import Resources
+from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.placer.partition.one_sided_access import MOST_BYTES
 from dovetail.runtime.shared_memory import variable_reader as module
 from dovetail.runtime.shared_memory.record_layout import RecordAddress, can_publish
