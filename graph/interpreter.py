@@ -9,7 +9,7 @@ or waits for a dead node, does not run, and is dead itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from .core.shape import compatible, text
 from .resources.async_request import Request
 from .resources.resource_manager import DEAD, Context, Resources, SessionState
 from .resources.variable import VariableState
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Interpreter:

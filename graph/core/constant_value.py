@@ -12,16 +12,14 @@ The numbers of nodes and elements are bounded, so a query is cheap on any graph.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .dtypes import DType
+from .dtypes import Array, DType
 from .graph import Node, Tensor
 from .opdef import Trait
 from .shape import Dims, is_static, of_rank
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _MAX_NODES = 64  # nodes evaluated per query; shape arithmetic is rarely longer than ten nodes
 _MAX_ELEMENTS = 1024  # elements of an evaluated value; constants may be larger

@@ -7,11 +7,13 @@ output: a reference to the variable's storage, not a value. Types are singletons
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 _ABOVE_REF = 100  # TensorFlow's convention: enum value of a reference type = value of its base + 100
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from .dtypes import DType
 from .hooks import hooks
@@ -135,6 +135,10 @@ class Tensor(TensorOperators["Tensor"]):
 
     def __repr__(self) -> str:
         return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
+
+
+Grads: TypeAlias = list[Tensor | None]
+"""Gradients, one for each input of a node; None: none flows there."""
 
 
 class Node:

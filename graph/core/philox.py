@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from .dtypes import Array
 
 # The paper's multipliers, and the Weyl sequence that the key walks: the golden ratio and sqrt(3) - 1, scaled
 # to 32 bits.

@@ -38,15 +38,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ..core.dtypes import DType, as_dtype
+from ..core.dtypes import Array, DType, as_dtype
 from ..core.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from ..core.shape import text
 from .atomic_files import PARTIAL, is_remote, locked, path_of, remove, write_bytes_durably, write_durably
 from .protos import ENUM_NAMES
 from .sstable import TableError
 from .tensor_bundle import is_bundle, read_bundle, read_piece
-
-Array = np.ndarray[Any, Any]
 
 _ENUM_NAMES = {
     "float16": "HALF",

@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgpack
 import numpy as np
 
 from ..core import dtypes
-from ..core.dtypes import DType
+from ..core.dtypes import Array, DType
 from ..core.shape import VALUE_RANK
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 FORMAT = "dovetail-graph"
 VERSION = 1

@@ -18,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType, as_dtype, string
+from ..core.dtypes import Array, DType, as_dtype, string
 from ..core.shape import dims_of_proto, set_dims
 from .atomic_files import path_of, write_bytes_durably, write_durably
 from .crc32c import crc32c, mask, masked
 from .protos import message
 from .sstable import TableError, is_table, read_table, read_varint, varint, write_table
-
-Array = np.ndarray[Any, Any]
 
 
 def is_bundle(index: bytes) -> bool:

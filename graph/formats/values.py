@@ -21,6 +21,7 @@ import numpy as np
 from ..core.build import fill_shape, to_array
 from ..core.dtypes import (
     INTEGERS,
+    Array,
     DType,
     as_dtype,
     bfloat16,
@@ -39,7 +40,7 @@ from ..core.errors import InvalidArgumentError
 from ..core.shape import dims_of_proto, set_dims
 from .protos import message
 
-Array = np.ndarray[Any, Any]
+
 class MisfitError(ValueError):
     """A node is not such as TensorFlow's signature says."""
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType
+from ..core.dtypes import Array, DType
 from ..core.errors import InvalidArgumentError, OpError, UnavailableError
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
@@ -29,8 +29,6 @@ from .shared_accumulator import SharedAccumulator, encode_state, state_bytes
 from .shared_storage import Publishable, PublishedValue, SharedSumValue
 
 logger = logging.getLogger(__name__)
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType
+from ..core.dtypes import Array, DType
 from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
 
-Array = np.ndarray[Any, Any]
 Ready = tuple[int, bytes, tuple[Array, ...]]  # index, key, components
 
 _FIRST_INDEX = -(2**63)  # as in TensorFlow: indices only give the order

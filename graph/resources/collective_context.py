@@ -17,8 +17,6 @@ import numpy as np
 
 from ..core.errors import InvalidArgumentError
 
-Array = np.ndarray[Any, Any]
-
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
 }  # fmt: skip

@@ -24,13 +24,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..core.dtypes import DType
+from ..core.dtypes import Array, DType
 from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from ..core.settings import setting
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
 
-Array = np.ndarray[Any, Any]
 Tuple = tuple[Array, ...]
 
 UNBOUNDED = 2**31 - 1  # the capacity if a value below 1 is given, as in TensorFlow

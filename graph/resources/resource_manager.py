@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..core.dtypes import Array
 from ..core.errors import InvalidArgumentError
 from ..core.shape import Dims
 from .async_request import AsyncResource
 from .collective_context import CollectiveContext, SingleMember
 from .shared_storage import Publishable, PublishedValue
 
-Array = np.ndarray[Any, Any]
 R = TypeVar("R")
 
 

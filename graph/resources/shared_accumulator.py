@@ -20,10 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..core.dtypes import Array
 from ..core.shape import element_count
 from .shared_storage import SharedSumValue
-
-Array = np.ndarray[Any, Any]
 
 HEAD: Final = 64  # bytes before the sum
 _COUNT, _STEP = range(2)

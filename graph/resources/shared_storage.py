@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from ..core.dtypes import Array
 
 
 class ValueMemory(Protocol):

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType
+from ..core.dtypes import Array, DType
 from ..core.errors import FailedPreconditionError, InvalidArgumentError
 from ..core.shape import Dims, compatible, text
 from .shared_storage import Publishable, PublishedValue, SharedValue, kept_copy, may_change, shared
-
-Array = np.ndarray[Any, Any]
 
 
 class VariableState(Publishable):

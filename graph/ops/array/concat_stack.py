@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import DType
+from ...core.dtypes import Array, DType
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -16,7 +16,6 @@ from ...core.shape import Dims, compatible, is_static, merge, text
 from ..math.cast import cast
 from ..math.common import same_type
 from ..math.static_operands import (
-    Array,
     dims_of,
     index_operand,
     invalid,

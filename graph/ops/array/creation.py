@@ -10,12 +10,11 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import DType, as_dtype, float32, string
+from ...core.dtypes import Array, DType, as_dtype, float32, string
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import TensorShape, as_dims, is_static
 from ..math.static_operands import (
-    Array,
     dims_of,
     index_operand,
     invalid,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
-from ...core.dtypes import NUMBERS, as_dtype, bool_, float32, int32
+from ...core.dtypes import NUMBERS, Array, as_dtype, bool_, float32, int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, compatible, merge, text
@@ -17,7 +17,6 @@ from ..math.cast import cast
 from ..math.common import allowed, same_type
 from ..math.reduce import reduce_sum
 from ..math.static_operands import (
-    Array,
     index_operand,
     invalid,
     move_cost,

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, to_array
-from ...core.dtypes import INTEGERS, DType, as_dtype, float32
+from ...core.dtypes import INTEGERS, Array, DType, as_dtype, float32
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import allowed, same_type
 from ..math.static_operands import (
-    Array,
     dims_of,
     index_operand,
     invalid,

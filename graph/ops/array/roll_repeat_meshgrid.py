@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
-from ...core.dtypes import bool_, int32
+from ...core.dtypes import Array, bool_, int32
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import compatible, text
@@ -20,7 +20,6 @@ from ..math.reduce import reduce_max, reduce_sum
 from ..math.scan import cumsum
 from ..math.static_operands import (
     INDEX_TYPES,
-    Array,
     dims_of,
     index_operand,
     invalid,

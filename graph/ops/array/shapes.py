@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims, static_value
-from ...core.dtypes import DType, as_dtype, int32
+from ...core.dtypes import Array, DType, as_dtype, int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.operators import operators
@@ -30,7 +30,6 @@ from ...core.shape import (
 from ...tensors.sparse_tensor import SparseTensor, is_sparse
 from ..math.cast import cast
 from ..math.static_operands import (
-    Array,
     dims_of,
     index_operand,
     index_type_attr,

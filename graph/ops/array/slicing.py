@@ -18,13 +18,13 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
+from ...core.dtypes import Array
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, set_gradient, typed_attr
 from ...core.shape import MAX_RANK, Dims, compatible, of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
 from ..math.static_operands import (
-    Array,
     dims_of,
     index_operand,
     invalid,

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert, make
-from ...core.dtypes import FLOATS, NUMBERS, as_dtype, bool_, float32, int32
+from ...core.dtypes import FLOATS, NUMBERS, Array, as_dtype, bool_, float32, int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
 from ...core.shape import compatible, merge, text
 from ..math.common import allowed, same_type
 from ..math.reduce import reduce_prod
 from ..math.static_operands import (
-    Array,
     index_operand,
     index_type_attr,
     invalid,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import convert, graph_of, make
-from ...core.dtypes import DType, as_dtype
+from ...core.dtypes import Array, DType, as_dtype
 from ...core.errors import (
     InvalidArgumentError,
     OpError,
@@ -28,7 +28,7 @@ from ...core.errors import (
 )
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
-from ..math.static_operands import Array, invalid, op_scope
+from ..math.static_operands import invalid, op_scope
 
 
 class _Function:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.build import apply
-from ...core.dtypes import DType, resource
+from ...core.dtypes import Array, DType, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims
 from ...resources.resource_manager import Context
-from ..math.static_operands import Array, no_cost
+from ..math.static_operands import no_cost
 
 
 class StackState:

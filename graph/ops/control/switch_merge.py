@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import bool_, int32
+from ...core.dtypes import Array, bool_, int32
 from ...core.errors import InternalError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, compatible, text
 from ...resources.resource_manager import DEAD
-from ..math.static_operands import Array, no_cost
+from ..math.static_operands import no_cost
 
 
 def _need_bool(pred: Tensor) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, float32, int32, resource
+from ...core.dtypes import Array, DType, float32, int32, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ...resources.resource_manager import Context
-from ..math.static_operands import Array, no_cost
+from ..math.static_operands import no_cost
 
 
 class ArrayState:

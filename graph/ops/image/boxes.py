@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.constant_value import static_value
-from ...core.dtypes import FLOATS, float32, int32
+from ...core.dtypes import FLOATS, Array, float32, int32
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, size, typed_attr
@@ -20,9 +20,6 @@ from ...resources.resource_manager import Context
 from ..math.common import allowed, same_type
 from ..math.static_operands import need_rank, op_scope
 from ..random.random_common import check_seeds, seed_attrs, stream_of
-
-Array = np.ndarray[Any, Any]
-
 
 # --- keeping boxes ----------------------------------------------------------------------------------------------------
 

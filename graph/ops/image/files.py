@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
-from ...core.dtypes import DType, as_dtype, float32, int32, int64, string, uint8, uint16
+from ...core.dtypes import Array, DType, as_dtype, float32, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError, UnimplementedError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -24,8 +24,6 @@ from ..random.random import random_uniform
 from ..strings.split_join import substr
 from . import png
 from .colour import convert_image_dtype
-
-Array = np.ndarray[Any, Any]
 
 _JPEG = b"\xff\xd8\xff"
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
+from ...core.dtypes import Array
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims
 from ..array.shapes import shape
 from ..math.common import same_type
-from ..math.static_operands import Array, dims_of, move_cost, need_index, need_rank, op_scope
+from ..math.static_operands import dims_of, move_cost, need_index, need_rank, op_scope
 from ..nn.conv_geometry import Window, four, height_and_width, image_dims, overlay, padding_attrs, patches, window_of
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from ...core.dtypes import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOURS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, as_dtype, resource, string
+from ...core.dtypes import Array, DType, as_dtype, resource, string
 from ...core.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
 from ...core.graph import Tensor
 from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
@@ -25,8 +25,6 @@ from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, read_together
 from ..state.queues import need_scalar
 from ..state.variables import place_of
-
-Array = np.ndarray[Any, Any]
 
 
 def _texts(attrs: Attrs, name: str, count: int | None = None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...core.dtypes import DType, int64, string
+from ...core.dtypes import Array, DType, int64, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, OpError, OutOfRangeError, UnknownError
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
@@ -32,7 +32,6 @@ from ...resources.variable import VariableState
 from ..control.python_function import MEANING, process_nonce
 from ..state.variables import place_of
 
-Array = np.ndarray[Any, Any]
 FULL_BATCH = "full_batch"
 """An attr of `IteratorGetNext`: the rows of a full batch. Its shape leaves them open: the last batch of an epoch may have fewer."""
 

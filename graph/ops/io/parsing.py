@@ -10,7 +10,21 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import FLOATS, DType, as_dtype, bool_, float32, int8, int16, int32, int64, string, uint8, uint16
+from ...core.dtypes import (
+    FLOATS,
+    Array,
+    DType,
+    as_dtype,
+    bool_,
+    float32,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint8,
+    uint16,
+)
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
@@ -24,8 +38,6 @@ from ..array.shapes import expand_dims, shape
 from ..math.compare import where
 from ..math.static_operands import as_bytes
 from ..sparse.arrange import sparse_reorder
-
-Array = np.ndarray[Any, Any]
 
 KINDS = {float32: "float_list", int64: "int64_list", string: "bytes_list"}
 """Element types of features, and where an example has them."""

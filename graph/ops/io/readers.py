@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
-from ...core.dtypes import int64, resource, string
+from ...core.dtypes import Array, int64, resource, string
 from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
@@ -29,7 +29,6 @@ from ..control.python_function import function_of, process_nonce, register
 from ..math.static_operands import as_bytes
 from ..state.queues import as_resource, define_fact, free, need_handle, need_scalar
 
-Array = np.ndarray[Any, Any]
 Record = tuple[str, bytes]
 """A key, which names the file and the position in it, and the record."""
 Format = Callable[[str], Iterator[Record]]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import DType, as_dtype, int64, string
+from ...core.dtypes import Array, DType, as_dtype, int64, string
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...formats.protos import message
 from ...formats.values import make_ndarray, tensor_proto
-from ..math.static_operands import Array, as_bytes, need_rank, op_scope
+from ..math.static_operands import as_bytes, need_rank, op_scope
 from .parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,

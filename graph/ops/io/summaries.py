@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import FLOATS, bool_, int8, int16, int32, int64, string, uint8, uint16
+from ...core.dtypes import FLOATS, Array, bool_, int8, int16, int32, int64, string, uint8, uint16
 from ...core.errors import InvalidArgumentError, UnimplementedError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
 from ...formats.values import tensor_proto
 from ..image import png
-
-Array = np.ndarray[Any, Any]
 
 NUMBERS = (*FLOATS, int8, int16, int32, int64, uint8, uint16, bool_)
 

@@ -12,12 +12,10 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import FLOATS, bool_
-from ...core.graph import Node, Tensor
+from ...core.graph import Grads, Node, Tensor
 from .arithmetic import add, multiply, negative, reciprocal, rsqrt, square, subtract
 from .broadcasting import unbroadcast
 from .common import binary, define_elementwise, unary
-
-Grads = list[Tensor | None]
 
 _TRANSCENDENTAL = 10.0  # flops that one exp, log or sin counts as
 

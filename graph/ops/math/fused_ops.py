@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import FLOATS
+from ...core.dtypes import FLOATS, Array
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.scalar_math import reference_of
 from ...core.shape import compatible, text
 from ..linalg.linalg import wide
 from .common import allowed, define_elementwise, same_type, unary_rule
-from .static_operands import Array, need_rank_at_least
+from .static_operands import need_rank_at_least
 
 # --- elementwise --------------------------------------------------------------------------------------------
 

@@ -20,8 +20,6 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, nbytes
 from ...core.shape import Dimension, Dims, TensorShape
 
-Array = np.ndarray[Any, Any]
-
 INDEX_TYPES = (int32, int64)
 
 

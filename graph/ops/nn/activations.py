@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import FLOATS, NUMBERS
-from ...core.graph import Node, Tensor
+from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define, typed_attr
 from ...core.scalar_math import reference_of
 from ..array.concat_stack import concat
@@ -22,8 +22,6 @@ from ..math.common import broadcast_rule, define_elementwise, unary, unary_rule
 from ..math.compare import less, where_v2
 from ..math.elementwise import erf, sigmoid, tanh
 from ..math.static_operands import op_scope
-
-Grads = list[Tensor | None]
 
 _EXP = 10.0  # flops that one exp counts as
 

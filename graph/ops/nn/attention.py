@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import FLOATS, float32
+from ...core.dtypes import FLOATS, Array, float32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, opdef
 from ..linalg.linalg import wide
 from ..math.common import allowed, same_type
-from ..math.static_operands import Array
 
 
 def _parts(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

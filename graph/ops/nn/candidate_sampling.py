@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import float32, float64, int32, int64
+from ...core.dtypes import Array, float32, float64, int32, int64
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define_on_host, size, typed_attr
 from ...core.philox import Stream
@@ -34,7 +34,7 @@ from ..math.cast import cast
 from ..math.compare import equal, where
 from ..math.elementwise import log
 from ..math.reduce import reduce_sum
-from ..math.static_operands import Array, need_rank, op_scope
+from ..math.static_operands import need_rank, op_scope
 from ..random.random_common import check_seeds, seed_attrs, stream_of
 from .softmax import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
 

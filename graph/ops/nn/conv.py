@@ -20,8 +20,8 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import FLOATS
-from ...core.graph import Node, Tensor
+from ...core.dtypes import FLOATS, Array
+from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, text
 from ..array.shapes import expand_dims, shape, squeeze
@@ -42,8 +42,6 @@ from .conv_geometry import (
     window_of,
 )
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Grads: TypeAlias = list[Tensor | None]
 Sizes: TypeAlias = tuple[int | None, ...]
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ...core.dtypes import Array
 from ...core.graph import Tensor
 from ...core.opdef import Attrs
 from ...core.shape import Dims
 from ..math.static_operands import need_rank
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 FORMATS = ("NHWC", "NCHW")
 PADDINGS = ("SAME", "VALID", "EXPLICIT")

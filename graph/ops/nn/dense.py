@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS, bfloat16, float16, float32
+from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define, size
 from ...core.shape import Dims, as_dims, merge
@@ -25,9 +25,6 @@ from ..math.logic import logical_and
 from ..math.static_operands import need_rank, need_rank_at_least, op_scope
 from ..random.random import random_uniform
 from .activations import relu
-
-Array: TypeAlias = np.ndarray[Any, Any]
-
 
 # --- bias -------------------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ as its scale, offset and statistics are float32 then. Local response normalizati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert, make
-from ...core.dtypes import FLOATS, DType, bfloat16, float16, float32
-from ...core.graph import Node, Tensor
+from ...core.dtypes import FLOATS, Array, DType, bfloat16, float16, float32
+from ...core.graph import Grads, Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.shape import Dims, element_count, merge
@@ -35,10 +35,6 @@ from ..math.cast import cast
 from ..math.common import allowed
 from ..math.reduce import reduce_mean, reduce_sum
 from ..math.static_operands import need_rank, op_scope
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Grads: TypeAlias = list[Tensor | None]
-
 
 # --- norms and moments ---------------------------------------------------------------------------------------------
 

@@ -7,15 +7,15 @@ The gradient of the maximum goes to the first maximal pixel of each window, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import FLOATS, NUMBERS, DType
+from ...core.dtypes import FLOATS, NUMBERS, Array, DType
 from ...core.errors import UnimplementedError
-from ...core.graph import Node, Tensor
+from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, merge
 from ..array.shapes import reshape, shape
@@ -36,10 +36,6 @@ from .conv_geometry import (
     patches,
     window_of,
 )
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Grads: TypeAlias = list[Tensor | None]
-
 
 # --- rules --------------------------------------------------------------------------------------------------
 

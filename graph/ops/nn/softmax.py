@@ -8,14 +8,14 @@ They work on the last axis of tensors of any rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import FLOATS
+from ...core.dtypes import FLOATS, Array
 from ...core.errors import InvalidArgumentError
-from ...core.graph import Node, Tensor
+from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import merge
 from ..array.creation import zeros_like
@@ -29,9 +29,6 @@ from ..math.elementwise import exp, log1p
 from ..math.reduce import reduce_sum
 from ..math.static_operands import need_index, need_rank_at_least, normal_axis, op_scope
 from .activations import relu
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Grads: TypeAlias = list[Tensor | None]
 
 _SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import uint64
+from ...core.dtypes import Array, uint64
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.philox import Stream
-from ..math.static_operands import Array, need_rank
+from ..math.static_operands import need_rank
 from .random_common import Draw, check_seeds, drawing_cost, float_attr, shape_operand, sizes_of, stream_of
 from .stateless_random import check_seed_operand, seeded_stream
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS, DType, as_dtype, int32, int64
+from ...core.dtypes import NUMBERS, Array, DType, as_dtype, int32, int64
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, default_cost, define
 from ...core.philox import Stream
@@ -27,7 +27,6 @@ from ..math.common import allowed, unary
 from ..math.static_operands import index_operand, need_rank, op_scope, static_int
 from .random_common import (
     WORD_FLOPS,
-    Array,
     Draw,
     bounds,
     bounds_rule,

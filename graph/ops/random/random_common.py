@@ -10,7 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, convert
 from ...core.constant_value import static_dims
 from ...core.default_graph import get_default_graph
-from ...core.dtypes import FLOATS, DType, int32, int64, uint32, uint64
+from ...core.dtypes import FLOATS, Array, DType, int32, int64, uint32, uint64
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, default_cost
 from ...core.philox import Stream, key_from
@@ -21,7 +21,6 @@ from ..math.arithmetic import add, multiply
 from ..math.common import allowed
 from ..math.static_operands import dims_of, need_index, need_rank
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Draw: TypeAlias = Callable[[Stream, tuple[int, ...], "np.dtype[Any]"], Array]
 
 DRAWN_INTEGERS = (int32, int64, uint32, uint64)

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import DType, as_dtype
+from ...core.dtypes import Array, DType, as_dtype
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.philox import Stream
 from ..math.arithmetic import subtract
 from ..math.static_operands import index_operand, need_index, need_rank, op_scope
 from .random_common import (
-    Array,
     Draw,
     bounds,
     bounds_rule,

@@ -12,12 +12,11 @@ import msgpack
 import numpy as np
 
 from ...core.build import apply, make
-from ...core.dtypes import DType, int64, string
+from ...core.dtypes import Array, DType, int64, string
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...tensors.sparse_tensor import SparseTensor
-from ..math.static_operands import Array
 
 
 def _infer_encode(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import FLOATS, DType, int32, int64, resource
+from ...core.dtypes import FLOATS, Array, DType, int32, int64, resource
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims, compatible, text
@@ -17,8 +17,6 @@ from ...resources.queue import Queue
 from ...resources.resource_manager import Context
 from ..math.common import allowed
 from .queues import as_resource, component_types, define_fact, free, need_handle, need_scalar
-
-Array = np.ndarray[Any, Any]
 
 REDUCTIONS = ("MEAN", "SUM")
 ACCUMULATOR, ADDITION = "ResourceConditionalAccumulator", "ResourceAccumulatorApplyGradient"

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import DType, as_dtype, int32, int64, resource, string
+from ...core.dtypes import Array, DType, as_dtype, int32, int64, resource, string
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
@@ -28,8 +26,6 @@ from .queues import (
     need_handle,
     need_scalar,
 )
-
-Array = np.ndarray[Any, Any]
 
 
 def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

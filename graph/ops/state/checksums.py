@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import int64, string
+from ...core.dtypes import Array, int64, string
 from ...core.errors import InternalError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, define_on_host
 from ...core.shape import compatible, text
 from ...resources.resource_manager import Context
-from ..math.static_operands import Array
 
 
 def _checksum_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

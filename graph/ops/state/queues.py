@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 
 from ...core.constant_value import static_value
-from ...core.dtypes import DType, bool_, int32, int64, resource
+from ...core.dtypes import Array, DType, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims
 from ...resources.queue import Queue, QueueKind
 from ...resources.resource_manager import Context, frozen
-
-Array = np.ndarray[Any, Any]
 
 KINDS = ("FIFOQueueV2", "RandomShuffleQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import resource
+from ...core.dtypes import Array, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
@@ -27,7 +27,7 @@ from ...tensors.indexed_slices import IndexedSlices
 from ..array.scatter import check_updates, combine_at, updates_fit
 from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
-from ..math.static_operands import Array, index_operand, invalid
+from ..math.static_operands import index_operand, invalid
 from .variables import as_place, expect_index, expect_type, place_of, read_variable
 
 

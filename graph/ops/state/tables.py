@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import DType, bool_, float32, float64, int32, int64, resource, string
+from ...core.dtypes import Array, DType, bool_, float32, float64, int32, int64, resource, string
 from ...core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
@@ -21,8 +21,6 @@ from ...resources.resource_manager import Context
 from ..math.static_operands import as_bytes, need_rank
 from ..strings.strings import number_of
 from .queues import as_resource, define_fact, free, need_handle
-
-Array = np.ndarray[Any, Any]
 
 KEYS, VALUES = (int32, int64, string), (float32, float64, int32, int64, string, bool_)
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import FLOATS, resource
+from ...core.dtypes import FLOATS, Array, resource
 from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, typed_attr
@@ -31,7 +31,6 @@ from ...resources.variable import VariableState, changing, update_together
 from .scatter_state import check_bounds, row_count
 from .variables import as_place, expect_index, expect_type, place_of
 
-Array = np.ndarray[Any, Any]
 # (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the
 # same order
 Step = Callable[..., Sequence[Any]]

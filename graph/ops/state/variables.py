@@ -21,16 +21,13 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import DType, as_dtype, bool_, int32, int64, resource
+from ...core.dtypes import Array, DType, as_dtype, bool_, int32, int64, resource
 from ...core.errors import InvalidArgumentError, OutOfRangeError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...core.shape import Dims, as_dims, compatible, merge, text
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState
-
-Array = np.ndarray[Any, Any]
-
 
 # --- rules that the ops share -------------------------------------------------------------------------------
 

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import float32, float64, int32, int64, string
+from ...core.dtypes import Array, float32, float64, int32, int64, string
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.static_operands import as_bytes, invalid
 from .strings import number_of
-
-Array = np.ndarray[Any, Any]
 
 TYPES = (float32, float64, int32, int64, string)
 

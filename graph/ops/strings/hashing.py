@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import INTEGERS, int32, int64, string
+from ...core.dtypes import INTEGERS, Array, int32, int64, string
 from ...core.farmhash import fingerprint, joined
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.static_operands import as_bytes
 
-Array = np.ndarray[Any, Any]
 HASH_KEY = 0xDECAFCAFFE
 """What combinations begin with, unless said otherwise (TensorFlow's)."""
 

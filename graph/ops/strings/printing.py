@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import string
+from ...core.dtypes import Array, string
 from ...core.graph import Node, Tensor
 from ...core.nest import flatten, pack
 from ...core.opdef import Attrs, Output, define, define_on_host, typed_attr
 from ...resources.resource_manager import Context
 from ...tensors.sparse_tensor import SparseTensor
-from ..math.static_operands import Array, need_rank, op_scope
+from ..math.static_operands import need_rank, op_scope
 
 _LEVELS = {"log(info)": logging.INFO, "log(warning)": logging.WARNING, "log(error)": logging.ERROR}
 _LEVELS_BY_NAME = {"info": "log(info)", "warn": "log(warning)", "warning": "log(warning)", "error": "log(error)"}

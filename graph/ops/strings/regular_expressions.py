@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import bool_, string
+from ...core.dtypes import Array, bool_, string
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ..math.static_operands import as_bytes, invalid
@@ -21,8 +21,6 @@ from .strings import each, need_text_in
 
 if TYPE_CHECKING:
     from re2 import _Regexp
-
-Array = np.ndarray[Any, Any]
 
 
 @lru_cache(256)
