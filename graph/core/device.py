@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self
 
-from .errors import InvalidArgumentError
+from .errors import invalid
 
 SHORT_TYPES = frozenset({"CPU", "GPU", "TPU", "CUSTOM", "EPU"})
 """Device types that have a short form, `/gpu:0` for `/device:GPU:0`."""
@@ -319,10 +319,7 @@ class DeviceName(str):
         text = f"/job:{job}/replica:{replica}/task:{task}/device:{device_type}:{device_index}"
         fields = job, replica, task, device_type, device_index
         if None in fields or not _COMPLETE.fullmatch(text):
-            raise InvalidArgumentError(
-                None, None,
-                f"'{text}' is no complete device name; one looks like /job:ps/replica:0/task:0/device:GPU:1",
-            )  # fmt: skip
+            raise invalid(f"'{text}' is no complete device name; one looks like /job:ps/replica:0/task:0/device:GPU:1")
         made = super().__new__(cls, text)
         for name, value in zip(cls.__slots__, fields, strict=True):
             object.__setattr__(made, name, value)
@@ -353,7 +350,7 @@ class DeviceName(str):
         values = (spec.job, spec.replica, spec.task, spec.device_type, spec.device_index)
         if None in values:
             missing = ", ".join(name for name, value in zip(_CONVERT, values, strict=True) if value is None)
-            raise InvalidArgumentError(None, None, f"'{_text(spec)}' names no single device: {missing} unset")
+            raise invalid(f"'{_text(spec)}' names no single device: {missing} unset")
         return cls(*values)  # type: ignore[arg-type]  # None was ruled out
 
     @property
@@ -402,11 +399,10 @@ def parse_strict(name: str) -> DeviceSpec:
                 position = part.end()
                 break
         else:
-            raise InvalidArgumentError(
-                None, None,
+            raise invalid(
                 f"Malformed device specification '{name}': cannot read '{name[position:]}'. "
-                f"A full specification looks like /job:ps/replica:0/task:0/device:GPU:1",
-            )  # fmt: skip
+                f"A full specification looks like /job:ps/replica:0/task:0/device:GPU:1"
+            )
     return DeviceSpec(**found)
 
 
@@ -464,10 +460,7 @@ def merge(target: DeviceFields, other: DeviceFields, *, soft: bool = False) -> D
         if soft and name in _DEVICE_FIELDS:
             job, replica, task, device_type, _ = _merged(target, other)
             return DeviceSpec(job, replica, task, device_type if name == "device_index" else None)
-        raise InvalidArgumentError(
-            None, None,
-            f"Cannot merge devices with incompatible {plural}: '{_text(target)}' and '{_text(other)}'",
-        )  # fmt: skip
+        raise invalid(f"Cannot merge devices with incompatible {plural}: '{_text(target)}' and '{_text(other)}'")
     return DeviceSpec(*_merged(target, other))
 
 
@@ -483,7 +476,7 @@ def task_name(fields: DeviceFields) -> str:
         InvalidArgumentError: job, replica or task is unset.
     """
     if fields.job is None or fields.replica is None or fields.task is None:
-        raise InvalidArgumentError(None, None, f"'{_text(fields)}' names no task: job, replica and task must be set")
+        raise invalid(f"'{_text(fields)}' names no task: job, replica and task must be set")
     return f"/job:{fields.job}/replica:{fields.replica}/task:{fields.task}"
 
 

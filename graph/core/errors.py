@@ -154,6 +154,11 @@ class UnauthenticatedError(OpError):
     code, error_code, fault = "UNAUTHENTICATED", 16, "user"
 
 
+def invalid(message: str, node: Any = None) -> InvalidArgumentError:
+    """The error for an invalid argument of a node, or of the node of this name; None: the executor adds the node that runs."""
+    return InvalidArgumentError(node, None, message)
+
+
 _CLASSES: tuple[type[OpError], ...] = (
     CancelledError, UnknownError, InvalidArgumentError, DeadlineExceededError, NotFoundError, AlreadyExistsError,
     PermissionDeniedError, ResourceExhaustedError, FailedPreconditionError, AbortedError, OutOfRangeError,

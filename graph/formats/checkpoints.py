@@ -39,7 +39,7 @@ import msgpack
 import numpy as np
 
 from ..core.dtypes import Array, DType, as_dtype
-from ..core.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from ..core.errors import DataLossError, FailedPreconditionError, NotFoundError, invalid
 from ..core.shape import text
 from .atomic_files import PARTIAL, is_remote, locked, path_of, remove, write_bytes_durably, write_durably
 from .protos import ENUM_NAMES
@@ -177,9 +177,7 @@ def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
                 entry["name"], {"dtype": entry["dtype"], "shape": list(entry["full"]), "slices": []}
             )
             if found["dtype"] != entry["dtype"] or found["shape"] != list(entry["full"]):
-                raise InvalidArgumentError(
-                    None, None, f"Slices of '{entry['name']}' differ in the type or shape of the whole"
-                )
+                raise invalid(f"Slices of '{entry['name']}' differ in the type or shape of the whole")
             piece = {k: entry[k] for k in ("key", "offset", "shape", "crc")}
             found["slices"].append({"shard": number, **piece})
     files = [{"file": s["file"], "bytes": s["bytes"]} for s in shards]
@@ -329,13 +327,12 @@ class CheckpointReader:
         try:
             wanted = Region.parse(spec, found["shape"])
         except ValueError as e:
-            raise InvalidArgumentError(None, None, f"'{name}': {e}") from None
+            raise invalid(f"'{name}': {e}") from None
         if wanted.full != tuple(found["shape"]):
-            raise InvalidArgumentError(
-                None, None,
+            raise invalid(
                 f"'{name}' has shape {text(tuple(found['shape']))} in checkpoint '{self._prefix}', "
-                f"not {text(wanted.full)}",
-            )  # fmt: skip
+                f"not {text(wanted.full)}"
+            )
         dtype = self._dtypes[name]
         pieces = [(Region(wanted.full, tuple(s["offset"]), tuple(s["shape"])), s) for s in found["slices"]]
         for region, piece in pieces:

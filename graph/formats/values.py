@@ -36,7 +36,7 @@ from ..core.dtypes import (
     uint32,
     uint64,
 )
-from ..core.errors import InvalidArgumentError
+from ..core.errors import invalid
 from ..core.shape import dims_of_proto, set_dims
 from .protos import message
 
@@ -98,13 +98,13 @@ def make_ndarray(tensor: Any) -> Array:
     """
     dims = dims_of_proto(tensor.tensor_shape)
     if dims is None or None in dims:
-        raise InvalidArgumentError(None, None, "A TensorProto's shape is not known")
+        raise invalid("A TensorProto's shape is not known")
     shape = tuple(d for d in dims if d is not None)
     try:
         dtype = as_dtype(int(tensor.dtype))
         return _array(tensor, dtype.base, math.prod(shape)).reshape(shape)
     except (TypeError, ValueError) as e:
-        raise InvalidArgumentError(None, None, f"A TensorProto is malformed: {e}") from None
+        raise invalid(f"A TensorProto is malformed: {e}") from None
 
 
 def _array(tensor: Any, dtype: DType, count: int) -> Array:

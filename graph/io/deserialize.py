@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 
 from ..core.dtypes import DType
-from ..core.errors import InvalidArgumentError
+from ..core.errors import InvalidArgumentError, invalid
 from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import OpDef, opdef as find_opdef
 from ..core.scopes import RecordedBlock
@@ -85,7 +85,7 @@ class Arrived:
         try:
             self.graph.adopt(self.nodes, self.has_late_edges)
         except (ValueError, RuntimeError) as e:
-            raise InvalidArgumentError(None, None, f"These nodes cannot be added to the graph: {e}") from None
+            raise invalid(f"These nodes cannot be added to the graph: {e}") from None
         if self.seed is not None:
             self.graph.seed = self.seed
         return self.nodes
@@ -114,7 +114,7 @@ def _read(graph: Graph, reader: Reader, how: Import | None = None) -> Arrived:
     except InvalidArgumentError:
         raise
     except MalformedError as e:
-        raise InvalidArgumentError(None, None, f"Malformed graph data, {builder.position()}: {e}") from None
+        raise invalid(f"Malformed graph data, {builder.position()}: {e}") from None
     except (
         ValueError,
         TypeError,
@@ -124,9 +124,7 @@ def _read(graph: Graph, reader: Reader, how: Import | None = None) -> Arrived:
         msgpack.OutOfData,
         RecursionError,
     ) as e:
-        raise InvalidArgumentError(
-            None, None, f"Malformed graph data, {builder.position()}: {type(e).__name__}: {e}"
-        ) from None
+        raise invalid(f"Malformed graph data, {builder.position()}: {type(e).__name__}: {e}") from None
 
 
 class Builder:
@@ -257,7 +255,7 @@ class Builder:
         if self.how is not None:
             name, attrs, colocation = self._under(self.how.prefix, name, attrs, colocation)
         if name in self._names or name in self.graph:
-            raise InvalidArgumentError(None, None, f"Malformed graph data: a node called '{name}' exists already")
+            raise invalid(f"Malformed graph data: a node called '{name}' exists already")
         try:
             node = self._made(op, inputs, attrs, shapes)
             node.name = name
@@ -270,7 +268,7 @@ class Builder:
                 raise MalformedError("its control inputs are malformed")
         except Exception as e:
             # Op definitions check attrs that users give; what a message holds may surprise them in any way.
-            raise InvalidArgumentError(None, None, f"Malformed graph data: node '{name}': {_message(e)}") from None
+            raise invalid(f"Malformed graph data: node '{name}': {_message(e)}") from None
         node.index = self.base + len(self.nodes)
         self._names.add(name)
         self.nodes.append(node)

@@ -23,7 +23,7 @@ import msgpack
 
 from ..control_flow.recovery import recover_flow
 from ..core.default_graph import GraphKeys
-from ..core.errors import InvalidArgumentError
+from ..core.errors import InvalidArgumentError, invalid
 from ..core.graph import Graph, Node, Tensor
 from ..core.node_table import element_by_name
 from ..formats.record_format import MAX_RECORD
@@ -149,7 +149,7 @@ def read_meta_graph(
 
 def _bad(meta: MetaGraph, why: str) -> InvalidArgumentError:
     where = "the data" if isinstance(meta.source, bytes) else str(meta.source)
-    return InvalidArgumentError(None, None, f"This is no meta graph of dovetail ({where}): {why}")
+    return invalid(f"This is no meta graph of dovetail ({where}): {why}")
 
 
 # --- collections ------------------------------------------------------------------------------------------------------

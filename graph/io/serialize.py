@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgpack
 
-from ..core.errors import InvalidArgumentError
+from ..core.errors import InvalidArgumentError, invalid
 from ..core.graph import Graph
 from ..core.scopes import DeviceBlock
 from ..core.source_location import locate
@@ -45,12 +45,10 @@ def records(graph: Graph, start: int) -> Iterator[bytes]:
     """The nodes from number `start` on, as records one after the other. Errors as of `graph_to_bytes`."""
     nodes = graph.nodes
     if graph.has_open_loops:
-        raise InvalidArgumentError(
-            None, None, "The graph cannot be saved or run now: it is in the middle of building a while_loop"
-        )
+        raise invalid("The graph cannot be saved or run now: it is in the middle of building a while_loop")
     loops: list[tuple[int, int]] = []
     if not 0 <= start <= len(nodes):
-        raise InvalidArgumentError(None, None, f"from_version must be in [0, {len(nodes)}], not {start}")
+        raise invalid(f"from_version must be in [0, {len(nodes)}], not {start}")
     out: list[bytes] = []  # records that must come before the next node
     pack = msgpack.Packer(default=lambda value: extension(value, out), autoreset=True).pack
     texts: dict[str, int] = {}

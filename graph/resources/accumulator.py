@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import Array, DType
-from ..core.errors import InvalidArgumentError, OpError, UnavailableError
+from ..core.errors import InvalidArgumentError, OpError, UnavailableError, invalid
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
 from .shared_accumulator import SharedAccumulator, encode_state, state_bytes
@@ -47,9 +47,7 @@ class AccumulatorKind:
         for field in ("sparse", "dtype", "shape", "reduction"):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:
-                raise InvalidArgumentError(
-                    None, None, f"Shared accumulator '{name}' has {field} {mine} but requested {field} was {theirs}"
-                )
+                raise invalid(f"Shared accumulator '{name}' has {field} {mine} but requested {field} was {theirs}")
 
 
 class TakeGradient(Request):
@@ -83,7 +81,7 @@ class Accumulator(AsyncResource[TakeGradient]):
     def take(self, count: int) -> Any:
         """The mean or sum, once there are `count` gradients. InvalidArgumentError when `count` is below 1."""
         if count < 1:
-            raise InvalidArgumentError(None, None, f"Argument num_required must be >= 1, is {count}: {self}")
+            raise invalid(f"Argument num_required must be >= 1, is {count}: {self}")
         return self.ask(TakeGradient(f"{count} gradients in {self}", count))
 
     def counted(self) -> int:
@@ -101,9 +99,7 @@ class Accumulator(AsyncResource[TakeGradient]):
         self.global_step = step
 
     def _mismatch(self, shape: tuple[int, ...], expected: Any) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            None, None, f"Shape mismatch at {self}: expected {text(expected)}, got a gradient of shape {text(shape)}"
-        )
+        return invalid(f"Shape mismatch at {self}: expected {text(expected)}, got a gradient of shape {text(shape)}")
 
     def _total(self) -> Any:
         """The mean or sum, and reset it."""
@@ -322,25 +318,21 @@ class SparseAccumulator(Accumulator):
             InvalidArgumentError: they do not fit each other, or earlier gradients.
         """
         if indices.ndim != 1 or values.ndim < 1 or len(indices) != len(values):
-            raise InvalidArgumentError(
-                None,
-                None,
-                f"{self}: indices of shape {text(indices.shape)} do not fit values of shape {text(values.shape)}",
+            raise invalid(
+                f"{self}: indices of shape {text(indices.shape)} do not fit values of shape {text(values.shape)}"
             )
         given: Dims = tuple(int(n) for n in shape) if shape.size else (None, *values.shape[1:])
         if not compatible(given, (None, *values.shape[1:])):
             raise self._mismatch(values.shape, given)
         assert given is not None
         if given[0] is not None and indices.size and not (indices.min() >= 0 and indices.max() < given[0]):
-            raise InvalidArgumentError(None, None, f"{self}: an index is outside [0, {given[0]})")
+            raise invalid(f"{self}: an index is outside [0, {given[0]})")
         wanted = self.kind.shape or ()  # sizes of the first axes: a gradient may have more axes
         if len(given) < len(wanted) or not compatible(given[: len(wanted)], wanted):
             raise self._mismatch(tuple(-1 if d is None else d for d in given), wanted)
         if wanted and wanted[0] is not None and indices.size and indices.max() >= wanted[0]:
-            raise InvalidArgumentError(
-                None,
-                None,
-                f"Shape mismatch at {self}: an index exceeded limits of shape: {indices.max()} exceeded {wanted[0]}",
+            raise invalid(
+                f"Shape mismatch at {self}: an index exceeded limits of shape: {indices.max()} exceeded {wanted[0]}"
             )
         unique, places = np.unique(indices, return_inverse=True)
         rows = np.zeros((len(unique), *values.shape[1:]), values.dtype)

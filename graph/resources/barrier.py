@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import Array, DType
-from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
+from ..core.errors import CancelledError, OutOfRangeError, invalid
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
 
@@ -81,30 +81,27 @@ class Barrier(AsyncResource[TakeMany]):
                 changed then.
         """
         if not 0 <= component < len(self.dtypes):
-            raise InvalidArgumentError(None, None, f"{self} has {len(self.dtypes)} components, there is no {component}")
+            raise invalid(f"{self} has {len(self.dtypes)} components, there is no {component}")
         if len(values) != len(keys):
-            raise InvalidArgumentError(None, None, f"{self}: {len(keys)} keys, but {len(values)} values")
+            raise invalid(f"{self}: {len(keys)} keys, but {len(values)} values")
         if not compatible(values.shape[1:], self.shapes[component]):
-            raise InvalidArgumentError(
-                None, None,
+            raise invalid(
                 f"Shape mismatch in component {component} of {self}. "
-                f"Expected {text(self.shapes[component])}, got {text(values.shape[1:])}",
-            )  # fmt: skip
+                f"Expected {text(self.shapes[component])}, got {text(values.shape[1:])}"
+            )
         self.perform(lambda: self._insert(component, keys, values))
 
     def _insert(self, component: int, keys: Sequence[bytes], values: Array) -> None:
         if self._is_cancelled:
             raise CancelledError(None, None, f"{self} is closed.")
         if len(set(keys)) != len(keys):
-            raise InvalidArgumentError(None, None, f"{self}: a key is given twice")
+            raise invalid(f"{self}: a key is given twice")
         for key in keys:
             found = self._partial.get(key)
             if found is None and self.is_closed:
                 raise CancelledError(None, None, f"{self} is closed, and key {key!r} is new")
             if found is not None and found[1][component] is not None:
-                raise InvalidArgumentError(
-                    None, None, f"{self}: key {key!r} already has a value for component {component}"
-                )
+                raise invalid(f"{self}: key {key!r} already has a value for component {component}")
         for row, key in enumerate(keys):
             if key not in self._partial:
                 self._partial[key] = self._next, [None] * len(self.dtypes)
@@ -120,7 +117,7 @@ class Barrier(AsyncResource[TakeMany]):
     def take_many(self, count: int, allow_small_batch: bool) -> Any:
         """`count` whole elements: (indices, keys, components...). OutOfRangeError when there will never be so many."""
         if count < 1:
-            raise InvalidArgumentError(None, None, f"{self}: the number of elements must be positive, is {count}")
+            raise invalid(f"{self}: the number of elements must be positive, is {count}")
         return self.ask(TakeMany(self, count, allow_small_batch))
 
     def close(self, cancel_pending_enqueues: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.errors import InvalidArgumentError
+from ..core.errors import invalid
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
@@ -124,7 +124,7 @@ class SingleMember:
         """As `CollectiveContext.run`. InvalidArgumentError where the group has other members."""
         if len(call.members) > 1:
             text = f"The {call.kind} '{call.instance}' has {len(call.members)} members: run it in a session, which runs them all"
-            raise InvalidArgumentError(call.node_name, None, text)
+            raise invalid(text, call.node_name)
         arrays = tuple(np.array(v) for v in call.values)
         return arrays[0] if len(arrays) == 1 else arrays
 

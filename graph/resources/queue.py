@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..core.dtypes import Array, DType
-from ..core.errors import CancelledError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from ..core.errors import CancelledError, OutOfRangeError, ResourceExhaustedError, invalid
 from ..core.settings import setting
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
@@ -79,10 +79,9 @@ class QueueKind:
         ):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs and not (field == "seed" and theirs == (0, 0)):  # (0, 0) matches any seed
-                raise InvalidArgumentError(
-                    None, None,
-                    f"Shared queue '{name}' has {what} {_words(mine)} but requested {what} was {_words(theirs)}",
-                )  # fmt: skip
+                raise invalid(
+                    f"Shared queue '{name}' has {what} {_words(mine)} but requested {what} was {_words(theirs)}"
+                )
 
 
 def _words(value: Any) -> str:
@@ -284,11 +283,9 @@ class Queue(AsyncResource[Any]):
             InvalidArgumentError: `count` is negative, or elements have no shape. OutOfRangeError: closed, and too few are left.
         """
         if count < 0:
-            raise InvalidArgumentError(None, None, f"{self}: the number of elements must not be negative, is {count}")
+            raise invalid(f"{self}: the number of elements must not be negative, is {count}")
         if self.kind.shapes is None:
-            raise InvalidArgumentError(
-                None, None, f"{self} was made without shapes, so only single elements can be taken"
-            )
+            raise invalid(f"{self} was made without shapes, so only single elements can be taken")
         return self.ask(DequeueRequest(self, count, many=True, fewer=fewer))
 
     def close(self, cancel_pending_enqueues: bool = False) -> Any:
@@ -312,17 +309,13 @@ class Queue(AsyncResource[Any]):
     def _check(self, components: Sequence[Array]) -> None:
         dtypes = tuple(np.asarray(c).dtype for c in components)
         if dtypes != tuple(d.np for d in self.kind.dtypes):
-            raise InvalidArgumentError(
-                None, None,
-                f"{self} holds elements of types {_words(self.kind.dtypes)}, "
-                f"not [{', '.join(str(d) for d in dtypes)}]",
-            )  # fmt: skip
+            raise invalid(
+                f"{self} holds elements of types {_words(self.kind.dtypes)}, not [{', '.join(str(d) for d in dtypes)}]"
+            )
         for i, (c, dims) in enumerate(zip(components, self.kind.shapes or (), strict=False)):
             if not compatible(c.shape, dims):
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"Shape mismatch in tuple component {i} of {self}. Expected {text(dims)}, got {text(c.shape)}",
+                raise invalid(
+                    f"Shape mismatch in tuple component {i} of {self}. Expected {text(dims)}, got {text(c.shape)}"
                 )
 
     # --- the rules -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.dtypes import Array
-from ..core.errors import InvalidArgumentError
+from ..core.errors import invalid
 from ..core.shape import Dims
 from .async_request import AsyncResource
 from .collective_context import CollectiveContext, SingleMember
@@ -91,9 +91,7 @@ class Resources:
                     made.post(self._posts[container, name])
             resource = found[name]
         if not isinstance(resource, kind):
-            raise InvalidArgumentError(
-                None, None, f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}"
-            )
+            raise invalid(f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}")
         return resource
 
     def find(self, container: str, name: str) -> Any:

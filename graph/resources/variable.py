@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import Array, DType
-from ..core.errors import FailedPreconditionError, InvalidArgumentError
+from ..core.errors import FailedPreconditionError, invalid
 from ..core.shape import Dims, compatible, text
 from .shared_storage import Publishable, PublishedValue, SharedValue, kept_copy, may_change, shared
 
@@ -105,10 +105,8 @@ class VariableState(Publishable):
         """Store a value; `dims` is the static shape that it must fit (None: any)."""
         array = np.asarray(value, self.dtype.np)
         if not compatible(array.shape, dims):
-            raise InvalidArgumentError(
-                None,
-                None,
-                f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it",
+            raise invalid(
+                f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it"
             )
         is_own = array is not value and array.base is None  # else it may be a view of a message or of a fed array
         if not is_own and self._post is None:

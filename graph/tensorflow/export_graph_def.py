@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ..core.errors import InvalidArgumentError
+from ..core.errors import InvalidArgumentError, invalid
 from ..core.graph import Graph, Node
 from ..core.hooks import hooks
 from ..formats.protos import message
@@ -84,7 +84,7 @@ def graph_def_of(
         InvalidArgumentError: a node cannot be written, such as a `py_func`; or a loop is being built.
     """
     if graph.has_open_loops:
-        raise InvalidArgumentError(None, None, "A graph has no GraphDef while a while_loop is being built")
+        raise invalid("A graph has no GraphDef while a while_loop is being built")
     out = message("GraphDef")()
     out.versions.producer = PRODUCER
     for node in graph.nodes[from_version:] if nodes is None else nodes:

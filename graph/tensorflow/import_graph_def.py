@@ -15,7 +15,7 @@ from typing import Any
 from ..control_flow.recovery import recover_flow
 from ..core.build import convert
 from ..core.default_graph import get_default_graph
-from ..core.errors import InvalidArgumentError, UnimplementedError
+from ..core.errors import InvalidArgumentError, UnimplementedError, invalid
 from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import opdef
 from ..core.scopes import DeviceBlock, requested_device
@@ -80,7 +80,7 @@ def as_graph_def(value: Any) -> Any:
     try:
         found.ParseFromString(bytes(data))
     except Exception as e:  # protobuf's DecodeError, which has no class without the package
-        raise InvalidArgumentError(None, None, f"This is no GraphDef: {e}") from None
+        raise invalid(f"This is no GraphDef: {e}") from None
     return found
 
 
@@ -124,7 +124,7 @@ class _Importer:
         try:
             arrived = self.builder.finish()
         except MalformedError as e:
-            raise InvalidArgumentError(None, None, f"This GraphDef cannot be imported: {e}") from None
+            raise invalid(f"This GraphDef cannot be imported: {e}") from None
         around = self.graph.scopes.device
         for node in arrived.nodes:
             if not node.colocation:
@@ -137,7 +137,7 @@ class _Importer:
         """Refuse what there is not here, all of it at once."""
         if len(self.protos) != len(self.definition.node):
             twice = [n for n, count in Counter(p.name for p in self.definition.node).items() if count > 1]
-            raise InvalidArgumentError(None, None, f"This GraphDef has several nodes called '{twice[0]}'")
+            raise invalid(f"This GraphDef has several nodes called '{twice[0]}'")
         functions = len(self.definition.library.function)
         missing: Counter[str] = Counter()
         first: dict[str, str] = {}
@@ -162,9 +162,7 @@ class _Importer:
             before -= {s for s, i in map(_split, proto.input) if self._key(s, i) in self.mapped}
             for source in before:
                 if source not in self.protos:
-                    raise InvalidArgumentError(
-                        None, None, f"Node '{name}' ({proto.op}) of this GraphDef takes '{source}', which is not in it"
-                    )
+                    raise invalid(f"Node '{name}' ({proto.op}) of this GraphDef takes '{source}', which is not in it")
                 takers.setdefault(source, []).append(name)
             waits[name] = len(before)
         ready = [place[n] for n, count in waits.items() if not count]
@@ -180,7 +178,7 @@ class _Importer:
                     heapq.heappush(ready, place[taker])
         if len(order) < len(names):
             left = next(n for n, count in waits.items() if count)
-            raise InvalidArgumentError(None, None, f"The nodes of this GraphDef form a cycle, at '{left}'")
+            raise invalid(f"The nodes of this GraphDef form a cycle, at '{left}'")
         return order
 
     def _is_back_edge(self, proto: Any, source: str) -> bool:
@@ -210,9 +208,7 @@ class _Importer:
             elif index < len(self.made[source]):
                 inputs.append(self.made[source][index])
             else:
-                raise InvalidArgumentError(
-                    None, None, f"Node '{proto.name}' of this GraphDef takes '{key}', which does not exist"
-                )
+                raise invalid(f"Node '{proto.name}' of this GraphDef takes '{key}', which does not exist")
         return inputs, controls
 
     def _node(self, proto: Any) -> None:
@@ -232,13 +228,11 @@ class _Importer:
                 attrs["shape"] = None
             number = self._take(proto.name, definition.name, inputs, attrs, beside)
         except InvalidArgumentError as e:
-            raise InvalidArgumentError(
-                None, None, f"Node '{proto.name}' ({proto.op}) of this GraphDef cannot be imported: {e.message}"
+            raise invalid(
+                f"Node '{proto.name}' ({proto.op}) of this GraphDef cannot be imported: {e.message}"
             ) from None
         except _MISFITS as e:
-            raise InvalidArgumentError(
-                None, None, f"Node '{proto.name}' ({proto.op}) of this GraphDef cannot be imported: {e}"
-            ) from None
+            raise invalid(f"Node '{proto.name}' ({proto.op}) of this GraphDef cannot be imported: {e}") from None
         self._tell(proto.name, number, [(number, i) for i in range(len(self.builder.nodes[number].outputs))])
 
     def _tell(self, name: str, number: int, ends: Ends) -> None:

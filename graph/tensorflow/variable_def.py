@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.errors import InvalidArgumentError
+from ..core.errors import invalid
 from ..core.graph import Node, Tensor
 from ..core.hooks import hooks
 from ..formats.protos import message
@@ -31,9 +31,7 @@ def variable_from_def(told: Any, names: Names) -> Variable:
             parts |= {"is_initialized": _is_initialized(names.tensor(told.variable_name), names), "cached": None}
         return variable_of(parts, names)
     except (KeyError, ValueError, IndexError) as e:
-        raise InvalidArgumentError(
-            None, None, f"Variable '{told.variable_name}' of this MetaGraphDef does not fit its graph: {e}"
-        ) from None
+        raise invalid(f"Variable '{told.variable_name}' of this MetaGraphDef does not fit its graph: {e}") from None
 
 
 def _is_initialized(handle: Tensor, names: Names) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -18,7 +19,6 @@ from ..math.common import same_type
 from ..math.static_operands import (
     dims_of,
     index_operand,
-    invalid,
     known_rank,
     move_cost,
     need_index,

@@ -11,19 +11,11 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import Array, DType, as_dtype, float32, string
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import TensorShape, as_dims, is_static
-from ..math.static_operands import (
-    dims_of,
-    index_operand,
-    invalid,
-    need_index,
-    need_rank,
-    op_scope,
-    static_ints,
-    write_cost,
-)
+from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope, static_ints, write_cost
 from .shapes import reshape, shape
 
 SMALL = 1000  # TensorFlow's bound: fewer elements become a Const, more a Fill, so that graphs stay small

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.dtypes import NUMBERS, Array, as_dtype, bool_, float32, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, compatible, merge, text
@@ -18,7 +19,6 @@ from ..math.common import allowed, same_type
 from ..math.reduce import reduce_sum
 from ..math.static_operands import (
     index_operand,
-    invalid,
     move_cost,
     need_index,
     need_rank,

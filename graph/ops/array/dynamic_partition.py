@@ -10,21 +10,13 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import Array, as_dtype, bool_, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import same_type
 from ..math.compare import where
-from ..math.static_operands import (
-    as_bytes,
-    index_operand,
-    index_type_attr,
-    invalid,
-    move_cost,
-    need_rank,
-    normal_axis,
-    op_scope,
-)
+from ..math.static_operands import as_bytes, index_operand, index_type_attr, move_cost, need_rank, normal_axis, op_scope
 from .concat_stack import concat, filled_grads
 from .gather import gather
 from .ranges import range as range_

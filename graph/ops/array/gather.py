@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, to_array
 from ...core.dtypes import INTEGERS, Array, DType, as_dtype, float32
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
@@ -20,7 +21,6 @@ from ..math.common import allowed, same_type
 from ..math.static_operands import (
     dims_of,
     index_operand,
-    invalid,
     move_cost,
     need_index,
     need_rank,

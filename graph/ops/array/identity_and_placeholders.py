@@ -11,12 +11,13 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, graph_of, make
 from ...core.dtypes import Array, bool_
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, define_on_host
 from ...core.shape import as_dims, compatible, text
 from ...resources.resource_manager import Context
 from ...tensors.indexed_slices import IndexedSlices, map_values
-from ..math.static_operands import invalid, need_rank, no_cost, op_scope
+from ..math.static_operands import need_rank, no_cost, op_scope
 
 # --- one value in, the same out -----------------------------------------------------------------------------
 

@@ -10,21 +10,13 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import partly_known, static_value
 from ...core.dtypes import Array
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
-from ..math.static_operands import (
-    dims_of,
-    index_operand,
-    invalid,
-    known_rank,
-    move_cost,
-    need_index,
-    need_rank,
-    op_scope,
-)
+from ..math.static_operands import dims_of, index_operand, known_rank, move_cost, need_index, need_rank, op_scope
 from .concat_stack import stack
 from .shapes import reshape, shape, transpose
 

@@ -11,11 +11,12 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert, to_array
 from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, Array, DType, as_dtype, bfloat16, float16, float32, float64, int32, int64
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ..math.cast import cast
 from ..math.common import allowed, same_type
-from ..math.static_operands import index_operand, invalid, need_index, need_rank, op_scope, static_int, write_cost
+from ..math.static_operands import index_operand, need_index, need_rank, op_scope, static_int, write_cost
 
 _RANGE_TYPES = (int32, int64, float32, float64)  # the order in which one type gives way to the next
 _COUNTABLE = (*_RANGE_TYPES, float16, bfloat16)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.dtypes import Array, bool_, int32
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import compatible, text
@@ -22,7 +23,6 @@ from ..math.static_operands import (
     INDEX_TYPES,
     dims_of,
     index_operand,
-    invalid,
     move_cost,
     need_index,
     need_rank_at_least,

@@ -13,6 +13,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import Array
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, nbytes, set_gradient
 from ...core.shape import Dims, compatible, text
@@ -20,7 +21,7 @@ from ...tensors.indexed_slices import IndexedSlices
 from ..math.cast import cast
 from ..math.common import same_type
 from ..math.compare import equal
-from ..math.static_operands import dims_of, index_operand, invalid, move_cost, need_rank, op_scope
+from ..math.static_operands import dims_of, index_operand, move_cost, need_rank, op_scope
 from .creation import zeros_like
 from .gather import coordinate_index, coordinates_of, gather_nd
 from .shapes import shape, squeeze

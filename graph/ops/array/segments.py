@@ -10,6 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, Array, as_dtype, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Cost, Output, define, set_gradient, size as static_size
@@ -23,7 +24,6 @@ from ..math.logic import logical_and
 from ..math.reduce import reduce_prod
 from ..math.static_operands import (
     index_operand,
-    invalid,
     move_cost,
     need_index,
     need_rank,

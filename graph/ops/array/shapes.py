@@ -11,6 +11,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims, static_value
 from ...core.dtypes import Array, DType, as_dtype, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.operators import operators
@@ -33,7 +34,6 @@ from ..math.static_operands import (
     dims_of,
     index_operand,
     index_type_attr,
-    invalid,
     move_cost,
     need_index,
     need_rank,

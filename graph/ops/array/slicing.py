@@ -19,6 +19,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import Array
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, set_gradient, typed_attr
 from ...core.shape import MAX_RANK, Dims, compatible, of_rank, text
@@ -27,7 +28,6 @@ from ..math.reduce import reduce_sum
 from ..math.static_operands import (
     dims_of,
     index_operand,
-    invalid,
     need_index,
     need_rank,
     no_cost,

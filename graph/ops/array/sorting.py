@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, NUMBERS, Array, as_dtype, bool_, float32, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
 from ...core.shape import compatible, merge, text
@@ -17,7 +18,6 @@ from ..math.reduce import reduce_prod
 from ..math.static_operands import (
     index_operand,
     index_type_attr,
-    invalid,
     move_cost,
     need_index,
     need_rank,

@@ -25,10 +25,11 @@ from ...core.errors import (
     ResourceExhaustedError,
     UnimplementedError,
     UnknownError,
+    invalid,
 )
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
-from ..math.static_operands import invalid, op_scope
+from ..math.static_operands import op_scope
 
 
 class _Function:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.build import apply
 from ...core.dtypes import Array, DType, resource
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims
@@ -57,7 +57,7 @@ def _push(context: Context, stack: StackState, value: Array) -> Array:
 
 def _pop(context: Context, stack: StackState) -> Any:
     if not stack.values:
-        raise InvalidArgumentError(None, None, f"{context.node_name}: the stack is empty when calling Pop()")
+        raise invalid(f"{context.node_name}: the stack is empty when calling Pop()")
     return stack.values.pop()
 
 

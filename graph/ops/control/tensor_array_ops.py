@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import Array, DType, float32, int32, resource
-from ...core.errors import InvalidArgumentError
+from ...core.errors import InvalidArgumentError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, compatible, is_static, merge, text
@@ -107,7 +107,7 @@ class ArrayState:
         raise self._error(f"Tried to {doing} index {index} but {hint}size is: {size}")
 
     def _error(self, message: str) -> InvalidArgumentError:
-        return InvalidArgumentError(None, None, f"TensorArray {self.name}: {message}")
+        return invalid(f"TensorArray {self.name}: {message}")
 
 
 # --- rules ----------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _write(context: Context, array: ArrayState, index: Array, value: Array, flow
 
 def _scatter(context: Context, array: ArrayState, indices: Array, value: Array, flow: Array) -> Any:
     if len(indices) != len(value):
-        raise InvalidArgumentError(None, None, f"{len(indices)} indices, but {len(value)} values to scatter")
+        raise invalid(f"{len(indices)} indices, but {len(value)} values to scatter")
     for i, index in enumerate(indices):
         array.write(int(index), value[i, ...])
     return _FLOW
@@ -238,9 +238,7 @@ def _concat(context: Context, array: ArrayState, flow: Array, **attrs: Any) -> t
 
 def _split(context: Context, array: ArrayState, value: Array, lengths: Array, flow: Array) -> Any:
     if lengths.sum() != len(value):
-        raise InvalidArgumentError(
-            None, None, f"lengths add up to {lengths.sum()}, but the value has {len(value)} rows"
-        )
+        raise invalid(f"lengths add up to {lengths.sum()}, but the value has {len(value)} rows")
     if array.dynamic or len(lengths) == len(array.values):
         start = 0
         for i, n in enumerate(lengths):

@@ -12,7 +12,7 @@ import numpy as np
 from ...core.build import TensorLike, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, Array, float32, int32
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, size, typed_attr
 from ...core.shape import compatible
@@ -63,9 +63,9 @@ def _kept(
 def _check_boxes(boxes: Array, scores: Array, columns: int | None, most: Array) -> None:
     wanted = len(scores) if columns is None else columns
     if boxes.shape != (len(scores), wanted):
-        raise InvalidArgumentError(None, None, f"boxes of shape {boxes.shape} and {len(scores)} scores do not fit")
+        raise invalid(f"boxes of shape {boxes.shape} and {len(scores)} scores do not fit")
     if int(most) < 0:
-        raise InvalidArgumentError(None, None, f"max_output_size must be non-negative, not {int(most)}")
+        raise invalid(f"max_output_size must be non-negative, not {int(most)}")
 
 
 def _suppression(
@@ -80,7 +80,7 @@ def _suppression(
 ) -> tuple[Array, Array, Array]:
     _check_boxes(boxes, scores, 4, most)
     if not 0 <= float(threshold) <= 1:
-        raise InvalidArgumentError(None, None, f"iou_threshold must be in [0, 1], not {float(threshold)}")
+        raise invalid(f"iou_threshold must be in [0, 1], not {float(threshold)}")
     corners = boxes.astype(np.float64)
     chosen, values = _kept(
         scores, int(most), float(threshold), float(least), float(sigma), lambda i, others: _overlaps(corners, i, others)
@@ -259,13 +259,13 @@ def _drawn(
     height, width = int(whole[0]), int(whole[1])
     rows = boxes.reshape(-1, 4).astype(np.float64)
     if rows.size and not ((rows >= 0) & (rows <= 1)).all():
-        raise InvalidArgumentError(None, None, "bounding_boxes must be in [0, 1], as shares of the picture")
+        raise invalid("bounding_boxes must be in [0, 1], as shares of the picture")
     if not len(rows):
         if not use_image_if_no_bounding_boxes:
-            raise InvalidArgumentError(
-                None, None, "No bounding boxes provided as input. One must enable use_image_if_no_bounding_boxes if you wish to not "
+            raise invalid(
+                "No bounding boxes provided as input. One must enable use_image_if_no_bounding_boxes if you wish to not "
                 "provide any bounding boxes."
-            )  # fmt: skip
+            )
         rows = np.array([[0.0, 0.0, 1.0, 1.0]])
     pixels = np.rint(rows * [height, width, height, width])
     top, left, high, wide = 0, 0, height, width

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import Array, DType, as_dtype, float32, int32, int64, string, uint8, uint16
-from ...core.errors import InvalidArgumentError, UnimplementedError
+from ...core.errors import UnimplementedError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ..math.compare import equal
@@ -51,10 +51,8 @@ def _opened(contents: bytes) -> Any:
     try:
         return pillow.open(io.BytesIO(contents), formats=("JPEG", "PNG", "GIF", "BMP"))
     except OSError:
-        raise InvalidArgumentError(
-            None,
-            None,
-            f"Expected image (JPEG, PNG, GIF or BMP), got {len(contents)} bytes that begin with {contents[:8]!r}",
+        raise invalid(
+            f"Expected image (JPEG, PNG, GIF or BMP), got {len(contents)} bytes that begin with {contents[:8]!r}"
         ) from None
 
 
@@ -95,7 +93,7 @@ def _frames(contents: bytes, channels: int, ratio: int = 1) -> tuple[str, Array]
         return "GIF", np.stack(frames)
     except (OSError, SyntaxError, EOFError, ValueError) as e:
         kind = image.format
-        raise InvalidArgumentError(None, None, f"Invalid {kind} data, size {len(contents)}: {e}") from None
+        raise invalid(f"Invalid {kind} data, size {len(contents)}: {e}") from None
 
 
 def _in_type(frames: Array, dtype: DType) -> Array:
@@ -109,10 +107,9 @@ def _one(contents: Array, channels: int, dtype: DType, ratio: int = 1) -> Array:
     """The only frame."""
     _, frames = _frames(as_bytes(contents.item()), channels, ratio)
     if len(frames) != 1:
-        raise InvalidArgumentError(
-            None, None,
-            f"Got {len(frames)} frames, but animated gifs can only be decoded by tf.image.decode_gif or tf.image.decode_image",
-        )  # fmt: skip
+        raise invalid(
+            f"Got {len(frames)} frames, but animated gifs can only be decoded by tf.image.decode_gif or tf.image.decode_image"
+        )
     return _in_type(frames[0], dtype)
 
 
@@ -153,9 +150,7 @@ def _crop(contents: Array, window: Array, *, channels: int, ratio: int) -> Array
     image = _one(contents, channels, uint8, ratio)
     top, left, height, width = (int(n) for n in window)
     if top < 0 or left < 0 or height < 1 or width < 1 or top + height > image.shape[0] or left + width > image.shape[1]:
-        raise InvalidArgumentError(
-            None, None, f"Invalid JPEG data or crop window: {window.tolist()} of a picture of {image.shape[:2]} pixels"
-        )
+        raise invalid(f"Invalid JPEG data or crop window: {window.tolist()} of a picture of {image.shape[:2]} pixels")
     return image[top : top + height, left : left + width]
 
 
@@ -168,7 +163,7 @@ def _any(contents: Array, *, channels: int, dtype: DType, expand_animations: boo
     kind, frames = _frames(as_bytes(contents.item()), channels)
     good = {"JPEG": (0, 1, 3), "GIF": (0, 3), "BMP": (0, 3, 4)}.get(kind, (0, 1, 3, 4))
     if channels not in good:
-        raise InvalidArgumentError(None, None, f"Channels must be in (None, {good}) when decoding {kind} images")
+        raise invalid(f"Channels must be in (None, {good}) when decoding {kind} images")
     if dtype is float32:
         frames = _in_type(frames, uint16) if kind == "PNG" else frames
         frames = frames * np.float32(1 / np.iinfo(frames.dtype).max)
@@ -221,9 +216,9 @@ def _text(data: bytes) -> Array:
 
 def _encode_jpeg(image: Array, quality: int, **options: Any) -> Array:
     if image.ndim != 3 or image.shape[2] not in (1, 3):
-        raise InvalidArgumentError(None, None, f"image must have shape [height, width, 1 or 3], not {image.shape}")
+        raise invalid(f"image must have shape [height, width, 1 or 3], not {image.shape}")
     if not 0 <= quality <= 100:
-        raise InvalidArgumentError(None, None, f"quality must be in [0,100], got {quality}")
+        raise invalid(f"quality must be in [0,100], got {quality}")
     file = io.BytesIO()
     whole = _pillow().fromarray(np.ascontiguousarray(image[..., 0] if image.shape[2] == 1 else image))
     whole.save(file, "JPEG", quality=quality, **options)
@@ -232,7 +227,7 @@ def _encode_jpeg(image: Array, quality: int, **options: Any) -> Array:
 
 def _encode_png(image: Array, *, compression: int) -> Array:
     if image.ndim != 3 or not 1 <= image.shape[2] <= 4 or 0 in image.shape:
-        raise InvalidArgumentError(None, None, f"image must have shape [height, width, 1 to 4], not {image.shape}")
+        raise invalid(f"image must have shape [height, width, 1 to 4], not {image.shape}")
     return _text(png.encode(image, compression))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import Array, DType, as_dtype, resource, string
-from ...core.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnknownError
+from ...core.errors import OpError, PermissionDeniedError, UnknownError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
 from ...core.settings import setting
@@ -42,7 +42,7 @@ def _path(context: Context, prefix: Array) -> str:
     except UnicodeDecodeError:
         path = ""
     if not path or "\0" in path:
-        raise InvalidArgumentError(context.node_name, None, f"{prefix.item()!r} is no name for a checkpoint")
+        raise invalid(f"{prefix.item()!r} is no name for a checkpoint", context.node_name)
     allowed = setting("DOVETAIL_CHECKPOINT_DIR")
     if allowed and not Path(path).resolve().is_relative_to(Path(allowed).resolve()):
         raise PermissionDeniedError(
@@ -145,7 +145,7 @@ def _restore(
         try:
             value = reader.region(name, spec)
             if known[name] is not dtype:
-                raise InvalidArgumentError(None, None, f"'{name}' holds {known[name].name}, not {dtype.name}")
+                raise invalid(f"'{name}' holds {known[name].name}, not {dtype.name}")
             out.append(value)
         except OpError as e:
             wrong.append(e)

@@ -23,7 +23,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...core.dtypes import Array, DType, int64, string
-from ...core.errors import FailedPreconditionError, InvalidArgumentError, OpError, OutOfRangeError, UnknownError
+from ...core.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+    UnknownError,
+    invalid,
+)
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import as_dims, compatible, text
@@ -152,12 +159,11 @@ def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline
 
 
 def _elsewhere(reason: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        None, None,
+    return invalid(
         f"The data set runs only in the client's own process, where its graph was built, and this is another one{reason and ': '}{reason}. "
         "Put the iterator on the client's task; or make the data set of files, arrays and graph ops, and place the iterator by "
-        "dt.device, so that it is sent there.",
-    )  # fmt: skip
+        "dt.device, so that it is sent there."
+    )
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -276,14 +282,10 @@ def _check(element: Sequence[Array], types: tuple[DType, ...], shapes: tuple[Any
     """InvalidArgumentError unless an element is as the node says."""
     if [v.dtype for v in element] != [d.base.np for d in types]:
         given, wanted = ", ".join(str(v.dtype) for v in element), ", ".join(d.name for d in types)
-        raise InvalidArgumentError(None, None, f"The iterator gives {given}, and {wanted} is expected")
+        raise invalid(f"The iterator gives {given}, and {wanted} is expected")
     for i, (value, dims) in enumerate(zip(element, shapes, strict=True)):
         if not compatible(value.shape, as_dims(dims)):
-            raise InvalidArgumentError(
-                None,
-                None,
-                f"Component {i} of the element has shape {text(value.shape)}, and {text(dims)} is expected",
-            )
+            raise invalid(f"Component {i} of the element has shape {text(value.shape)}, and {text(dims)} is expected")
 
 
 # --- descriptions, and values of tensors -----------------------------------------------------------------------------
@@ -367,7 +369,7 @@ def _single(
     except Exception as e:
         raise as_op_error(e) from e
     if found is None:
-        raise InvalidArgumentError(None, None, "Dataset was empty.")
+        raise invalid("Dataset was empty.")
     _check(found, output_types, output_shapes)
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -396,9 +398,9 @@ def _next_by_handle(
     except (ValueError, TypeError):
         known = False
     if not known:
-        raise InvalidArgumentError(
-            None, None, f"Not the handle of an iterator: {handle.item()!r:.80}. Feed what session.run(iterator.string_handle()) gives."
-        )  # fmt: skip
+        raise invalid(
+            f"Not the handle of an iterator: {handle.item()!r:.80}. Feed what session.run(iterator.string_handle()) gives."
+        )
     state = context.resources.get_or_create(
         container or context.container, name, VariableState, lambda: VariableState(name, int64)
     )

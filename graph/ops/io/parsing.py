@@ -25,7 +25,7 @@ from ...core.dtypes import (
     uint8,
     uint16,
 )
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, is_static, text
@@ -155,7 +155,7 @@ def messages_of(serialized: Array, name: str) -> list[Any]:
         try:
             found.append(kind.FromString(as_bytes(item)))
         except Exception as e:
-            raise InvalidArgumentError(None, None, f"Could not parse example input: {e}") from None
+            raise invalid(f"Could not parse example input: {e}") from None
     return found
 
 
@@ -189,19 +189,16 @@ def _column(
             if sequence:
                 values = np.zeros(0, dtype.np)
             elif default is None:
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"Name: example {number}, Feature: {key} (data type: {dtype.name}) is required but could not be found.",
+                raise invalid(
+                    f"Name: example {number}, Feature: {key} (data type: {dtype.name}) is required but could not be found."
                 )
             else:
                 values = np.broadcast_to(default, dims).reshape(-1)
         if (not sequence and len(values) != count) or (sequence and (not count or len(values) % count)):
-            raise InvalidArgumentError(
-                None, None,
+            raise invalid(
                 f"Key: {key}, Index: {number}. Number of {dtype.name} values != expected. Values size: {len(values)} but output "
-                f"shape: {tuple(dims)}",
-            )  # fmt: skip
+                f"shape: {tuple(dims)}"
+            )
         rows.append(values)
     if not sequence:
         joined = np.concatenate(rows) if rows else np.zeros(0, dtype.np)
@@ -230,10 +227,8 @@ def _values(features: Any, key: str, dtype: DType, number: int) -> Array | None:
     if kind is None:
         return None
     if kind != KINDS[dtype]:
-        raise InvalidArgumentError(
-            None,
-            None,
-            f"Key: {key}, Index: {number}. Data types don't match. Expected type: {dtype.name}, and it is a {kind}",
+        raise invalid(
+            f"Key: {key}, Index: {number}. Data types don't match. Expected type: {dtype.name}, and it is a {kind}"
         )
     values = getattr(feature, kind).value
     if dtype is string:
@@ -411,16 +406,12 @@ def _raw(x: Array, *, out_type: DType, little_endian: bool) -> Array:
     items = [as_bytes(item) for item in x.reshape(-1)]
     sizes = {len(item) for item in items}
     if len(sizes) > 1:
-        raise InvalidArgumentError(
-            None, None, f"DecodeRaw requires input strings to all be the same size, but they have {sorted(sizes)} bytes"
-        )
+        raise invalid(f"DecodeRaw requires input strings to all be the same size, but they have {sorted(sizes)} bytes")
     width = np.dtype(out_type.np).itemsize
     size = sizes.pop() if sizes else 0
     if size % width:
-        raise InvalidArgumentError(
-            None,
-            None,
-            f"Input to DecodeRaw has length {size} that is not a multiple of {width}, the size of {out_type.name}",
+        raise invalid(
+            f"Input to DecodeRaw has length {size} that is not a multiple of {width}, the size of {out_type.name}"
         )
     found = np.frombuffer(b"".join(items), out_type.np)
     if not little_endian:

@@ -19,7 +19,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import Array, int64, resource, string
-from ...core.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+from ...core.errors import NotFoundError, PermissionDeniedError, invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...resources.async_request import ChainedRequest, Request
@@ -167,9 +167,7 @@ def _read(context: Context, found: Any, queue: Any, most: int, finish: Callable[
     mine: Reader = as_resource(found, Reader, context)
     names: Queue = as_resource(queue, Queue, context)
     if names.kind.dtypes != (string,):
-        raise InvalidArgumentError(
-            context.node_name, None, f"A reader takes names of files from a queue of one string, not from {names}"
-        )
+        raise invalid(f"A reader takes names of files from a queue of one string, not from {names}", context.node_name)
 
     def settled(answer: Any) -> Any:
         return ChainedRequest(answer, settled) if isinstance(answer, Request) else finish(answer)
@@ -188,7 +186,7 @@ define(
 
 def _read_up_to(context: Context, found: Any, queue: Any, count: Array) -> Any:
     if int(count) < 1:
-        raise InvalidArgumentError(context.node_name, None, f"num_records must be at least 1, not {int(count)}")
+        raise invalid(f"num_records must be at least 1, not {int(count)}", context.node_name)
     return _read(context, found, queue, min(int(count), ALL), _several)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import Array, DType, as_dtype, int64, string
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...formats.protos import message
@@ -99,11 +99,10 @@ def _steps(example: Any, key: str, missing: bool) -> list[dict[str, Any]]:
         return [{key: feature} for feature in lists[key].feature]
     if missing:
         return []
-    raise InvalidArgumentError(
-        None, None,
+    raise invalid(
         f"Name: <unknown>, Feature list '{key}' is required but could not be found.  Did you mean to include it in "
-        "feature_list_dense_missing_assumed_empty or feature_list_dense_defaults? Say allow_missing=True",
-    )  # fmt: skip
+        "feature_list_dense_missing_assumed_empty or feature_list_dense_defaults? Say allow_missing=True"
+    )
 
 
 define("ParseSequenceExampleV2", infer=_rule, reference=_parse, device_types=("CPU",))
@@ -193,7 +192,7 @@ def _from_json(x: Array) -> Array:
         try:
             out[at] = json_format.Parse(as_bytes(item), kind()).SerializeToString()
         except json_format.ParseError as e:
-            raise InvalidArgumentError(None, None, f"Error while parsing JSON: {e}") from None
+            raise invalid(f"Error while parsing JSON: {e}") from None
     return out
 
 
@@ -215,20 +214,16 @@ def _tensor_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _tensor(serialized: Array, *, out_type: DType) -> Array:
     if serialized.ndim:
-        raise InvalidArgumentError(
-            None, None, f"Expected `serialized` to be a scalar, got shape: {list(serialized.shape)}"
-        )
+        raise invalid(f"Expected `serialized` to be a scalar, got shape: {list(serialized.shape)}")
     data = as_bytes(serialized.item())
     try:
         proto = message("TensorProto").FromString(data)
     except Exception as e:
         shown = data[:40].decode(errors="replace")
-        raise InvalidArgumentError(None, None, f"Could not parse `serialized` as TensorProto: '{shown}': {e}") from None
+        raise invalid(f"Could not parse `serialized` as TensorProto: '{shown}': {e}") from None
     found = make_ndarray(proto)
     if found.dtype != out_type.np:
-        raise InvalidArgumentError(
-            None, None, f"Type mismatch between parsed tensor ({found.dtype}) and dtype ({out_type.name})"
-        )
+        raise invalid(f"Type mismatch between parsed tensor ({found.dtype}) and dtype ({out_type.name})")
     return found
 
 

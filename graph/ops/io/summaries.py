@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import FLOATS, Array, bool_, int8, int16, int32, int64, string, uint8, uint16
-from ...core.errors import InvalidArgumentError, UnimplementedError
+from ...core.errors import UnimplementedError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
@@ -62,7 +62,7 @@ def _rule(rank_of: tuple[int | None, ...] | None) -> Any:
 
 def _scalar(x: Array, *, tag: str) -> Array:
     if x.size != 1:
-        raise InvalidArgumentError(None, None, f"Summary '{tag}' needs one number, not shape {x.shape}")
+        raise invalid(f"Summary '{tag}' needs one number, not shape {x.shape}")
     pb = messages()
     return _scalar_text(pb.Summary(value=[pb.Summary.Value(tag=tag, simple_value=float(x.reshape(())))]))
 
@@ -70,7 +70,7 @@ def _scalar(x: Array, *, tag: str) -> Array:
 def _histogram(x: Array, *, tag: str) -> Array:
     values = np.asarray(x, "f8").reshape(-1)
     if not np.isfinite(values).all():
-        raise InvalidArgumentError(None, None, f"Summary '{tag}': there is a NaN or an infinity in the histogram")
+        raise invalid(f"Summary '{tag}': there is a NaN or an infinity in the histogram")
     pb = messages()
     counts, _ = np.histogram(values, LIMITS)
     used = np.flatnonzero(counts)
@@ -105,9 +105,7 @@ def _as_pixels(image: Array) -> Array:
 
 def _images(x: Array, *, tag: str, max_images: int) -> Array:
     if x.ndim != 4 or x.shape[3] not in (1, 3, 4):
-        raise InvalidArgumentError(
-            None, None, f"Summary '{tag}' needs images of shape [n, height, width, 1, 3 or 4], not {x.shape}"
-        )
+        raise invalid(f"Summary '{tag}' needs images of shape [n, height, width, 1, 3 or 4], not {x.shape}")
     pb = messages()
     shown = x[:max_images]
     values = [
@@ -164,7 +162,7 @@ def _merge(*summaries: Array) -> Array:
             found = pb.Summary.FromString(data)
             for value in found.value:
                 if value.tag in tags:
-                    raise InvalidArgumentError(None, None, f"Duplicate tag {value.tag} found in summary inputs")
+                    raise invalid(f"Duplicate tag {value.tag} found in summary inputs")
                 tags.add(value.tag)
             merged.value.extend(found.value)
     return _scalar_text(merged)

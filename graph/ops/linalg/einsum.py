@@ -28,6 +28,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, Array, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define
 from ...core.shape import Dims, broadcast, text
@@ -40,7 +41,7 @@ from ..array.shapes import rank, reshape, shape, transpose
 from ..math.broadcasting import unbroadcast
 from ..math.common import allowed, same_type
 from ..math.reduce import reduce_prod
-from ..math.static_operands import invalid, move_cost, normal_axis, op_scope
+from ..math.static_operands import move_cost, normal_axis, op_scope
 from .linalg import wide
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

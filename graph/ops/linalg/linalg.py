@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, Array, as_dtype
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size
 from ...core.operators import operators
@@ -18,7 +19,7 @@ from ..array.ranges import range as range_
 from ..array.shapes import expand_dims, rank, squeeze, transpose
 from ..math.broadcasting import unbroadcast
 from ..math.common import allowed, same_type
-from ..math.static_operands import invalid, known_rank, move_cost, need_rank, need_rank_at_least, op_scope
+from ..math.static_operands import known_rank, move_cost, need_rank, need_rank_at_least, op_scope
 
 
 def wide(x: Array) -> Array:

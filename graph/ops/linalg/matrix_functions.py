@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import Array, float32, float64, int32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ..array.concat_stack import stack
@@ -21,7 +22,7 @@ from ..math.common import allowed
 from ..math.compare import greater, where_v2
 from ..math.elementwise import log
 from ..math.reduce import reduce_max, reduce_sum
-from ..math.static_operands import invalid, need_rank_at_least, op_scope
+from ..math.static_operands import need_rank_at_least, op_scope
 from .linalg import matmul, matrix_transpose
 from .solving import cholesky, matrix_inverse
 

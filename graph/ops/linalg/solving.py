@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import Array, float32, float64
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
 from ...core.shape import Dims, compatible, merge, text
@@ -21,7 +22,7 @@ from ..array.diagonal import matrix_band_part, matrix_diag_part, matrix_set_diag
 from ..array.shapes import expand_dims
 from ..math.arithmetic import add, multiply, negative
 from ..math.common import allowed, same_type
-from ..math.static_operands import invalid, need_rank_at_least, op_scope
+from ..math.static_operands import need_rank_at_least, op_scope
 from .linalg import matmul, matrix_transpose
 
 # --- shapes, costs, errors ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, convert_pair
 from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64, string
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, default_cost, define as define_op
 from ...core.operators import operators
@@ -152,7 +152,7 @@ def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(x: Any, y: Any) -> Any:
         if x.size and y.dtype.kind in "iu" and not np.all(y):
-            raise InvalidArgumentError(None, None, "Integer division by zero")
+            raise invalid("Integer division by zero")
         return reference(x, y)
 
     return checked
@@ -290,7 +290,7 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 def _pow_reference(x: Any, y: Any) -> Any:
     if y.dtype.kind == "i" and np.any(y < 0):
-        raise InvalidArgumentError(None, None, "Integers to negative integer powers are not allowed")
+        raise invalid("Integers to negative integer powers are not allowed")
     return _pow(x, y)
 
 

@@ -15,13 +15,14 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_dims
 from ...core.dtypes import int32, int64
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, set_gradient
 from ...core.shape import Dims, broadcast, text
 from ..array.shapes import reshape, shape
 from .common import allowed, same_type
 from .reduce import reduce_sum
-from .static_operands import index_operand, invalid, op_scope
+from .static_operands import index_operand, op_scope
 
 
 def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

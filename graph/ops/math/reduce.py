@@ -15,7 +15,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.operators import operators
@@ -99,7 +99,7 @@ def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     if x.dtype.kind == "f":
         return total / x.dtype.type(count)  # without elements: 0 / 0
     if count == 0:
-        raise InvalidArgumentError(None, None, "The mean of no integers does not exist")
+        raise invalid("The mean of no integers does not exist")
     # An integer mean is cut off towards zero.
     return ((np.abs(total) // count) * np.sign(total)).astype(x.dtype)
 

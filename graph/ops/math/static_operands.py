@@ -15,17 +15,11 @@ import numpy as np
 from ...core.build import TensorLike, constant, convert, graph_of
 from ...core.constant_value import static_value
 from ...core.dtypes import DType, int32, int64
-from ...core.errors import InvalidArgumentError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, nbytes
 from ...core.shape import Dimension, Dims, TensorShape
 
 INDEX_TYPES = (int32, int64)
-
-
-def invalid(message: str) -> InvalidArgumentError:
-    """An error of a running kernel; the executor adds the node."""
-    return InvalidArgumentError(None, None, message)
 
 
 def as_bytes(text: Any) -> bytes:

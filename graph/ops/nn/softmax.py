@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import FLOATS, Array
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import merge
@@ -187,9 +187,7 @@ def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
     flat = np.ravel(labels)
     if flat.size and (flat.min() < 0 or flat.max() >= classes):
         bad = int(flat[(flat < 0) | (flat >= classes)][0])
-        raise InvalidArgumentError(
-            None, None, f"Received a label value of {bad} which is outside the valid range of [0, {classes})."
-        )
+        raise invalid(f"Received a label value of {bad} which is outside the valid range of [0, {classes}).")
     log_p = _log_softmax(logits).reshape(flat.size, classes)
     at = np.arange(flat.size), flat
     loss = -log_p[at]

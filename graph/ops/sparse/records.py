@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.build import apply, make
 from ...core.dtypes import Array, DType, int64, string
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...tensors.sparse_tensor import SparseTensor
@@ -32,10 +32,10 @@ def _encode(indices: Array, values: Array, dense_shape: Array, *, many: bool) ->
         one[()] = _record(indices, values, dense_shape)
         return one
     if not len(dense_shape):
-        raise InvalidArgumentError(None, None, "a sparse scalar has no rows")
+        raise invalid("a sparse scalar has no rows")
     count, rows = int(dense_shape[0]), indices[:, 0]
     if len(rows) and (rows.min() < 0 or rows.max() >= count):
-        raise InvalidArgumentError(None, None, f"a row of the sparse tensor lies outside its {count} rows")
+        raise invalid(f"a row of the sparse tensor lies outside its {count} rows")
     order = np.argsort(rows, kind="stable")
     ends = np.searchsorted(rows[order], np.arange(count + 1))
     out: Array = np.empty(count, object)
@@ -78,7 +78,7 @@ def _decode(texts: Array, *, dtype: DType, rank: int | None) -> tuple[Array, Arr
             places.append(np.insert(own.reshape(len(held), n), 0, i, axis=1))
             values.append(held)
     except (ValueError, TypeError, msgpack.UnpackException) as e:
-        raise InvalidArgumentError(None, None, f"Sparse tensors of a batch cannot be put together: {e}") from None
+        raise invalid(f"Sparse tensors of a batch cannot be put together: {e}") from None
     sizes = np.max([np.zeros(n, np.int64), *shapes], axis=0)
     return np.concatenate(places), np.concatenate(values), np.concatenate([[len(texts)], sizes]).astype(np.int64)
 

@@ -13,6 +13,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, make
 from ...core.constant_value import static_dims
 from ...core.dtypes import Array, int8, int16, int32, int64, string, uint8, uint16
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
@@ -20,7 +21,7 @@ from ...tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_t
 from ..array.ranges import range as range_
 from ..array.shapes import reshape, shape, size
 from ..math.common import allowed, same_type
-from ..math.static_operands import dims_of, invalid, op_scope, write_cost
+from ..math.static_operands import dims_of, op_scope, write_cost
 from .arrange import coordinates_at
 
 _ELEMENTS = (int8, int16, int32, int64, uint8, uint16, string)

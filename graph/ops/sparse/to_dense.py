@@ -10,6 +10,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import Array
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ..array.concat_stack import stack
@@ -18,7 +19,7 @@ from ..array.shapes import reshape, size
 from ..math.cast import cast
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
-from ..math.static_operands import dims_of, index_operand, invalid, move_cost, need_index, need_rank, op_scope
+from ..math.static_operands import dims_of, index_operand, move_cost, need_index, need_rank, op_scope
 
 
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType, as_dtype, int32, int64, resource, string
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import Dims, as_dims, is_static, text
@@ -43,8 +43,8 @@ def _barrier(
         context.container, name, BarrierState, lambda: BarrierState(name, component_types, shapes)
     )
     if (found.dtypes, found.shapes) != (component_types, shapes):
-        raise InvalidArgumentError(
-            context.node_name, None, f"Shared barrier '{name}' has component types or shapes other than those requested"
+        raise invalid(
+            f"Shared barrier '{name}' has component types or shapes other than those requested", context.node_name
         )
     return found
 
@@ -63,10 +63,10 @@ def _infer_insert(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _insert(context: Context, barrier: Any, keys: Array, values: Array, *, component_index: int) -> tuple[()]:
     found: BarrierState = as_resource(barrier, BarrierState, context)
     if 0 <= component_index < len(found.dtypes) and found.dtypes[component_index].np != values.dtype:
-        raise InvalidArgumentError(
-            context.node_name, None,
+        raise invalid(
             f"Component {component_index} of {found} holds {found.dtypes[component_index].name}, not {values.dtype}",
-        )  # fmt: skip
+            context.node_name,
+        )
     found.insert_many(component_index, keys.ravel().tolist(), frozen(values))
     return ()
 
@@ -86,7 +86,7 @@ def _take(
 ) -> Any:
     found: BarrierState = as_resource(barrier, BarrierState, context)
     if found.dtypes != component_types:
-        raise InvalidArgumentError(context.node_name, None, f"{found} holds components of other types")
+        raise invalid(f"{found} holds components of other types", context.node_name)
     return found.take_many(int(count), allow_small_batch)
 
 

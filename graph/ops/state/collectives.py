@@ -18,7 +18,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.device import canonical_name
 from ...core.dtypes import FLOATS, DType
-from ...core.errors import FailedPreconditionError, InvalidArgumentError
+from ...core.errors import FailedPreconditionError, invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...resources.collective_context import REDUCTIONS, CollectiveCall
@@ -112,10 +112,10 @@ def collective_call(kind: str, context: Context, values: Sequence[Any], attrs: M
     """
     count = len(attrs["members"])
     if kind == "all_gather" and values[0].ndim == 0:
-        raise InvalidArgumentError(context.node_name, None, "A scalar has no first axis, along which values are joined")
+        raise invalid("A scalar has no first axis, along which values are joined", context.node_name)
     if kind == "reduce_scatter" and (values[0].ndim == 0 or len(values[0]) % count):
-        raise InvalidArgumentError(
-            context.node_name, None, f"A value of shape {values[0].shape} cannot be shared evenly by {count} members"
+        raise invalid(
+            f"A value of shape {values[0].shape} cannot be shared evenly by {count} members", context.node_name
         )
     instance = attrs["instance"] or context.node_name
     return CollectiveCall(kind, context.node_name, context.session, instance, context.run_number(), values, attrs)

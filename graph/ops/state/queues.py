@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.constant_value import static_value
 from ...core.dtypes import Array, DType, bool_, int32, int64, resource
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims
@@ -68,10 +68,10 @@ def free(node: Node) -> Cost:
 def as_resource(found: Any, kind: type[Any], context: Context) -> Any:
     """What a handle gave, if it is of that kind; InvalidArgumentError for the handle of something else."""
     if not isinstance(found, kind):
-        raise InvalidArgumentError(
-            context.node_name, None,
+        raise invalid(
             f"'{context.node_name}' takes the handle of a {kind.__name__}, not of a {type(found).__name__}",
-        )  # fmt: skip
+            context.node_name,
+        )
     return found
 
 
@@ -134,10 +134,9 @@ def _infer_select(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _select(context: Context, index: Array, *queues: Any) -> Any:
     if not 0 <= int(index) < len(queues):
-        raise InvalidArgumentError(
-            context.node_name,
-            None,
+        raise invalid(
             f"index {int(index)} is not in [0, {len(queues)}): there are {len(queues)} queues to choose from",
+            context.node_name,
         )
     return queues[int(index)]
 
@@ -173,9 +172,7 @@ def _enqueue(context: Context, queue: Any, *components: Array) -> Any:
 def _enqueue_many(context: Context, queue: Any, *components: Array) -> Any:
     sizes = {len(c) for c in components}
     if len(sizes) != 1:
-        raise InvalidArgumentError(
-            context.node_name, None, f"All components must have one number of elements, not {sorted(sizes)}"
-        )
+        raise invalid(f"All components must have one number of elements, not {sorted(sizes)}", context.node_name)
     kept = [frozen(c) for c in components]
     return as_resource(queue, Queue, context).enqueue([[c[i, ...] for c in kept] for i in range(sizes.pop())])
 
@@ -203,11 +200,11 @@ def _infer_dequeue_up_to(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Out
 def _checked(context: Context, queue: Any, component_types: tuple[DType, ...]) -> Queue:
     found: Queue = as_resource(queue, Queue, context)
     if found.kind.dtypes != component_types:
-        raise InvalidArgumentError(
-            context.node_name, None,
+        raise invalid(
             f"{found} holds elements of types [{', '.join(d.name for d in found.kind.dtypes)}], "
             f"not [{', '.join(d.name for d in component_types)}]",
-        )  # fmt: skip
+            context.node_name,
+        )
     return found
 
 

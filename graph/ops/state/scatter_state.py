@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, resource
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size
 from ...core.operators import assignments
@@ -27,7 +27,7 @@ from ...tensors.indexed_slices import IndexedSlices
 from ..array.scatter import check_updates, combine_at, updates_fit
 from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
-from ..math.static_operands import index_operand, invalid
+from ..math.static_operands import index_operand
 from .variables import as_place, expect_index, expect_type, place_of, read_variable
 
 
@@ -37,17 +37,15 @@ def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
     if outside.any():
         at = tuple(int(i) for i in np.argwhere(outside)[0])
         where = ", ".join(map(str, at))
-        raise InvalidArgumentError(
-            node_name,
-            None,
-            f"'{node_name}': indices[{where}] = {indices[at]} is not in [0, {rows}), the rows of {what}",
+        raise invalid(
+            f"'{node_name}': indices[{where}] = {indices[at]} is not in [0, {rows}), the rows of {what}", node_name
         )
 
 
 def row_count(value: Array, node_name: str, what: str) -> int:
     """Number of rows; InvalidArgumentError for a scalar, which has none."""
     if value.ndim == 0:
-        raise InvalidArgumentError(node_name, None, f"'{node_name}': {what} is a scalar; it has no rows to pick")
+        raise invalid(f"'{node_name}': {what} is a scalar; it has no rows to pick", node_name)
     rows: int = value.shape[0]
     return rows
 
@@ -96,11 +94,11 @@ def _scatter(combine: Callable[[Array, Array, Array], None], is_ref: bool) -> Ca
             check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
             expected = indices.shape + value.shape[1:]
             if updates.ndim and updates.shape != expected:
-                raise InvalidArgumentError(
-                    context.node_name, None,
+                raise invalid(
                     f"'{context.node_name}': updates have shape {text(updates.shape)}; "
                     f"indices.shape + variable.shape[1:] is {text(expected)}",
-                )  # fmt: skip
+                    context.node_name,
+                )
             combine(value, indices, updates)
         return state if is_ref else ()
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import Array, DType, bool_, float32, float64, int32, int64, resource, string
-from ...core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from ...core.errors import FailedPreconditionError, NotFoundError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
 from ...core.shape import compatible
@@ -46,10 +46,8 @@ class Table:
         made: dict[Any, Any] = {}
         for key, value in zip(_plain(keys), _plain(values), strict=True):
             if made.setdefault(key, value) != value:
-                raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"HashTable has different value for same key. Key {key!r} has {made[key]!r} and trying to add {value!r}",
+                raise invalid(
+                    f"HashTable has different value for same key. Key {key!r} has {made[key]!r} and trying to add {value!r}"
                 )
         with self._lock:
             if self._values is not None and self._values != made:
@@ -95,13 +93,13 @@ class MutableTable(Table):
             zip(("empty_key", "deleted_key"), (k for key in forbidden for k in self._keys(key)), strict=True)
         )
         if len(set(self._forbidden.values())) < 2:
-            raise InvalidArgumentError(None, None, "Empty and deleted keys must not be equal")
+            raise invalid("Empty and deleted keys must not be equal")
 
     def _keys(self, keys: Array) -> list[Any]:
         """Each key as what a dict takes."""
         rank = len(self.key_shape)
         if keys.shape[keys.ndim - rank :] != self.key_shape:
-            raise InvalidArgumentError(None, None, f"Expected key shape {self.key_shape} got {keys.shape}")
+            raise invalid(f"Expected key shape {self.key_shape} got {keys.shape}")
         rows = keys.reshape(-1, int(np.prod(self.key_shape)))
         return [tuple(_plain(row)) for row in rows]
 
@@ -109,7 +107,7 @@ class MutableTable(Table):
         found = self._keys(keys)
         for name, key in self._forbidden.items():
             if key in found:
-                raise InvalidArgumentError(None, None, f"Using the {name} as a table key is not allowed")
+                raise invalid(f"Using the {name} as a table key is not allowed")
         return found
 
     def insert(self, keys: Array, values: Array) -> None:
@@ -117,9 +115,7 @@ class MutableTable(Table):
         found = self._checked(keys)
         outer = keys.shape[: keys.ndim - len(self.key_shape)]
         if values.shape != (*outer, *self.value_shape):
-            raise InvalidArgumentError(
-                None, None, f"Expected shape {[*outer, *self.value_shape]} for value, got {list(values.shape)}"
-            )
+            raise invalid(f"Expected shape {[*outer, *self.value_shape]} for value, got {list(values.shape)}")
         with self._lock:
             rows = values.reshape(len(found), *self.value_shape).copy()
             self._values = {**self.values, **dict(zip(found, rows, strict=True))}
@@ -186,11 +182,11 @@ def _table(context: Context, *, key_dtype: DType, value_dtype: DType, shared_nam
         context.container, name, Table, lambda: Table(key_dtype, value_dtype)
     )
     if (found.key_dtype, found.value_dtype) != (key_dtype, value_dtype):
-        raise InvalidArgumentError(
-            context.node_name, None,
+        raise invalid(
             f"Table '{name}' is from {found.key_dtype.name} to {found.value_dtype.name}, not from {key_dtype.name} to "
             f"{value_dtype.name}",
-        )  # fmt: skip
+            context.node_name,
+        )
     return found
 
 
@@ -288,10 +284,10 @@ def _from_file(
     except OSError as e:
         raise NotFoundError(context.node_name, None, f"{name}; {e.strerror}") from e
     if vocab_size >= 0 and len(lines) < vocab_size:
-        raise InvalidArgumentError(
-            context.node_name, None,
+        raise invalid(
             f"Invalid vocab_size in {name}: expected {vocab_size} but got {len(lines)}: the file has {len(lines)} lines",
-        )  # fmt: skip
+            context.node_name,
+        )
     lines = lines if vocab_size < 0 else lines[:vocab_size]
 
     def column(index: int, dtype: DType) -> Array:
@@ -309,19 +305,15 @@ def _part(line: str, number: int, index: int, delimiter: str, dtype: DType, file
     columns = [line] if index == -2 else line.split(delimiter)
     at = max(index, 0)
     if at >= len(columns):
-        raise InvalidArgumentError(
-            None,
-            None,
-            f"Invalid number of columns in {file} line {number + 1} ({line}) : expected {at + 1} got {len(columns)}",
+        raise invalid(
+            f"Invalid number of columns in {file} line {number + 1} ({line}) : expected {at + 1} got {len(columns)}"
         )
     if dtype is string:
         return columns[at].encode()
     try:
         return number_of(columns[at], dtype.np)
     except (ValueError, OverflowError) as e:
-        raise InvalidArgumentError(
-            None, None, f"Field {columns[at]!r} in line {number + 1} of {file} is not a valid {dtype.name}."
-        ) from e
+        raise invalid(f"Field {columns[at]!r} in line {number + 1} of {file} is not a valid {dtype.name}.") from e
 
 
 define_on_host("InitializeTableFromTextFileV2", infer=_infer_file, reference=_from_file)
@@ -338,7 +330,7 @@ def _infer_import(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _import(context: Context, table: Any, keys: Array, values: Array) -> tuple[()]:
     found: Table = as_resource(table, Table, context)
     if keys.shape != values.shape:
-        raise InvalidArgumentError(context.node_name, None, f"{keys.size} keys and {values.size} values")
+        raise invalid(f"{keys.size} keys and {values.size} values", context.node_name)
     found.fill(keys, values)
     return ()
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import FLOATS, Array, resource
-from ...core.errors import InvalidArgumentError
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, typed_attr
 from ...core.shape import Dims, compatible, merge, text
@@ -408,9 +408,7 @@ def _check_different(node: str, states: Sequence[VariableState]) -> None:
     """InvalidArgumentError unless the variable and its slots are places of their own."""
     if len(set(states)) < len(states):
         names = ", ".join(f"'{s.name}'" for s in states)
-        raise InvalidArgumentError(
-            node, None, f"'{node}': a variable and its slots must be different places, not {names}"
-        )
+        raise invalid(f"'{node}': a variable and its slots must be different places, not {names}", node)
 
 
 def _check_shapes(
@@ -420,20 +418,17 @@ def _check_shapes(
     shape = old[0].shape
     for state, value in zip(states, old, strict=True):
         if value.shape != shape:
-            raise InvalidArgumentError(
-                node,
-                None,
+            raise invalid(
                 f"'{node}': slot '{state.name}' has shape {text(value.shape)}, "
                 f"variable '{states[0].name}' {text(shape)}",
+                node,
             )
     if indices is not None:
         what = f"variable '{states[0].name}'"
         check_bounds(indices, row_count(old[0], node, what), node, what)
         shape = (*indices.shape, *shape[1:])
     if grad.shape != shape:
-        raise InvalidArgumentError(
-            node, None, f"'{node}': the gradient has shape {text(grad.shape)}, where {text(shape)} is needed"
-        )
+        raise invalid(f"'{node}': the gradient has shape {text(grad.shape)}, where {text(shape)} is needed", node)
 
 
 def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:

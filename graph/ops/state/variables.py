@@ -22,7 +22,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType, as_dtype, bool_, int32, int64, resource
-from ...core.errors import InvalidArgumentError, OutOfRangeError
+from ...core.errors import OutOfRangeError, invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...core.shape import Dims, as_dims, compatible, merge, text
@@ -106,11 +106,11 @@ def _find_state(context: Context, *, dtype: DType, shared_name: str) -> Variable
         return found
     state = context.resources.get_or_create(context.container, name, VariableState, lambda: VariableState(name, dtype))
     if state.dtype is not dtype:
-        raise InvalidArgumentError(
-            context.node_name, None,
+        raise invalid(
             f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as "
             f"{state.dtype.name}: use another name, another container, or the same type",
-        )  # fmt: skip
+            context.node_name,
+        )
     return state
 
 
@@ -217,11 +217,11 @@ def _accumulate(combine: Callable[[Array, Array], Any], is_ref: bool) -> Callabl
     def reference(context: Context, state: VariableState, delta: Array) -> Any:
         def change(old: Array) -> Any:
             if old.shape != delta.shape:
-                raise InvalidArgumentError(
-                    context.node_name, None,
+                raise invalid(
                     f"Variable '{state.name}' has shape {text(old.shape)}, the value {text(delta.shape)}: "
                     "they must be equal",
-                )  # fmt: skip
+                    context.node_name,
+                )
             return combine(old, delta)
 
         state.update(change)

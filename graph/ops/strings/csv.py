@@ -11,9 +11,10 @@ import numpy as np
 
 from ...core.build import TensorLike, convert, make
 from ...core.dtypes import Array, float32, float64, int32, int64, string
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
-from ..math.static_operands import as_bytes, invalid
+from ..math.static_operands import as_bytes
 from .strings import number_of
 
 TYPES = (float32, float64, int32, int64, string)

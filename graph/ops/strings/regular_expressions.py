@@ -13,9 +13,10 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import Array, bool_, string
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
-from ..math.static_operands import as_bytes, invalid
+from ..math.static_operands import as_bytes
 from ..state.queues import need_scalar
 from .strings import each, need_text_in
 

@@ -11,11 +11,12 @@ import numpy as np
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
 from ...core.dtypes import Array, int32, int64, string
+from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, broadcast, merge
 from ...tensors.sparse_tensor import SparseTensor
-from ..math.static_operands import as_bytes, dims_of, index_operand, invalid, need_rank, normal_axis
+from ..math.static_operands import as_bytes, dims_of, index_operand, need_rank, normal_axis
 from .strings import check_unit, need_text_in
 
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS as ALL_NUMBERS, Array, DType, as_dtype, bool_, float32, float64, int32, int64, string
+from ...core.errors import invalid
 from ...core.farmhash import fingerprint, hash64, keyed_hash
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
-from ..math.static_operands import as_bytes, invalid
+from ..math.static_operands import as_bytes
 
 NUMBERS = (float32, float64, int32, int64)
 
