@@ -13,6 +13,6 @@ Packages, each of which imports only those before it:
 - `io`: graphs and meta graphs as bytes, in this project's own format.
 - `tensorflow`: TensorFlow's graphs, read and written.
 
-`interpreter` runs a graph with the ops' NumPy references; tests compare everything else with it. What a lower package needs of an upper
-one is registered in `core/hooks.py`. All other parts of the project may import `graph`; it imports none of them.
+What a lower package needs of an upper one is registered in `core/hooks.py`. All other parts of the project may import `graph`; it
+imports none of them.
 """

@@ -2,7 +2,7 @@
 
 An op is defined once. Its `OpDef` holds all facts about it: the rule for shapes and types, the NumPy reference that
 defines its meaning, for an elementwise op the scalar body from which fused kernels are generated, its gradient, its
-cost, its traits, and the device types that can run it. The shape checks, the reference evaluator, the gradient tests,
+cost, its traits, and the device types that can run it. The shape checks, the tests' reference interpreter, the gradient tests,
 the placer's candidates and cost model and the code generators all read this one definition.
 
 Adding an op takes one `define(...)` next to a public function, and one row in the test table (see CONTRIBUTING.md).

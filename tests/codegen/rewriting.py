@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from reference_interpreter import execution_order
 
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rewrite import Rewrites
-from dovetail.graph.interpreter import execution_order
 
 FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
 EVERYTHING = Rewrites(recognised=FUNCTIONS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array import roll_repeat_meshgrid as a
 from dovetail.graph.ops.array.identity_and_placeholders import identity_n
 from dovetail.graph.ops.array.shapes import broadcast_to

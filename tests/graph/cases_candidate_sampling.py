@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from op_table import ScriptCase
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.nn import candidate_sampling as sampling
 
 SAMPLERS = {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import scipy.signal
 from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.nn import conv, pooling
 
 Pads = tuple[tuple[int, int], tuple[int, int]]

@@ -6,9 +6,9 @@ import array_ops as a
 import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, index, real, whole
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import apply, placeholder
-from dovetail.graph.interpreter import Interpreter
 
 
 def run(fetches, feeds=None):

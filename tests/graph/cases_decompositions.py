@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from op_table import ScriptCase
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.linalg.matrix_functions import qr
 
 

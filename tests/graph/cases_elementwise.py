@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 from op_table import FLOATS, INTEGERS, NUMBERS, OpCase, ScriptCase, real, whole
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.math import arithmetic as a, cast as c, compare as k, elementwise as m, logic as b
 from dovetail.graph.ops.math.clip import saturate_cast
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, index, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.embedding import embedding_lookup
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 from dovetail.graph.variables.collections import global_variables_initializer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real, whole
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from op_table import ScriptCase
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.image import boxes as boxes
 
 RNG = np.random.default_rng(0)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from op_table import ScriptCase
 from PIL import Image
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.image import files as files
 
 Y, X = np.mgrid[:24, :40]

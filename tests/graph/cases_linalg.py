@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.opdef import Cost
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array import diagonal as d
 from dovetail.graph.ops.linalg import linalg as m
 from dovetail.graph.ops.linalg.einsum import einsum, tensordot

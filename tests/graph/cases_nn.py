@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, index, real, whole
+from reference_interpreter import Interpreter
 from scipy import stats
 
 from dovetail import nn
@@ -16,7 +17,6 @@ from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.nn import activations, normalization, softmax
 
 

@@ -11,12 +11,12 @@ import array_ops as a
 import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.errors import InternalError, InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.control import python_function
 from dovetail.graph.ops.state import checksums as c
 

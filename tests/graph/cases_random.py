@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from op_table import ScriptCase
+from reference_interpreter import Interpreter
 from scipy import stats
 
 from dovetail.graph.core.build import constant, placeholder
@@ -19,7 +20,6 @@ from dovetail.graph.core.dtypes import FLOATS
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph, Node, Tensor
 from dovetail.graph.core.philox import Stream, key_from
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.random import random, stateless_random
 from dovetail.graph.ops.random.random_common import get_seed
 from dovetail.graph.resources.resource_manager import SessionState

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 from op_table import ScriptCase, index, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.state.scatter_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from dovetail.graph.ops.state.variables import assign
 from dovetail.graph.variables.collections import global_variables_initializer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.dtypes import int64
-from dovetail.graph.interpreter import Interpreter
 
 STRINGS = np.array([[b"a", b"bc"], [b"", b"def"]], object)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import array_ops as a
 import numpy as np
 from op_table import OpCase, ScriptCase, index, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import apply, constant, placeholder
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.slicing import MASKS, python_index
 
 newaxis = a.newaxis

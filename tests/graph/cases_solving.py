@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from op_table import OpCase, ScriptCase, real
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.opdef import Cost
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.linalg import solving as s
 from dovetail.graph.ops.linalg.linalg import matmul
 from dovetail.graph.ops.math.arithmetic import add

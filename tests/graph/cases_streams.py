@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from op_table import ScriptCase
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.dtypes import FLOATS
 from dovetail.graph.core.graph import Tensor
 from dovetail.graph.core.philox import Stream, key_from
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.random import stateless_random
 from dovetail.graph.resources.resource_manager import SessionState
 

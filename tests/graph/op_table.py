@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from reference_interpreter import Interpreter
 
 import dovetail.graph.ops.all  # noqa: F401 - Python's operators find their functions once the ops are defined
 from dovetail.graph.core.build import placeholder
@@ -25,7 +26,6 @@ from dovetail.graph.core.dtypes import DType, as_dtype
 from dovetail.graph.core.graph import Graph, Tensor
 from dovetail.graph.core.shape import compatible, text
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 
 Array = npt.NDArray[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter, execution_order
 
 from dovetail.graph.core import opdef
 from dovetail.graph.core.build import apply, constant, placeholder
@@ -11,7 +12,6 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.core.opdef import Trait, define
-from dovetail.graph.interpreter import Interpreter, execution_order
 from dovetail.graph.ops.array.concat_stack import unstack
 from dovetail.graph.ops.array.identity_and_placeholders import identity
 from dovetail.graph.ops.math import arithmetic as a

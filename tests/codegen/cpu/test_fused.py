@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter, execution_order
 
 import dovetail as dt
 from dovetail.codegen.check import agree
@@ -20,7 +21,6 @@ from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.pipeline import run_graph_passes
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.graph import Node
-from dovetail.graph.interpreter import Interpreter, execution_order
 
 pytest.importorskip("numba")
 

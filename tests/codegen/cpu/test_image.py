@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.image import image_kernel
 from dovetail.graph.core.errors import InternalError
-from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.codegen.check import agree
 from dovetail.codegen.cpu.emit.nest import as_passed
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
-from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

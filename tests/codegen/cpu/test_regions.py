@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.backend import NodeError
@@ -26,7 +27,6 @@ from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.build import make
 from dovetail.graph.core.source_location import caller
-from dovetail.graph.interpreter import execution_order
 from dovetail.graph.resources.variable import VariableState
 from dovetail.runtime.worker import worker
 

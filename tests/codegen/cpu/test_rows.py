@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as dt
-from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.codegen.check import agree, scale_of
 from dovetail.codegen.options import BACKENDS
-from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("numba")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import source_of
@@ -16,7 +17,6 @@ from dovetail.codegen.passes.rewrite import Rewrites, rewrite
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.graph import Node
-from dovetail.graph.interpreter import execution_order
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
+from reference_interpreter import Interpreter, execution_order
 from triton_interpreter import run_routine
 
 import dovetail as dt
@@ -24,7 +25,6 @@ from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
-from dovetail.graph.interpreter import Interpreter, execution_order
 
 pytest.importorskip("triton")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import numba_source
@@ -16,7 +17,6 @@ from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
-from dovetail.graph.interpreter import execution_order
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

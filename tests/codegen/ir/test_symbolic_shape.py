@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import execution_order
 from rewriting import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
@@ -17,7 +18,6 @@ from dovetail.codegen.passes.rewrite import rewrite
 from dovetail.codegen.pipeline import run_graph_passes
 from dovetail.graph.core.graph import Tensor
 from dovetail.graph.core.opdef import opdef
-from dovetail.graph.interpreter import execution_order
 
 B = Product(1, (0,))  # the first axis that is asked about, mostly the batch of x
 

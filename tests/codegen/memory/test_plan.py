@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.optimizer_loops import writes_in_place
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.memory.plan import MemoryPlan, plan_memory
-from dovetail.graph.interpreter import execution_order
 
 
 def plan_of(fetches: Any, feeds: Any, *, fused: bool = False) -> MemoryPlan:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from reference_interpreter import Interpreter
 from rewriting import EVERYTHING, FUNCTIONS, evaluate, unit_of
 
 import dovetail as dt
@@ -23,7 +24,6 @@ from dovetail.codegen.passes.rules.layout import arranging_rules
 from dovetail.codegen.passes.rules.layout_motion import moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.graph.core.build import apply, make
-from dovetail.graph.interpreter import Interpreter
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 1e-40, -1e38, 3e38, np.inf, -np.inf, np.nan, 0.1, 7.0], np.float32)
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.graph.core.philox import Stream
-from dovetail.graph.interpreter import execution_order
 
 pytest.importorskip("numba")
 

@@ -1,12 +1,12 @@
 """The global step."""
 
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import GraphKeys
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.io.deserialize import extend_from_bytes
 from dovetail.graph.io.serialize import graph_to_bytes
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op

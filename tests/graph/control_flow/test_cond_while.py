@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as tf
 from dovetail.graph.core.constant_value import static_value
@@ -15,7 +16,6 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.frames import Frames, Guards, Loop
 from dovetail.graph.core.printing import format_node
 from dovetail.graph.core.verify import verify
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.io.deserialize import extend_from_bytes
 from dovetail.graph.io.serialize import graph_to_bytes
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as tf
 from dovetail.graph.core.verify import verify
-from dovetail.graph.interpreter import Interpreter
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.graph import Graph, Tensor
 from dovetail.graph.gradients.reverse import UnconnectedGradients, gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.array.identity_and_placeholders import identity, stop_gradient
 from dovetail.graph.ops.array.segments import segment_prod, unsorted_segment_prod

@@ -4,6 +4,7 @@ import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
@@ -13,7 +14,6 @@ from dovetail.graph.core.opdef import define, registered
 from dovetail.graph.core.printing import diff, format_graph
 from dovetail.graph.core.verify import verify
 from dovetail.graph.formats import record_format
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.io.deserialize import extend_from_bytes, load
 from dovetail.graph.io.serialize import graph_to_bytes, save
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op

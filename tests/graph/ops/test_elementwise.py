@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.concat_stack import concat, stack
 from dovetail.graph.ops.math import (
     arithmetic as a,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as tf
-from dovetail.graph.interpreter import Interpreter
 
 
 @pytest.fixture(autouse=True)

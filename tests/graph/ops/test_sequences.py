@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.roll_repeat_meshgrid import reverse_sequence
 from dovetail.graph.ops.nn.normalization import local_response_normalization
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from hypothesis import given, strategies as st
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.core.shape import compatible
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 
 
 @st.composite

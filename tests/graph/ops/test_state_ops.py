@@ -4,13 +4,13 @@ import threading
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops.array.embedding import embedding_lookup
 from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.state import scatter_state, variables as state

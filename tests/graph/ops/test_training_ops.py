@@ -8,12 +8,12 @@ import threading
 import numpy as np
 import pytest
 from optimizer_scalars import SCALARS
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.state.training import RULES, apply_update
 from dovetail.graph.variables.collections import global_variables_initializer

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 from scipy import stats
 
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.variables import initializers as init
 
 

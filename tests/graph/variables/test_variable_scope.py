@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import GraphKeys
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.variables.collections import global_variables, local_variables, trainable_variables
 from dovetail.graph.variables.initializers import zeros_initializer

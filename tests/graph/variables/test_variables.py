@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.errors import FailedPreconditionError
 from dovetail.graph.core.graph import Graph
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.array.identity_and_placeholders import group
 from dovetail.graph.tensors.indexed_slices import IndexedSlices

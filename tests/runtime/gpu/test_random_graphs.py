@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gpu_programs import interpreted_gpus
 from hypothesis import HealthCheck, given, settings, strategies as st
+from reference_interpreter import Interpreter
 
 import dovetail as dt
-from dovetail.graph.interpreter import Interpreter
 
 pytest.importorskip("triton")
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from reference_interpreter import Interpreter
 from shells import Notebook
 
 import dovetail as tf
@@ -24,7 +25,6 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.pipeline import compile_partition, cpu_backend
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.errors import InvalidArgumentError, OpError
-from dovetail.graph.interpreter import Interpreter
 from dovetail.graph.resources.resource_manager import DEAD, Context, Resources, SessionState
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.placer.partition.partition import partition

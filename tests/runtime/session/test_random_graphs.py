@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from random_programs import Program, programs
+from reference_interpreter import Interpreter
 from same_plan import assert_placed_alike, assert_transfers_are_planned
 
 import dovetail as tf
-from dovetail.graph.interpreter import Interpreter
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from op_table import OpCase
+from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.graph.core.dtypes import as_dtype
-from dovetail.graph.interpreter import Interpreter
 from dovetail.onnx.exporters import all as _all  # noqa: F401  (registers the exporters)
 from dovetail.onnx.writing import EXPORTERS
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.interpreter import Interpreter
 
 onnx = pytest.importorskip("onnx")
 

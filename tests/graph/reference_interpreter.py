@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from .core.errors import InternalError, InvalidArgumentError, OpError
-from .core.frames import Frames, Item, Loop, in_order, is_steered
-from .core.graph import Graph, Node, Tensor
-from .core.shape import compatible, text
-from .resources.async_request import Request
-from .resources.resource_manager import DEAD, Context, Resources, SessionState
-from .resources.variable import VariableState
+from dovetail.graph.core.errors import InternalError, InvalidArgumentError, OpError
+from dovetail.graph.core.frames import Frames, Item, Loop, in_order, is_steered
+from dovetail.graph.core.graph import Graph, Node, Tensor
+from dovetail.graph.core.shape import compatible, text
+from dovetail.graph.resources.async_request import Request
+from dovetail.graph.resources.resource_manager import DEAD, Context, Resources, SessionState
+from dovetail.graph.resources.variable import VariableState
 
 
 class Interpreter:
