@@ -91,12 +91,17 @@ def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | N
 
 
 def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
+    x, *given = inputs
     need_text_in(x)
     typed_attr(attrs, "separator", str)
     axes = attrs.get("axes")
     if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
         raise TypeError("attribute axes must be whole numbers")
+    for t in given:
+        if t.dtype.base not in (int32, int64):
+            raise TypeError(f"axes are int32 or int64, not {t.dtype.base.name}")
+        keep = x.dims is not None and attrs["keep_dims"]
+        return [(string, (None,) * len(x.dims or ()) if keep else None)]
     if x.dims is None:
         return [(string, () if axes is None and not attrs["keep_dims"] else None)]
     gone = range(len(x.dims)) if axes is None else [normal_axis(a, len(x.dims)) for a in axes]
@@ -105,10 +110,16 @@ def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outpu
     return [(string, tuple(d for i, d in enumerate(x.dims) if i not in gone))]
 
 
-def _reduce_join(x: Array, *, axes: tuple[int, ...] | None, keep_dims: bool, separator: str) -> Array:
+def _reduce_join(
+    x: Array, given: Array | None = None, *, axes: tuple[int, ...] | None, keep_dims: bool, separator: str
+) -> Array:
+    if given is not None:
+        axes = tuple(given.reshape(-1).tolist())
     if axes is not None and any(not -x.ndim <= a < x.ndim for a in axes):
         raise invalid(f"Invalid reduction dimension: axes {list(axes)} of an input with {x.ndim} dimensions")
     gone = list(range(x.ndim))[::-1] if axes is None else [a % x.ndim for a in axes]
+    if len(set(gone)) < len(gone):
+        raise invalid(f"Duplicate reduction dimension: axes {list(axes or ())} of an input with {x.ndim} dimensions")
     kept = [a for a in range(x.ndim) if a not in gone]
     turned = x.transpose([*kept, *gone[::-1]])
     outer = turned.shape[: len(kept)]
@@ -132,18 +143,23 @@ def reduce_join(
 ) -> Tensor:
     """Texts along axes joined, axis by axis in the order in which they are given; None: all, the last one first.
 
+    Raises:
+        InvalidArgumentError: in a step: an axis that only the step knows does not exist, or is given twice.
+
     >>> reduce_join([["a", "b"], ["c", "d"]], axis=0)   # evaluates to [b"ac", b"bd"]
     """
     given = axis if axis is not None else reduction_indices
+    operands, known = [convert(inputs, string, name="inputs")], None
     if given is not None:
-        given = static_value(index_operand(given, "axis"))
-        if given is None:
-            raise ValueError("reduce_join needs to know its axes when the graph is built")
+        axes = index_operand(given, "axis")
+        known = static_value(axes)
+        if known is None:
+            operands.append(axes)
     attrs = {
-        "axes": None if given is None else tuple(dims_of(given)), "keep_dims": bool(keep_dims if keepdims is None else keepdims),
+        "axes": None if known is None else tuple(dims_of(known)), "keep_dims": bool(keep_dims if keepdims is None else keepdims),
         "separator": separator,
     }  # fmt: skip
-    return apply("ReduceJoin", (convert(inputs, string, name="inputs"),), attrs, name)
+    return apply("ReduceJoin", operands, attrs, name)
 
 
 def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -170,6 +170,19 @@ def test_patterns_and_rewrites_that_are_none(pattern, rewrite, text):
         run(x)
 
 
+def test_texts_are_joined_along_axes_that_only_the_step_knows():
+    axes = tf.placeholder(tf.int32)
+    joined = tf.reduce_join([["a", "b"], ["c", "d"]], axes)
+    assert joined.shape.ndims is None
+    assert tf.reduce_join([["a", "b"]], axes, keep_dims=True).shape.as_list() == [None, None]
+    with tf.Session() as session:
+        for given, expected in ((0, [b"ac", b"bd"]), ([1], [b"ab", b"cd"]), ([1, 0], b"abcd"), ([0, 1], b"acbd")):
+            np.testing.assert_array_equal(session.run(joined, {axes: given}), np.array(expected, object))
+        for given, text in ((-3, "Invalid reduction dimension"), ([0, -2], "Duplicate reduction dimension")):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+                session.run(joined, {axes: given})
+
+
 def test_shapes_are_known():
     x = tf.placeholder(tf.string, [None, 3])
     assert tf.string_join([x, "a"]).shape.as_list() == [None, 3]
