@@ -20,6 +20,7 @@ from ..core.dtypes import DType, as_dtype, float32
 from ..core.graph import Graph
 from ..core.shape import as_dims, text
 from .store import AUTO_REUSE, VariableStore
+from .variable import VariableAggregation, VariableSynchronization
 
 _KEY = "__varscope"  # the collection that holds the graph's open scopes, TensorFlow's name
 
@@ -323,9 +324,9 @@ def get_variable(
         "validate_shape": validate_shape,
         "use_resource": scope.use_resource if use_resource is None else use_resource,
         "constraint": scope.constraint if constraint is None else constraint,
+        "synchronization": VariableSynchronization.AUTO if synchronization is None else synchronization,
+        "aggregation": VariableAggregation.NONE if aggregation is None else aggregation,
     }
-    copies = {"synchronization": synchronization, "aggregation": aggregation}
-    arguments |= {k: v for k, v in copies.items() if v is not None}  # custom getters need not know them
     if custom_getter is not None and not callable(custom_getter):
         raise ValueError(f"custom_getter must be callable, but received: {custom_getter}")
     getter = _composed(custom_getter, scope.custom_getter)

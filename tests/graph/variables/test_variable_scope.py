@@ -21,6 +21,7 @@ from dovetail.graph.variables.scope import (
     variable_op_scope,
     variable_scope,
 )
+from dovetail.graph.variables.variable import VariableAggregation, VariableSynchronization
 
 
 @pytest.fixture
@@ -178,6 +179,22 @@ def test_regularizers(graph):
     assert loss.name == "a/w/Regularizer/mul:0"
     assert loss.op.colocation == ("a/w",)
     assert loss.device == w.device == "/job:ps"
+
+
+def test_custom_getters_are_told_how_copies_are_kept(graph):
+    told = []
+
+    def getter(get, name, **arguments):
+        told.append((arguments["synchronization"], arguments["aggregation"]))
+        return get(name, **arguments)
+
+    with variable_scope("a", custom_getter=getter):
+        get_variable("plain", [1])
+        get_variable("kept", [1], synchronization=VariableSynchronization.ON_READ, aggregation=VariableAggregation.MEAN)
+    assert told == [
+        (VariableSynchronization.AUTO, VariableAggregation.NONE),
+        (VariableSynchronization.ON_READ, VariableAggregation.MEAN),
+    ]
 
 
 def test_custom_getters_nest(graph):
