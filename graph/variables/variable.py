@@ -48,6 +48,8 @@ class VariableAggregation(enum.Enum):
     """Their mean is assigned."""
     ONLY_FIRST_REPLICA = 3
     """The first replica's is assigned."""
+    ONLY_FIRST_TOWER = ONLY_FIRST_REPLICA
+    """TensorFlow's older name for it."""
 
 
 _resource_by_default = [False]  # what `use_resource=None` means; in a list so that it can be switched

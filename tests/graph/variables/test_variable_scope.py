@@ -195,6 +195,7 @@ def test_custom_getters_are_told_how_copies_are_kept(graph):
         (VariableSynchronization.AUTO, VariableAggregation.NONE),
         (VariableSynchronization.ON_READ, VariableAggregation.MEAN),
     ]
+    assert VariableAggregation.ONLY_FIRST_TOWER is VariableAggregation.ONLY_FIRST_REPLICA  # the name of older programs
 
 
 def test_custom_getters_nest(graph):
