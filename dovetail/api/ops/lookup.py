@@ -5,7 +5,6 @@ A table is filled by its `initializer`, or with all others by `dt.tables_initial
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -25,8 +24,6 @@ from ...graph.ops.math.static_operands import as_bytes
 from ...graph.ops.state import tables as _tables  # noqa: F401  (defines the ops)
 from ...graph.ops.strings.strings import as_string, string_to_hash_bucket_fast, string_to_hash_bucket_strong
 from ...graph.tensors.sparse_tensor import SparseTensor
-
-_LOGGER = logging.getLogger("dovetail")
 
 
 class TextFileIndex:
@@ -332,9 +329,8 @@ class DenseHashTable:
 
     Args:
         key_dtype, value_dtype: their types. default_value: what belongs to other keys; its shape is that of all values.
-        empty_key, deleted_key: two keys of one shape, which no key of the table may equal. checkpoint: accepted, with a
-            warning: savers do not save tables.
-        initial_num_buckets: accepted.
+        empty_key, deleted_key: two keys of one shape, which no key of the table may equal.
+        checkpoint: savers save it beside the variables, as `<table>-keys` and `<table>-values`. initial_num_buckets: accepted.
 
     >>> table = DenseHashTable(dt.int64, dt.float32, 0.0, empty_key=-1, deleted_key=-2)
     >>> session.run(table.insert([7], [0.5]))
@@ -363,9 +359,9 @@ class DenseHashTable:
                 "value_shape": self.default_value.dims,
             }  # fmt: skip
             attrs = {**self._types, "shared_name": shared_name or ""}
-            if checkpoint:
-                _LOGGER.warning("Savers do not save the table %s: export it, and save what comes out", scope)
             self.resource_handle: Tensor = graph.create("MutableDenseHashTableV2", kept, attrs, scope).outputs[0]
+        if checkpoint:
+            graph.add_to_collection(GraphKeys.SAVEABLE_OBJECTS, self)
 
     @property
     def name(self) -> str:

@@ -42,8 +42,10 @@ def import_meta_graph(
     prefix = f"{import_scope.strip('/')}/" if import_scope else ""
     imported = read_meta_graph(meta, get_default_graph(), prefix, clear_devices, _saver_arguments)
     arguments = _saver_arguments(imported.saver, imported.variables)
-    if arguments is not None:
-        return Saver(**arguments)
+    if arguments is not None and imported.saver is not None:
+        for name, handle in imported.saver.get("tables", ()):
+            arguments["var_list"][name] = get_default_graph().get_tensor_by_name(prefix + handle)
+        return Saver(**{**arguments, "allow_empty": not arguments["var_list"]})
     return Saver(list(imported.variables)) if imported.variables else None
 
 

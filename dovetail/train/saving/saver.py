@@ -1,4 +1,4 @@
-"""`train.Saver`: checkpoints of variables, each task writing its own.
+"""`train.Saver`: checkpoints of variables and tables, each task writing its own.
 
 Theory. A saver adds to the graph, for each task that has variables, a node that writes them as a shard and one that reads them
 back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/formats/checkpoints.py).
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 from ...graph.core.build import convert, make
-from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.default_graph import get_default_graph
 from ...graph.core.device import DeviceSpec
 from ...graph.core.dtypes import DType
 from ...graph.core.errors import InvalidArgumentError, NotFoundError
@@ -30,27 +30,13 @@ from ...graph.formats.protos import message
 from ...graph.ops.array.identity_and_placeholders import group, identity, placeholder_with_default
 from ...graph.ops.array.shapes import reshape as reshape_op
 from ...graph.ops.io import checkpoints as _checkpoints  # noqa: F401  (defines the ops)
-from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 from ..global_step import global_step as value_of_step
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
 from .meta_graph import export_meta_graph
+from .saved_items import Item, TablePart, by_task, check_names, cpu_of, items_of
 
 _MADE = "__savers"  # the collection of those that have nodes in a graph
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A variable, or a part of one, and the name and slice under which it is saved."""
-
-    name: str
-    spec: str
-    variable: Variable
-
-    @property
-    def dims(self) -> tuple[int | None, ...] | None:
-        """Its static shape."""
-        return self.variable.shape.dims_tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +68,8 @@ class Saver:
     """Saves variables to checkpoints and restores them.
 
     Args:
-        var_list: variables; or a dictionary from names in the checkpoint to variables, parts in a list, or whole variables in
-            parts; None: all global variables.
+        var_list: variables and tables that change (`DenseHashTable`); or a dictionary from names in the checkpoint to them, parts
+            in a list, or whole variables in parts; None: all global variables, and the tables that were made with `checkpoint=True`.
         reshape: restore a value of another shape with as many elements.
         sharded: accepted; each task always writes its own shard.
         max_to_keep: how many checkpoints to keep; None or 0: all.
@@ -149,7 +135,7 @@ class Saver:
         self._keep_next = time.time() + self._every_s
         self._preserved = time.time()
         self._built = False
-        self._items: list[_Item] = []
+        self._items: list[Item] = []
         self._subsets: dict[tuple[str, ...], Node] = {}
         if saver_def is not None:
             self._take_over(saver_def)
@@ -166,10 +152,10 @@ class Saver:
         """
         if self._built:
             return
-        self._items = list(_items(self._var_list))
+        self._items = list(items_of(self._var_list))
         if not self._items and not self._allow_empty:
             raise ValueError("No variables to save: the graph has none yet; make the Saver after the variables")
-        _check_names(self._items)
+        check_names(self._items)
         self._built = True
         if not self._items:
             return
@@ -180,7 +166,7 @@ class Saver:
                 self._prefix = placeholder_with_default(
                     convert(self._filename or "model", name="filename"), [], name="Const"
                 )
-            groups = _by_task(self._items)
+            groups = by_task(self._items)
             shards = []
             for number, (device, items) in enumerate(groups.items()):
                 values = self._values(graph, items)
@@ -199,12 +185,12 @@ class Saver:
             self._restore_all = self._restore_nodes(graph, self._items, "restore_all")
         graph.add_to_collection(_MADE, self)
 
-    def _values(self, graph: Graph, items: Sequence[_Item]) -> list[Tensor]:
+    def _values(self, graph: Graph, items: Sequence[Item]) -> list[Tensor]:
         """The values of variables of one task; those of a server that others change, too, are read at one moment, if it is to be so."""
         beside: dict[str, list[int]] = {}
         for n, item in enumerate(items):
             spec = DeviceSpec.from_string(item.variable.device or "")
-            if self._consistent and spec.job and spec.device_type != "GPU":
+            if self._consistent and spec.job and spec.device_type != "GPU" and isinstance(item.variable, Variable):
                 beside.setdefault(item.variable.device, []).append(n)
         read: dict[int, Tensor] = {}
         for numbers in beside.values():
@@ -254,10 +240,10 @@ class Saver:
 
     to_proto = as_saver_def
 
-    def _restore_nodes(self, graph: Graph, items: Sequence[_Item], name: str) -> Node:
+    def _restore_nodes(self, graph: Graph, items: Sequence[Item], name: str) -> Node:
         """A node that restores these variables, each on its own task."""
         assigns = []
-        for device, group_ in _by_task(items).items():
+        for device, group_ in by_task(items).items():
             with graph.device(None), graph.device(device):
                 attrs = {
                     "tensor_names": tuple(i.name for i in group_),
@@ -266,12 +252,19 @@ class Saver:
                     "shapes": tuple(None if self._reshape else i.dims for i in group_),
                 }
                 values = make("RestoreV2", (self._prefix,), attrs, "RestoreV2").outputs
+            tables: dict[Tensor, list[Tensor]] = {}
             for item, value in zip(group_, values, strict=True):
+                if isinstance(item.variable, TablePart):
+                    tables.setdefault(item.variable.table, []).append(value)
+                    continue
                 with graph.colocate_with(item.variable._colocation_node()):
                     if self._reshape:
                         value = reshape_op(value, item.variable.shape.as_list())
                     change = item.variable.assign(value)
                     assigns.append(change.op if not isinstance(change, Node) else change)
+            for table, parts in tables.items():
+                with graph.colocate_with(table.op):
+                    assigns.append(make("LookupTableImportV2", (table, *parts)))
         done = group(*assigns, name=name)
         assert isinstance(done, Node)
         return done
@@ -374,15 +367,18 @@ class Saver:
 
     @property
     def variables(self) -> list[Variable]:
-        """What it saves, each once."""
+        """The variables that it saves, each once."""
         self.build()
-        return list(dict.fromkeys(i.variable._single() for i in self._items))
+        return list(dict.fromkeys(i.variable._single() for i in self._items if isinstance(i.variable, Variable)))
 
     def to_plain(self) -> dict[str, Any]:
         """What it was made with, as plain values; variables by their place in `variables`. `arguments_of` reads it."""
         numbers = {v: i for i, v in enumerate(self.variables)}
         return {
-            "items": [(i.name, numbers[i.variable._single()]) for i in self._items],
+            "items": [(i.name, numbers[i.variable._single()]) for i in self._items if isinstance(i.variable, Variable)],
+            "tables": [
+                (i.variable.base, i.variable.table.name) for i in self._items if isinstance(i.variable, TablePart)
+            ],
             "reshape": self._reshape,
             "max_to_keep": self._max_to_keep,
             "keep_checkpoint_every_n_hours": self._every_s / 3600,
@@ -429,12 +425,12 @@ class Saver:
             if report.mismatched:
                 raise InvalidArgumentError(None, None, text)
         names = frozenset(report.restored)
-        items = [i for i in self._items if i.name in names]
+        items = [i for i in self._items if names.issuperset(i.needs)]
         if items:
             sess.run(self._restorer(items), {self._prefix: _absolute(save_path)})
         return report
 
-    def _restorer(self, items: list[_Item]) -> Node:
+    def _restorer(self, items: list[Item]) -> Node:
         if len(items) == len(self._items):
             return self._restore_all
         key = tuple(i.name for i in items)
@@ -458,8 +454,8 @@ class Saver:
                 mismatched[item.name] = f"the variable holds {dtype.name}, the checkpoint {dtypes[item.name].name}"
             elif not self._fits(have, wanted):
                 mismatched[item.name] = f"the variable has shape {wanted}, the checkpoint {have}"
-        names = dict.fromkeys(i.name for i in self._items)
-        good = tuple(n for n in names if n in shapes and n not in mismatched)
+        names, bad = dict.fromkeys(i.name for i in self._items), {*missing, *mismatched}
+        good = tuple(dict.fromkeys(i.name for i in self._items if bad.isdisjoint(i.needs)))
         return RestoreReport(good, tuple(dict.fromkeys(missing)), mismatched, tuple(sorted(set(shapes) - set(names))))
 
     def _fits(self, have: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
@@ -500,7 +496,7 @@ def _absolute(path: str) -> str:
 
 def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
     """The arguments for the saver that `plain` describes, over these variables. KeyError and the like: it is not such a description."""
-    var_list: dict[str, list[Variable]] = {}
+    var_list: dict[str, Any] = {}
     for name, number in plain["items"]:
         var_list.setdefault(str(name), []).append(variables[number])
     kept = {"max_to_keep": int, "keep_checkpoint_every_n_hours": float}
@@ -520,59 +516,10 @@ def _tensor_of(step: Any) -> Any:
     return step if isinstance(step, (Tensor, Variable)) else convert(step)
 
 
-def _items(var_list: Any) -> Iterator[_Item]:
-    """What is saved, under its names."""
-    if var_list is None:
-        graph = get_default_graph()
-        var_list = [
-            *graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
-            *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS),
-        ]
-    if isinstance(var_list, Mapping):
-        for name, what in var_list.items():
-            parts = list(what) if isinstance(what, (PartitionedVariable, list, tuple)) else [what]
-            for v in parts:
-                yield _item(v, str(name))
-        return
-    for what in dict.fromkeys(var_list):
-        for v in what if isinstance(what, PartitionedVariable) else [what]:
-            yield _item(v, None)
-
-
-def _item(variable: Any, name: str | None) -> _Item:
-    if not isinstance(variable, Variable):
-        raise TypeError(f"Variable to save is not a Variable: {variable!r}")
-    part = variable.save_slice_info
-    own = variable.op.name if part is None else part.full_name
-    return _Item(name or own, "" if part is None else part.spec, variable)
-
-
-def _check_names(items: Iterable[_Item]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for i in items:
-        if (i.name, i.spec) in seen:
-            raise ValueError(f"At least two variables have the same name: {i.name}")
-        seen.add((i.name, i.spec))
-
-
-def cpu_of(variable: Variable) -> str:
-    """The device of the CPU of the task that a variable's device names."""
-    spec = DeviceSpec.from_string(variable.device or "")
-    return DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0).to_string()
-
-
 def stored_value(path: str, name: str, dtype: DType, dims: Dims, spec: str = "") -> Tensor:
     """What a checkpoint has under a name, or a slice of it, read when the graph runs."""
     attrs = {"tensor_names": (name,), "shape_and_slices": (spec,), "dtypes": (dtype.base,), "shapes": (dims,)}
     return make("RestoreV2", (convert(_absolute(path)),), attrs, "RestoreV2").outputs[0]
 
 
-def _by_task(items: Iterable[_Item]) -> dict[str, list[_Item]]:
-    """The items by the task that their device names, as the device of that task's CPU."""
-    found: dict[str, list[_Item]] = {}
-    for item in items:
-        found.setdefault(cpu_of(item.variable), []).append(item)
-    return dict(sorted(found.items()))
-
-
-__all__ = ["RestoreReport", "Saver", "arguments_of", "cpu_of", "stored_value"]
+__all__ = ["RestoreReport", "Saver", "arguments_of", "stored_value"]

@@ -13,7 +13,8 @@ from ...graph.ops.array.creation import zeros
 from ...graph.ops.array.gather import gather
 from ...graph.ops.math.compare import where_v2
 from ...graph.variables.variable import Variable
-from .saver import cpu_of, stored_value
+from .saved_items import cpu_of
+from .saver import stored_value
 
 
 class VocabInfo(NamedTuple):

@@ -10,7 +10,8 @@ from ...graph.formats.atomic_files import path_of
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 from .checkpoint_state import latest_checkpoint, list_variables
-from .saver import cpu_of, stored_value
+from .saved_items import cpu_of
+from .saver import stored_value
 from .vocabularies import VocabInfo, start_by_vocabulary
 
 

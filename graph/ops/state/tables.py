@@ -110,15 +110,23 @@ class MutableTable(Table):
                 raise invalid(f"Using the {name} as a table key is not allowed")
         return found
 
+    def fill(self, keys: Array, values: Array) -> None:
+        """Give it these contents in the place of what it holds."""
+        self._put(keys, values, {})
+
     def insert(self, keys: Array, values: Array) -> None:
         """Put in keys, or give them new values."""
+        self._put(keys, values, None)
+
+    def _put(self, keys: Array, values: Array, kept: dict[Any, Any] | None) -> None:
+        """Put in keys beside those that are kept; None: beside all that it holds. Nothing changes where one cannot be put in."""
         found = self._checked(keys)
         outer = keys.shape[: keys.ndim - len(self.key_shape)]
         if values.shape != (*outer, *self.value_shape):
             raise invalid(f"Expected shape {[*outer, *self.value_shape]} for value, got {list(values.shape)}")
         with self._lock:
             rows = values.reshape(len(found), *self.value_shape).copy()
-            self._values = {**self.values, **dict(zip(found, rows, strict=True))}
+            self._values = {**(self.values if kept is None else kept), **dict(zip(found, rows, strict=True))}
 
     def remove(self, keys: Array) -> None:
         """Take out keys; those that are not there are passed over."""
@@ -322,14 +330,15 @@ define_on_host("InitializeTableFromTextFileV2", infer=_infer_file, reference=_fr
 def _infer_import(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, keys, values = inputs
     need_handle(handle)
-    if not compatible(keys.dims, values.dims):
+    # those of a MutableTable have shapes of their own, which it checks itself
+    if handle.op.type != "MutableDenseHashTableV2" and not compatible(keys.dims, values.dims):
         raise ValueError(f"there must be a value for each key: {keys.shape} and {values.shape}")
     return []
 
 
 def _import(context: Context, table: Any, keys: Array, values: Array) -> tuple[()]:
     found: Table = as_resource(table, Table, context)
-    if keys.shape != values.shape:
+    if keys.shape != values.shape and not isinstance(found, MutableTable):
         raise invalid(f"{keys.size} keys and {values.size} values", context.node_name)
     found.fill(keys, values)
     return ()

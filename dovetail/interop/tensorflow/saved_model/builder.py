@@ -189,6 +189,9 @@ def _variables(graph: Any, saver: Any) -> dict[str, Variable]:
         found = [*graph.get_collection(GraphKeys.GLOBAL_VARIABLES), *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS)]
     out = {}
     for variable in found:
+        if not isinstance(variable, (Variable, PartitionedVariable)):
+            _LOG.warning("The contents of %r are not written: TensorFlow's format has variables alone here", variable)
+            continue
         for part in variable if isinstance(variable, PartitionedVariable) else (variable,):
             single = part._single()
             out[single.op.name] = single

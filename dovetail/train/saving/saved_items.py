@@ -1,0 +1,141 @@
+"""What a saver saves: variables, parts of variables, and the keys and values of tables, each under a name of the checkpoint.
+
+A table is two entries, as TensorFlow names them: `<table>-keys` and `<table>-values`. They are saved together and restored together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.core.build import make
+from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.device import DeviceSpec
+from ...graph.core.dtypes import DType
+from ...graph.core.graph import Graph, Tensor
+from ...graph.variables.partitioned import PartitionedVariable
+from ...graph.variables.variable import Variable
+
+TABLE = "MutableDenseHashTableV2"  # the op whose handle stands for a table that can be saved
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """The keys of a table, or their values.
+
+    Attributes:
+        table: the table's handle. base: its name in the checkpoint. part: 0: the keys, 1: the values.
+    """
+
+    table: Tensor
+    base: str
+    part: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint."""
+        return f"{self.base}-{('keys', 'values')[self.part]}"
+
+    @property
+    def graph(self) -> Graph:
+        """The table's graph."""
+        return self.table.graph
+
+    @property
+    def device(self) -> str:
+        """What the table asks for."""
+        return self.table.op.device
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        dtype: DType = self.table.op.attrs[("key_dtype", "value_dtype")[self.part]]
+        return dtype
+
+    @property
+    def dims(self) -> tuple[int | None, ...]:
+        """Its shape: as many as there are keys."""
+        return (None, *self.table.op.attrs[("key_shape", "value_shape")[self.part]])
+
+    def _as_tensor(self) -> Tensor:
+        attrs = {name: self.table.op.attrs[name] for name in ("key_dtype", "value_dtype", "key_shape", "value_shape")}
+        return make("LookupTableExportV2", (self.table,), attrs).outputs[self.part]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A variable, or a part of one or of a table, and the name and slice under which it is saved."""
+
+    name: str
+    spec: str
+    variable: Variable | TablePart
+
+    @property
+    def dims(self) -> tuple[int | None, ...] | None:
+        """Its static shape."""
+        return self.variable.dims if isinstance(self.variable, TablePart) else self.variable.shape.dims_tuple
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names that must be in a checkpoint for it to be restored."""
+        if isinstance(self.variable, TablePart):
+            return tuple(TablePart(self.variable.table, self.variable.base, i).name for i in (0, 1))
+        return (self.name,)
+
+
+def items_of(var_list: Any) -> Iterator[Item]:
+    """What is saved, under its names; `var_list` as of `Saver`. TypeError: something in it is no variable and no table."""
+    if var_list is None:
+        graph = get_default_graph()
+        var_list = [
+            *graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
+            *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS),
+        ]
+    if isinstance(var_list, Mapping):
+        for name, what in var_list.items():
+            for part in list(what) if isinstance(what, (PartitionedVariable, list, tuple)) else [what]:
+                yield from _items(part, str(name))
+        return
+    for what in dict.fromkeys(var_list):
+        for part in what if isinstance(what, PartitionedVariable) else [what]:
+            yield from _items(part, None)
+
+
+def _items(what: Any, name: str | None) -> Iterator[Item]:
+    handle = getattr(what, "resource_handle", what)
+    if isinstance(handle, Tensor) and handle.op.type == TABLE:
+        for part in (TablePart(handle, name or handle.op.name, i) for i in (0, 1)):
+            yield Item(part.name, "", part)
+        return
+    if not isinstance(what, Variable):
+        raise TypeError(f"Variable to save is not a Variable: {what!r}")
+    part = what.save_slice_info
+    own = what.op.name if part is None else part.full_name
+    yield Item(name or own, "" if part is None else part.spec, what)
+
+
+def check_names(items: Iterable[Item]) -> None:
+    """ValueError: two have one name."""
+    seen: set[tuple[str, str]] = set()
+    for i in items:
+        if (i.name, i.spec) in seen:
+            raise ValueError(f"At least two variables have the same name: {i.name}")
+        seen.add((i.name, i.spec))
+
+
+def cpu_of(variable: Variable | TablePart) -> str:
+    """The device of the CPU of the task that a variable's or a table's device names."""
+    spec = DeviceSpec.from_string(variable.device or "")
+    return DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0).to_string()
+
+
+def by_task(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """The items by the task that their device names, as the device of that task's CPU."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(cpu_of(item.variable), []).append(item)
+    return dict(sorted(found.items()))
+
+
+__all__ = ["Item", "TablePart", "by_task", "check_names", "cpu_of", "items_of"]
