@@ -31,10 +31,11 @@ from ..math.static_operands import (
     static_ints,
 )
 from .concat_stack import concat, stack
+from .dynamic_partition import setdiff1d
 from .gather import gather, gather_nd
 from .padding import tile
 from .ranges import range as range_
-from .shapes import broadcast_to, expand_dims, reshape, shape, size, transpose
+from .shapes import broadcast_to, expand_dims, invert_permutation, rank, reshape, shape, size, transpose
 from .sorting import searchsorted
 
 
@@ -216,7 +217,7 @@ def reverse_sequence(
     """Each sequence reversed up to its length; the elements after that stay.
 
     Args:
-        input: a tensor of rank 2 or more, its rank known.
+        input: a tensor of rank 2 or more. Where its rank is unknown, axes are counted from the front.
         seq_lengths: `[batch]`, int32 or int64: how long each sequence is.
         seq_axis: the axis along which sequences go. batch_axis: the axis of the sequences; None: 0.
         name: scope of the nodes. seq_dim, batch_dim: older names of the axes.
@@ -225,8 +226,8 @@ def reverse_sequence(
         Shape and type as `input`.
 
     Raises:
-        ValueError: no `seq_axis`, an unknown rank, or both axes are one. In a step: InvalidArgumentError where a length is
-        larger than the axis.
+        ValueError: no `seq_axis`, one from the end with an unknown rank, or both axes are one. In a step:
+            InvalidArgumentError where a length is larger than the axis.
 
     >>> reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1)   # [[2, 1, 3], [6, 5, 4]]
     """
@@ -236,18 +237,27 @@ def reverse_sequence(
         x, lengths = convert(input, name="input"), index_operand(seq_lengths, "seq_lengths")
         if seq_axis is None:
             raise ValueError("reverse_sequence needs seq_axis: the axis along which the sequences go")
-        if x.dims is None:
-            raise ValueError(f"the rank of {x!r} must be known")
-        along, batch = normal_axis(seq_axis, len(x.dims)), normal_axis(batch_axis or 0, len(x.dims))
+        along, batch = seq_axis, batch_axis or 0
+        if x.dims is not None:
+            along, batch = normal_axis(along, len(x.dims)), normal_axis(batch, len(x.dims))
+        elif along < 0 or batch < 0:
+            raise ValueError(
+                f"seq_axis {along} and batch_axis {batch} count from the end, but the rank of {x!r} is unknown"
+            )
         if along == batch:
             raise ValueError(f"seq_axis and batch_axis must differ: both are {along}")
-        order = [batch, along, *(i for i in range(len(x.dims)) if i not in (batch, along))]
+        order: Any = [batch, along]
+        if x.dims is not None:
+            order += [i for i in range(len(x.dims)) if i not in order]
+        else:
+            order = concat([order, setdiff1d(range_(rank(x)), order).out], 0)
         first = transpose(x, order)
         steps = expand_dims(range_(shape(first)[1]), 0)
         ends = expand_dims(cast(lengths, int32), 1)
         step = where_v2(less(steps, ends), ends - 1 - steps, steps)
         row = tile(expand_dims(range_(shape(first)[0]), 1), [1, shape(first)[1]])
         turned = gather_nd(first, stack([row, step], -1))
-        result = transpose(turned, [order.index(i) for i in range(len(order))])
+        back = invert_permutation(order) if isinstance(order, Tensor) else [order.index(i) for i in range(len(order))]
+        result = transpose(turned, back)
         result.set_shape(x.dims)
         return result

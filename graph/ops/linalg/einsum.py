@@ -39,7 +39,9 @@ from ..array.gather import gather
 from ..array.ranges import range as range_
 from ..array.shapes import rank, reshape, shape, transpose
 from ..math.broadcasting import unbroadcast
+from ..math.cast import cast
 from ..math.common import allowed, same_type
+from ..math.compare import less, where_v2
 from ..math.reduce import reduce_prod
 from ..math.static_operands import move_cost, normal_axis, op_scope
 from .linalg import wide
@@ -340,18 +342,21 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
 
     Args:
         axes: n: the last n dimensions of `a` against the first n of `b`; or a pair of dimensions (or lists of
-            them).
+            them), which may be a tensor.
 
     Returns:
         the other dimensions of `a`, then those of `b`.
 
     Raises:
-        ValueError: the axes are unknown, or do not fit.
+        ValueError: the axes do not fit. InvalidArgumentError: in a step, if only the step knows them or the ranks.
     """
     with op_scope(name, "Tensordot", a, b) as scope:
         x = convert(a, name="a")
         y = convert(b, name="b", prefer=x.dtype.base)
-        if x.dims is None or y.dims is None:
+        if isinstance(axes, Tensor):
+            known = static_value(axes)
+            axes = axes if known is None else known.tolist()
+        if x.dims is None or y.dims is None or isinstance(axes, Tensor):
             return _late_tensordot(x, y, axes, scope)
         x_axes, y_axes = _axes_pair(axes, len(x.dims), len(y.dims))
         x_labels = list(_LETTERS[: len(x.dims)])
@@ -365,20 +370,17 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
 
 
 def _late_tensordot(x: Tensor, y: Tensor, axes: Any, name: str) -> Tensor:
-    """`tensordot` of tensors whose ranks only the running graph knows: a product of matrices."""
+    """`tensordot` of tensors whose ranks, or axes, only the running graph knows: a product of matrices."""
     if isinstance(axes, Tensor):
-        axes = static_value(axes)
-        if axes is None:
-            raise ValueError("tensordot needs to know its axes when the graph is built")
-        axes = axes.tolist()
-    if isinstance(axes, (int, np.integer)):
-        pair: list[Any] = [range_(rank(x) - int(axes), rank(x)), range_(int(axes))]
+        pair: list[Any] = [reshape(cast(axes[side], int32), [-1]) for side in (0, 1)]
+    elif isinstance(axes, (int, np.integer)):
+        pair = [range_(rank(x) - int(axes), rank(x)), range_(int(axes))]
     else:
         pair = [convert([int(i) for i in np.ravel(side)], int32) for side in axes]
     matrices, frees = [], []
     for t, summed, is_left in ((x, pair[0], True), (y, pair[1], False)):
         count = rank(t)
-        summed = (summed + count) % count
+        summed = where_v2(less(summed, 0), summed + count, summed)
         free = setdiff1d(range_(count), summed).out
         sizes = shape(t)
         outer, inner = gather(sizes, free), gather(sizes, summed)
@@ -390,11 +392,6 @@ def _late_tensordot(x: Tensor, y: Tensor, axes: Any, name: str) -> Tensor:
 
 
 def _axes_pair(axes: Any, rank_a: int, rank_b: int) -> tuple[list[int], list[int]]:
-    if isinstance(axes, Tensor):
-        known = static_value(axes)
-        if known is None:
-            raise ValueError(f"tensordot needs to know its axes when the graph is built, not {axes!r}")
-        axes = known.tolist()
     if isinstance(axes, (int, np.integer)):
         if not 0 <= axes <= min(rank_a, rank_b):
             raise ValueError(

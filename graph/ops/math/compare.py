@@ -169,6 +169,12 @@ def _where_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 define("Where", infer=_where_rule, reference=lambda condition: np.argwhere(condition).astype(np.int64))
 
 
+def _truth(condition: TensorLike) -> TensorLike:
+    """TensorFlow takes an array of numbers as a condition, true where it is not 0. A list of numbers is none."""
+    is_array = isinstance(condition, np.ndarray) and condition.dtype.kind in "iuf"
+    return condition != 0 if is_array else condition
+
+
 def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Choose elements by a condition; or, given only a condition, say where it holds.
 
@@ -183,7 +189,7 @@ def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, nam
     Raises:
         ValueError: only one of x and y is given, or the shapes do not fit (`where_v2` broadcasts).
     """
-    c = convert(condition, name="condition")
+    c = convert(_truth(condition), name="condition")
     if x is None and y is None:
         return apply("Where", (c,), None, name)
     if x is None or y is None:
@@ -194,7 +200,7 @@ def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, nam
 
 def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Like `where`, with the condition and both values broadcast together as in NumPy (TF 2's `where`)."""
-    c = convert(condition, name="condition")
+    c = convert(_truth(condition), name="condition")
     if x is None and y is None:
         return apply("Where", (c,), None, name)
     if x is None or y is None:

@@ -344,7 +344,10 @@ def sparse_concat(
                 moved.append(add(p.indices, offset))
                 offset = add(offset, where(along, p.dense_shape, zeros_like(p.dense_shape)))
         whole = where(along, reduce_sum(shapes, axis=0), reduce_max(shapes, axis=0))
-        return sparse_reorder(SparseTensor(concat(moved, 0), concat([p.values for p in parts], 0), whole))
+        values, indices = concat([p.values for p in parts], 0), concat(moved, 0)
+        values.set_shape([None])
+        indices.set_shape([None, rank])
+        return sparse_reorder(SparseTensor(indices, values, whole))
 
 
 def sparse_fill_empty_rows(sp_input: SparseTensor, default_value: TensorLike, name: str | None = None) -> FilledRows:

@@ -84,3 +84,63 @@ def test_all_axes_but_the_last_are_batches():
     params, indices = np.arange(12).reshape(2, 3, 2), [[2, 0], [1, 1]]
     wanted = [params[0, [2, 0]], params[1, [1, 1]]]
     np.testing.assert_array_equal(run(tf.gather(params, indices, batch_dims=None)), wanted)
+
+
+@pytest.mark.parametrize("axes", [[[1, 2], [1, 0]], [[-2, 2], [1, 0]], [[2], [0]], [2, 0]])
+def test_tensordot_takes_its_axes_late(axes):
+    x, y = np.arange(24.0).reshape(2, 3, 4), np.arange(60.0).reshape(4, 3, 5)
+    wanted = np.tensordot(x, y, axes)
+    for left, given in ((tf.constant(x), late(axes, tf.int32)), (late(x), late(axes, tf.int64)), (late(x), axes)):
+        np.testing.assert_allclose(run(tf.tensordot(left, y, given)), wanted)
+
+
+@pytest.mark.parametrize(
+    "axes, text",
+    [([[7], [0]], "not in"), ([[1, 1], [1, 1]], "not a permutation"), ([[1], [0]], "sizes do not match")],
+)
+def test_late_axes_of_tensordot_that_do_not_fit(axes, text):
+    x, y = np.ones((2, 3, 4)), np.ones((4, 3, 5))
+    for left, given in ((tf.constant(x), late(axes, tf.int32)), (late(x), late(axes, tf.int32))):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            run(tf.tensordot(left, late(y), given))
+    if text == "not in":  # not counted from the front again
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            run(tf.tensordot(late(x), y, axes))
+
+
+@pytest.mark.parametrize("along, batch", [(1, 0), (0, 2), (2, 1)])
+def test_sequences_of_unknown_rank_are_reversed(along, batch):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    lengths = np.arange(x.shape[batch]) % (x.shape[along] + 1)
+    wanted = np.moveaxis(x, (batch, along), (0, 1)).copy()
+    for row, n in zip(wanted, lengths, strict=True):
+        row[:n] = row[:n][::-1].copy()
+    t = late(x)
+    found = tf.reverse_sequence(t, lengths, along, batch)
+    assert found.shape.ndims is None
+    weights = np.cos(x)
+    slope = tf.gradients(found * weights, t)[0]
+    turned = tf.reverse_sequence(weights, lengths, along, batch)  # it is its own inverse
+    got, got_slope, expected_slope = run([found, slope, turned])
+    np.testing.assert_array_equal(np.moveaxis(got, (batch, along), (0, 1)), wanted)
+    np.testing.assert_array_equal(got_slope, expected_slope)
+    with pytest.raises(ValueError, match="count from the end"):
+        tf.reverse_sequence(t, lengths, -1, batch)
+
+
+def test_joined_sparse_tensors_have_the_rank_that_one_of_them_has():
+    known = tf.SparseTensor([[0, 1]], [1.0], [2, 3])
+    unknown = tf.SparseTensor(*(tf.placeholder(d) for d in (tf.int64, tf.float32, tf.int64)))
+    joined = tf.sparse_concat(0, [unknown, known])
+    assert joined.indices.shape.as_list() == [None, 2]
+    assert joined.values.shape.as_list() == [None]
+
+
+def test_an_array_of_numbers_is_a_condition():
+    for dtype in (np.int64, np.float32, np.uint8):
+        condition = np.array([[1], [0], [2]], dtype)
+        assert run(tf.where(condition[:, 0], [1, 2, 3], [4, 5, 6])).tolist() == [1, 5, 3]
+        assert run(tf.where_v2(condition, [[7, 8]], -1)).tolist() == [[7, 8], [-1, -1], [7, 8]]
+        assert run(tf.where(condition)).tolist() == [[0, 0], [2, 0]]
+    with pytest.raises(TypeError, match="condition must be bool"):  # nor does TensorFlow take a list
+        tf.where([1, 0], [1, 2], [3, 4])
