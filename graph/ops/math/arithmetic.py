@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert, convert_pair
+from ...core.build import TensorLike, apply, convert, convert_pair, make
 from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64, string
 from ...core.errors import invalid
@@ -23,7 +23,7 @@ from ...core.shape import merge
 from ...tensors.indexed_slices import IndexedSlices
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.creation import zeros_like
-from ..strings.split_join import string_join
+from ..strings import split_join as _split_join  # noqa: F401  (defines StringJoin)
 from .broadcasting import unbroadcast
 from .cast import cast
 from .common import allowed, binary, define_elementwise, same_type, unary
@@ -56,10 +56,10 @@ define_elementwise("Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x + y; texts are joined."""
+    """x + y, which broadcast; texts are joined."""
     a, b, scope = convert_pair(x, y, name or "Add")
     if a.dtype.base is string:
-        return string_join([a, b], name=scope)
+        return make("StringJoin", (a, b), {"separator": ""}, scope).outputs[0]
     return apply("AddV2", (a, b), None, scope)
 
 

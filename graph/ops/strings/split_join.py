@@ -65,9 +65,8 @@ def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dims: Dims = ()
     for t in inputs:
         need_text_in(t)
-        if t.dims != ():
-            dims = t.dims if dims == () else merge(dims, t.dims)
-    return [(string, dims if None not in (t.dims for t in inputs) else None)]
+        dims = broadcast(dims, t.dims)
+    return [(string, dims)]
 
 
 def _join(*parts: Array, separator: str) -> Array:
@@ -87,6 +86,9 @@ def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | N
     >>> string_join([["a", "b"], "!"])   # evaluates to [b"a!", b"b!"]
     """
     operands = [convert(x, string, name="inputs") for x in inputs]
+    dims: Dims = None
+    for t in operands:  # the op broadcasts, for `+`; TensorFlow's string_join does not
+        dims = dims if t.dims == () else merge(dims, t.dims)
     return make("StringJoin", operands, {"separator": separator}, name).outputs[0]
 
 

@@ -38,6 +38,7 @@ ANSWERS = {
     "no number": (lambda: tf.string_to_number(["x"]), "could not correctly convert string: x"),
     "nothing": (lambda: tf.string_to_number([""]), "could not correctly convert string"),
     "joined": (lambda: tf.string_join(["a", ["b", "c"]], separator="-"), [b"a-b", b"a-c"]),
+    "added": (lambda: tf.constant([["a"], ["b"]]) + np.array(["x", "y"]), [[b"ax", b"ay"], [b"bx", b"by"]]),
     "all": (lambda: tf.reduce_join([["a", "b"], ["c", "d"]]), b"abcd"),
     "in order": (lambda: tf.reduce_join([["a", "b"], ["c", "d"]], [0, 1], separator=","), b"a,c,b,d"),
     "kept": (lambda: tf.reduce_join([["a", "b"], ["c", "d"]], -1, keep_dims=True), [[b"ab"], [b"cd"]]),
