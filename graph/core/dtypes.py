@@ -163,7 +163,7 @@ _BY_PYTHON: dict[Any, DType] = {float: float32, int: int32, bool: bool_, str: st
 def as_dtype(value: Any) -> DType:
     """The `DType` for a DType, a name, a NumPy dtype or scalar type, a Python type, or TensorFlow's number.
 
-    `float` means float32 and `int` int32, as in TensorFlow.
+    `float` means float32, as in TensorFlow, and `int` int32, which TensorFlow refuses.
 
     Raises:
         TypeError: the value names no element type.

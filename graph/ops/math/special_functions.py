@@ -16,14 +16,14 @@ from ..array.creation import ones_like, zeros_like
 from ..array.identity_and_placeholders import Assert, with_dependencies
 from ..array.scatter import scatter_nd
 from ..array.segments import unsorted_segment_sum
-from ..array.shapes import reshape
+from ..array.shapes import reshape, squeeze
 from .arithmetic import absolute, add, div_no_nan, divide, maximum, multiply, sign, subtract, truediv
 from .cast import cast
 from .common import define_elementwise, unary
 from .compare import equal, greater_equal, where_v2
 from .elementwise import exp, lgamma, log
 from .reduce import reduce_all, reduce_max, reduce_mean, reduce_sum
-from .static_operands import op_scope
+from .static_operands import need_rank, op_scope
 
 
 def zero_fraction(value: TensorLike, name: str | None = None, dtype: Any = float32) -> Tensor:
@@ -45,14 +45,24 @@ def confusion_matrix(
     """How often each label was taken for each class: rows are labels, columns predictions.
 
     Args:
-        labels, predictions: classes from 0 on, vectors of one size. num_classes: how many; None: as many as are seen.
+        labels, predictions: classes from 0 on, vectors of one size; one of them may have a second axis, of size 1.
+        num_classes: how many; None: as many as are seen.
         dtype: of the result. weights: how much each pair counts.
 
     Returns:
         [num_classes, num_classes].
+
+    Raises:
+        ValueError: they are known to be no vectors.
     """
     with get_default_graph().name_scope(name or "confusion_matrix"):
-        truth, said = (cast(reshape(convert(x), [-1]), int64) for x in (labels, predictions))
+        given = [convert(labels, name="labels"), convert(predictions, name="predictions")]
+        if all(x.dims is not None for x in given):
+            ranks = [len(x.dims or ()) for x in given]
+            for i, x in enumerate(given):
+                given[i] = squeeze(x, [-1]) if ranks[i] == ranks[1 - i] + 1 else x
+                need_rank(given[i].dims, 1, ("labels", "predictions")[i])
+        truth, said = (cast(reshape(x, [-1]), int64) for x in given)
         if num_classes is None:
             size = add(maximum(reduce_max(said), reduce_max(truth)), 1)
         else:

@@ -163,3 +163,18 @@ def test_ranks_that_are_no_numbers():
             tf.assert_rank(x, wrong)
         with pytest.raises(error, match="rank|Rank"):
             tf.assert_rank_in(x, [1, wrong])
+
+
+def test_a_confusion_matrix_is_of_two_vectors():
+    """A column beside a vector counts as one; anything else was flattened, and paired what does not belong together."""
+    with tf.Session() as session:
+        for labels, predictions in (([[0], [1]], [1, 1]), ([0, 1], [[1], [1]])):
+            assert session.run(tf.confusion_matrix(labels, predictions)).tolist() == [[0, 1], [0, 1]]
+    for labels, predictions, text in (
+        ([1, 2, 3], [[1, 2, 3]], "its size is 3, not 1"),
+        ([[1, 2, 3]], [1, 2, 3], "its size is 3, not 1"),
+        ([[1, 0], [0, 1]], [[1, 0], [0, 1]], "labels: Shape must be rank 1 but is rank 2"),
+        (0, 0, "labels: Shape must be rank 1 but is rank 0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tf.confusion_matrix(labels, predictions)
