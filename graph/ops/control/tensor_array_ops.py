@@ -60,6 +60,11 @@ class ArrayState:
             raise self._error(f"a value of shape {text(np.shape(value))} does not fit its elements, {text(self.dims)}")
         old = self.values[index]
         if self.sums:
+            if old is not None and np.shape(old) != np.shape(value):
+                raise self._error(
+                    f"Could not aggregate to TensorArray index {index} because the existing shape is {text(np.shape(old))} "
+                    f"but the new input shape is {text(np.shape(value))}"
+                )
             self.values[index] = value if old is None else np.asarray(old + value, value.dtype)
             return
         if old is not None or index in self.cleared:

@@ -205,9 +205,11 @@ def test_two_calls_of_gradients_do_not_meet(graph: tf.Graph) -> None:
 
 def test_refusals() -> None:
     a = tf.TensorArray(tf.float32, 2)
+    slopes = tf.TensorArray(tf.float32, 2, infer_shape=False).grad("g")
     for bad, message in (
         (a.write(2, 1.0).read(0), r"Tried to write to index 2 but array is not resizeable and size is: 2"),
         (a.write(0, 1.0).write(0, 2.0).read(0), "index 0 because it has already been written to"),
+        (slopes.write(0, 1.0).write(0, [1.0]).read(0), r"index 0 because the existing shape is \(\) but .* is \(1,\)"),
         (a.unstack([1.0, 2.0, 3.0]).read(0), "Tried to write to index 2"),
         (a.write(0, 1.0).read(5), "Tried to read from index 5 but size is: 2"),
         (tf.TensorArray(tf.float32, 2).read(0), "never written, and its shape is not known"),
