@@ -197,6 +197,7 @@ class Program:
         sent: slots that are sent to other tasks; their values are best written to shared memory
             (`graph/resources/shared_storage.py`).
         tensors: slot -> tensor, if it holds one; None if nodes are not kept.
+        is_bounded: whether it has no loop and no op with the trait UNBOUNDED, so that sizes bound its time.
     """
 
     device: str
@@ -207,6 +208,7 @@ class Program:
     memory: Callable[[], MemoryNeeds] | None = field(default=None, compare=False, repr=False)
     sent: frozenset[int] = frozenset()
     tensors: Mapping[int, Tensor] | None = field(default=None, compare=False, repr=False)
+    is_bounded: bool = True
 
     @property
     def peak_bytes(self) -> int | None:

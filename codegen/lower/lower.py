@@ -18,7 +18,7 @@ import numpy as np
 from ...graph.core.dtypes import DType
 from ...graph.core.errors import AbortedError, InvalidArgumentError
 from ...graph.core.graph import Graph, Node, Tensor
-from ...graph.core.opdef import OpDef
+from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import text
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.accumulator import RemoteAccumulator
@@ -86,6 +86,7 @@ class Lowered:
             (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if keeps_nodes else None,
             frozenset(_sent(self.instructions, graph.device)),
             self.tensors if keeps_nodes else None,
+            all(map(_is_bounded, steps)),
         )  # fmt: skip
 
 
@@ -124,6 +125,12 @@ def lower(
     return Lowered(
         graph, steps, lowering.instructions, lowering.slots, feeds, fetches, lowering.added, lowering.looked_up, tensors
     )
+
+
+def _is_bounded(step: PartitionStep | FusedKernel) -> bool:
+    """Whether the sizes of its inputs bound the time of a step of a partition."""
+    node = step.node if isinstance(step, (RunPredicated, AwaitNode)) else step
+    return not isinstance(step, BeginLoop) and not (isinstance(node, Node) and Trait.UNBOUNDED in node.opdef.traits)
 
 
 def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:

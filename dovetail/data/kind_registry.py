@@ -3,19 +3,27 @@
 A data set is a description: a kind, parameters, and the data sets that it is made from. Parameters are what a message can carry
 (`serialize.py`), or Python functions, which keep it in this process. So the same walk runs in the client and in a worker.
 
+Every endless walk takes elements of a source or a cache without end, so these look whether the step that walks was cancelled
+(`graph/resources/cancellation.py`).
+
 A walk may begin at any position: it gives the elements after the first `skip` ones. Most kinds skip elements without making
 them. Random choices depend only on the seeds of the walk.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator as Walk
 from typing import Any, TypeAlias, TypeVar
 
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import TensorShape
+from ..graph.resources.cancellation import check_cancelled, unless_cancelled
 from .runtime_values import At, Given
 from .spec import Component, Element, pack
+
+LOOK_EVERY = 64  # elements of a quick source
+_QUICK = frozenset(["range", "tensor_slices", "cache"])
 
 
 class Described:
@@ -54,7 +62,17 @@ class Described:
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """The elements after the first `skip` ones."""
-        return WALKS[self._kind](self, at, skip)
+        found = WALKS[self._kind](self, at, skip)
+        if self._kind in _QUICK:
+            return itertools.chain.from_iterable(_pieces(found))
+        return found if self._inputs else map(unless_cancelled, found)
+
+
+def _pieces(elements: Walk[Element]) -> Walk[Walk[Element]]:
+    """The elements in pieces, which are taken one after the other. Before each one it looks whether the step was cancelled."""
+    for first in elements:
+        check_cancelled()
+        yield itertools.chain((first,), itertools.islice(elements, LOOK_EVERY - 1))
 
 
 WalkOf: TypeAlias = Callable[[Described, At, int], Walk[Element]]

@@ -1,6 +1,7 @@
 """Walks with threads: calls that keep the order, and elements that are made ahead.
 
-They are classes, not generators: an error belongs to one element, and the walk continues after it.
+They are classes, not generators: an error belongs to one element, and the walk continues after it. A step that waits for an element
+stops waiting when it is cancelled. What the threads do is cancelled when their walk is closed or dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator as Walk
 from typing import TypeAlias
 
+from ..graph.resources.cancellation import Cancellation, is_cancelled, wait_for
 from .spec import Array, Element
 
 Call: TypeAlias = Callable[[Element, int], list[Array]]
@@ -40,7 +42,8 @@ class InOrder:
         self._work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None] = queue.SimpleQueue()
         self._waiting: deque[_Outcome] = deque()
         self._changed = threading.Condition()
-        arguments = (call, self._work, self._changed)
+        self._cancellation = Cancellation()
+        arguments = (call, self._work, self._changed, self._cancellation)
         for _ in range(calls):
             threading.Thread(target=_work, args=arguments, daemon=True, name="dataset-map").start()
         self._submit(calls)
@@ -52,6 +55,8 @@ class InOrder:
                 self._waiting.append(outcome)
                 self._work.put((element, number, outcome))
         except BaseException as e:
+            if is_cancelled():
+                raise
             self._waiting.append(_Outcome(e))
 
     def __iter__(self) -> InOrder:
@@ -61,8 +66,7 @@ class InOrder:
         if not self._waiting:
             self.close()
             raise StopIteration
-        with self._changed:
-            self._changed.wait_for(self._done)
+        wait_for(self._changed, self._done)
         outcome = self._done()
         assert outcome is not None
         self._waiting.remove(outcome)
@@ -77,7 +81,8 @@ class InOrder:
         return next((o for o in candidates if o.done), None)
 
     def close(self) -> None:
-        """Call it for no further elements."""
+        """Call it for no further elements, and cancel the calls that run."""
+        self._cancellation.cancel()
         for _ in range(self._calls):
             self._work.put(None)
         self._calls = 0
@@ -87,13 +92,16 @@ class InOrder:
 
 
 def _work(
-    call: Call, work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None], changed: threading.Condition
+    call: Call,
+    work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None],
+    changed: threading.Condition,
+    cancellation: Cancellation,
 ) -> None:
     """The loop of a worker thread, until it takes the end marker None."""
     while (given := work.get()) is not None:
         element, number, outcome = given
         try:
-            outcome.value = call(element, number)
+            outcome.value = cancellation.run(call, element, number)
         except BaseException as e:
             outcome.error = e
         with changed:
@@ -109,10 +117,14 @@ class _Ready:
         self.elements, self.size = elements, size
         self.outcomes: deque[Element | BaseException] = deque()
         self.changed = threading.Condition()
-        self.stopped = self.ended = False
+        self.ended = False
+        self.cancellation = Cancellation()
 
     def work(self) -> None:
-        """Make elements until there are no more, or the walk is stopped."""
+        """Make elements until there are no more, or the work is cancelled."""
+        self.cancellation.run(self._make)
+
+    def _make(self) -> None:
         while True:
             outcome: Element | BaseException
             try:
@@ -122,8 +134,9 @@ class _Ready:
             except BaseException as e:
                 outcome = e
             with self.changed:
-                self.changed.wait_for(lambda: len(self.outcomes) < self.size or self.stopped)
-                if self.stopped:
+                self.changed.wait_for(lambda: len(self.outcomes) < self.size or self.cancellation.error is not None)
+                if self.cancellation.error is not None:
+                    del outcome  # its traceback refers to this frame
                     break
                 self.outcomes.append(outcome)
                 self.changed.notify_all()
@@ -147,8 +160,8 @@ class Ahead:
 
     def __next__(self) -> Element:
         ready = self._ready
-        with ready.changed:
-            ready.changed.wait_for(lambda: ready.outcomes or ready.ended)
+        wait_for(ready.changed, lambda: ready.outcomes or ready.ended)
+        with ready.changed:  # no other thread takes elements
             if not ready.outcomes:
                 raise StopIteration
             outcome = ready.outcomes.popleft()
@@ -159,8 +172,8 @@ class Ahead:
 
     def close(self) -> None:
         """End the thread."""
+        self._ready.cancellation.cancel()
         with self._ready.changed:
-            self._ready.stopped = True
             self._ready.changed.notify_all()
 
     def __del__(self) -> None:

@@ -48,6 +48,8 @@ class Trait(enum.Flag):
     """Communicates with its peers in other steps, and uses no other state: it may begin as soon as its inputs are ready."""
     HOST_ONLY = enum.auto()
     """Bound to the process that built the graph (a Python function)."""
+    UNBOUNDED = enum.auto()
+    """May run for any time, whatever the sizes of its inputs (a data set, a Python function): only on threads that may be held up."""
 
 
 class Cost(NamedTuple):

@@ -60,7 +60,7 @@ class Resources:
         version: number of times that a container was cleared.
         data_folders: folders whose files data sets of other processes may read; None: all.
         functions: compiled functions that use the state, by function.
-        inner: executors of functions that kernels call; their `cancel` is called when the task ends.
+        inner: what works for kernels: executors of functions, pipelines of data sets. `cancel(resources)` is called when the task ends.
     """
 
     def __init__(self, collectives: CollectiveContext | None = None, default_container: str = "") -> None:

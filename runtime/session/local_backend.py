@@ -12,12 +12,14 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from typing import Any
 
 from ...codegen.gpu.driver.api import gpu_memory
 from ...graph.core.errors import DeadlineExceededError, InternalError, OpError
 from ...graph.core.graph import Graph
 from ...graph.core.settings import setting
+from ...graph.resources.cancellation import active_cancellation
 from ...graph.resources.resource_manager import Resources, SessionState
 from ...placer.cluster.spec import local_devices
 from ...placer.plan import Plan
@@ -114,7 +116,7 @@ class LocalBackend:
         worker, number = self._worker, next(self._numbers)
         limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
         if not limits and recorder is None:
-            quick = worker.inline_program(part.program)
+            quick = worker.inline_program(part.program, bounded=False)
             if quick is not None:
                 return worker.run_inline(number, quick, feeds)
         outcome: list[Mapping[str, Any] | OpError] = []
@@ -124,6 +126,8 @@ class LocalBackend:
         def finish(result: Mapping[str, Any] | OpError) -> None:
             outcome.append(result)
             inbox.put(_nothing)
+
+        active = active_cancellation()  # of the step whose kernel calls a function, which is this step
 
         def drive() -> None:
             worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
@@ -135,10 +139,11 @@ class LocalBackend:
                 inbox.get()()
 
         try:
-            if limits:
-                self._drive_within(min(limits), number, drive)
-            else:
-                drive()
+            with nullcontext() if active is None else active.calling(lambda: worker.abort(number, "The step around it has ended")):
+                if limits:
+                    self._drive_within(min(limits), number, drive)
+                else:
+                    drive()
         except BaseException as e:  # also Ctrl-C
             worker.abort(number, f"{type(e).__name__} in the thread that ran the step")
             raise
@@ -165,7 +170,7 @@ class LocalBackend:
             raise DeadlineExceededError(None, None, f"Timed out: this step {why}")
         done.result()
 
-    def cancel(self) -> None:
+    def cancel(self, resources: Resources) -> None:
         """End all steps, without closing state that others use."""
         self._worker.close_session(self._session.handle)
 

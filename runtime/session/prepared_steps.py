@@ -216,6 +216,8 @@ class PreparedSteps:
                 parts = self._prepared.get(key)
                 if parts is None:
                     parts = self.prepare(key)
+                    if self.is_closed:  # meanwhile: `close` has not seen these programs
+                        raise RuntimeError(CLOSED)
                 self._last = key, parts
                 self._fed_shapes[key] = [getattr(value, "shape", None) for value in feeds.values()]
                 values.update(self._backend.run(parts, feeds, timeout, gathered))

@@ -37,6 +37,7 @@ from ...graph.core.errors import (
     UnknownError,
 )
 from ...graph.resources.async_request import AsyncResource, Request
+from ...graph.resources.cancellation import Cancellation
 from ...graph.resources.resource_manager import DEAD
 from ..wire.messages import ChannelKey
 from .async_kernel import AsyncKernel
@@ -88,6 +89,7 @@ class Step(Protocol):
     """The interface of a step that an executor uses. `TaskStep` (`step.py`) implements and documents it."""
 
     is_over: bool
+    cancellation: Cancellation | None
 
     def take(self, channel: ChannelKey, executor: Executor) -> Any: ...
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None: ...
@@ -151,6 +153,13 @@ class Executor:
 
     def run(self) -> None:
         """Run until the program ends, suspends or fails, and notify the step."""
+        cancellation = self.step.cancellation
+        if cancellation is None:
+            self._run_calmly()
+            return
+        cancellation.run(self._run_calmly)
+
+    def _run_calmly(self) -> None:
         if getattr(_thread, "is_calm", False):
             self._run()
         else:

@@ -21,6 +21,7 @@ from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program, Read, Recv
 from ...graph.core.errors import OpError, from_code
 from ...graph.resources.async_request import Request
+from ...graph.resources.cancellation import Cancellation
 from ..wire.messages import ChannelKey
 from .async_kernel import AsyncKernel
 from .executor import ABSENT, Executor, explained
@@ -64,11 +65,14 @@ class TaskStep:
         feeds: name -> value.
         runtime: its callbacks.
         arrived: tensors that have arrived already; the step owns the dictionary from now on.
+
+    Attributes:
+        cancellation: tells kernels that run long when the step has ended; None: sizes bound the time of all its programs.
     """
 
     __slots__ = (
         "__weakref__", "_arrived", "_async_kernels", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
-        "_waiting", "is_over", "number", "session",
+        "_waiting", "cancellation", "is_over", "number", "session",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +87,7 @@ class TaskStep:
         self.number = number
         self.session = session
         self.is_over = False
+        self.cancellation: Cancellation | None = None
         self._runtime = runtime
         self._programs = programs
         self._running = len(programs)
@@ -94,6 +99,8 @@ class TaskStep:
         self._fetched: dict[str, Any] = {}
         self._executors: list[Executor] = []
         for program in programs:
+            if not program.is_bounded and self.cancellation is None:
+                self.cancellation = Cancellation()
             executor = Executor(self, program)
             self._executors.append(executor)
             executor.feed(number, feeds)
@@ -280,6 +287,8 @@ class TaskStep:
             request.cancel()
         for kernel in kernels:
             kernel.cancel()
+        if self.cancellation is not None and isinstance(outcome, OpError):
+            self.cancellation.cancel(outcome)
         self._runtime.finish(self, outcome)
 
 

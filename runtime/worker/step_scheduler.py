@@ -11,6 +11,9 @@ A part of a step that is one short program and neither sends, receives nor waits
 the request. It cannot be aborted, receive a tensor or be asked what it waits for, so it is not entered among the running steps: that
 would take as long as a small program itself.
 
+A segment of a program that has a loop, a data set or a Python function may take any time, however short it was before. It is never
+short: the thread that made it ready may be the I/O thread, which must hear that the step was aborted.
+
 Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So the tensors that a program
 produces for one task are sent together, as long as that does not delay the receiver. A tensor that the receiver takes next is sent
 before the program continues for long. One that the receiver takes later is sent with the one that it takes next
@@ -31,7 +34,8 @@ from typing import Any, Final, Protocol
 
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
-from ...graph.core.errors import OpError
+from ...graph.core.errors import CancelledError, OpError
+from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
 from .colocated import CallerThread
@@ -62,14 +66,16 @@ class Segment:
     system call: it is skipped after a short run, so the first slow run after short ones does not count.
 
     Attributes:
+        is_bounded: whether sizes bound its time.
         last: seconds of the last run; an hour if it never ran.
         is_short: whether it is known to be short.
         is_steady: whether all recent runs were short, including the last: then its CPU time is not measured.
     """
 
-    __slots__ = ("_slow", "is_short", "is_steady", "last")
+    __slots__ = ("_slow", "is_bounded", "is_short", "is_steady", "last")
 
-    def __init__(self) -> None:
+    def __init__(self, is_bounded: bool = True) -> None:
+        self.is_bounded = is_bounded
         self.last = 3600.0
         self.is_short = self.is_steady = False
         self._slow = -1  # 0: short, SLOW_MEMORY: slow; -1: not known yet
@@ -83,7 +89,7 @@ class Segment:
             self._slow = SLOW_MEMORY if self._slow < 0 else min(SLOW_MEMORY, self._slow + 3)
         elif self._slow:
             self._slow = max(0, self._slow - 1)
-        self.is_short = self._slow <= SLOW_MEMORY // 2
+        self.is_short = self.is_bounded and self._slow <= SLOW_MEMORY // 2
         self.is_steady = self._slow == 0 and seconds <= SHORT_S
 
 
@@ -115,7 +121,7 @@ class RegisteredProgram:
     def segment(self, executor: Executor) -> Segment:
         """The segment that comes next."""
         key = executor.program.device, executor.counter
-        return self.segments.get(key) or self.segments.setdefault(key, Segment())
+        return self.segments.get(key) or self.segments.setdefault(key, Segment(executor.program.is_bounded))
 
     def continued(self, channel: ChannelKey, seconds: float) -> None:
         """Record for how many seconds the program continued after sending on a channel. One outlier counts little."""
@@ -131,7 +137,8 @@ def only_segment(registered: RegisteredProgram) -> Segment | None:
     """The segment of a part that is one program of calls only, so that it runs to its end without a pause; else None."""
     if len(registered.programs) != 1 or any(type(now) is not Call for now in registered.programs[0].instructions):
         return None
-    return registered.segments.setdefault((registered.programs[0].device, 0), Segment())
+    program = registered.programs[0]
+    return registered.segments.setdefault((program.device, 0), Segment(program.is_bounded))
 
 
 class RunQueue:
@@ -181,6 +188,7 @@ class InlineStep:
     Args:
         registered: the program, which has an `inline_segment`.
         feeds: name -> value.
+        cancellation: ends its kernels early; None: sizes bound their time, or they end with those of the step around it.
 
     Attributes:
         outcome: the fetched values or the error, after the run.
@@ -189,12 +197,18 @@ class InlineStep:
         InternalError: a feed is missing.
     """
 
-    __slots__ = ("_executor", "_segment", "is_over", "outcome")
-
+    __slots__ = ("_executor", "_segment", "cancellation", "is_over", "outcome", "session")
     outcome: Mapping[str, Any] | OpError
 
-    def __init__(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        number: int,
+        registered: RegisteredProgram,
+        feeds: Mapping[str, Any],
+        cancellation: Cancellation | None = None,
+    ) -> None:
         self.is_over = False  # it cannot be ended while it runs
+        self.cancellation, self.session = cancellation, registered.session
         assert registered.inline_segment is not None
         self._segment = registered.inline_segment
         self._executor = Executor(self, registered.programs[0])  # type: ignore[arg-type]  # calls neither send nor wait
@@ -212,8 +226,14 @@ class InlineStep:
         self.outcome = fetched
 
     def fail(self, error: OpError) -> None:
-        """The program has failed."""
+        """The program has failed, or its kernel is to end with this error."""
         self.outcome = error
+        if self.cancellation is not None:
+            self.cancellation.cancel(error)
+
+    def abort(self, reason: str) -> None:
+        """End its kernel, if that can be ended."""
+        self.fail(CancelledError(None, None, reason))
 
 
 @dataclass(slots=True)

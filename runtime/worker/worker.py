@@ -19,6 +19,7 @@ from ...codegen.ir.partition import RecvTensor, SendTensor
 from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Node
+from ...graph.resources.cancellation import Cancellation, active_cancellation
 from ...graph.resources.collective_context import CollectiveContext
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
@@ -125,6 +126,7 @@ class Worker:
         self._sessions: dict[str, WorkerSession] = {}
         self._registered: dict[str, RegisteredProgram] = {}
         self._steps: dict[int, TaskStep] = {}
+        self._inline_steps: dict[int, InlineStep] = {}  # those that can be cancelled
         self.started = self.failed = 0  # steps, since the worker was made
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, None] = OrderedDict()
@@ -185,7 +187,7 @@ class Worker:
             for key in [k for k, v in self._registered.items() if v.session == handle]:
                 del self._registered[key]
             self.direct.close_session(handle)
-            steps = [s for s in self._steps.values() if s.session == handle]
+            steps = [s for s in self._all_steps() if s.session == handle]
         for step in steps:
             step.fail(why())
 
@@ -245,6 +247,11 @@ class Worker:
             self._steps[number] = step
             self.started += 1
             early = self._early.pop(number, ()) if self._early else ()
+            was_aborted, was_closed = number in self._ended, registered.session not in self._sessions
+        if was_closed:
+            step.fail(closed())
+        elif was_aborted:
+            step.abort("The step was aborted before it began")
         if early:
             if len(early) >= MAX_EARLY_MESSAGES:  # more may have arrived and been dropped
                 step.fail(
@@ -259,20 +266,34 @@ class Worker:
                 step.deliver_all(values)
         self.run_queues.current.take(step.start)
 
-    def inline_program(self, handle: str) -> RegisteredProgram | None:
-        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it."""
+    def inline_program(self, handle: str, bounded: bool = True) -> RegisteredProgram | None:
+        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it.
+
+        `bounded`: only if sizes bound its time, since the caller has other work.
+        """
         registered = self._registered.get(handle)
         segment = registered.inline_segment if registered is not None else None
-        return registered if segment is not None and segment.is_steady else None
+        return registered if segment is not None and segment.is_steady and (segment.is_bounded or not bounded) else None
 
     def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
+        cancellation = None
+        if not registered.programs[0].is_bounded and active_cancellation() is None:
+            cancellation = Cancellation()
         try:
-            step = InlineStep(number, registered, feeds)
+            step = InlineStep(number, registered, feeds, cancellation)
+            if cancellation is not None:
+                with self._lock:
+                    if registered.session not in self._sessions:
+                        raise closed()
+                    self._inline_steps[number] = step
             self.run_queues.current.take(step.run)
             outcome = step.outcome
         except OpError as e:
             outcome = e
+        finally:
+            if cancellation is not None:
+                self._inline_steps.pop(number, None)
         with self._lock:
             self.started += 1
             if isinstance(outcome, OpError):
@@ -430,6 +451,10 @@ class Worker:
         if isinstance(outcome, OpError):
             self.failed += 1
 
+    def _all_steps(self) -> list[TaskStep | InlineStep]:
+        """The steps that can be ended. The caller holds the lock."""
+        return [*self._steps.values(), *list(self._inline_steps.values())]
+
     def _forget(self, number: int) -> None:
         self.direct.forget(number)
         with self._lock:
@@ -449,11 +474,11 @@ class Worker:
     def close(self) -> None:
         """End all steps and stop the pool."""
         with self._lock:
-            steps = list(self._steps.values())
+            steps = self._all_steps()
         for step in steps:
             step.abort(f"The server of {self.task} was stopped")
-        for functions in list(self.resources.inner) if self._has_own_state else ():
-            functions.cancel()
+        for work in list(self.resources.inner) if self._has_own_state else ():
+            work.cancel(self.resources)
         self.direct.close()
         if self.threads.pool is not None:
             self.threads.pool.shutdown(wait=False, cancel_futures=True)

@@ -153,14 +153,14 @@ define(
     "PyFunc",
     infer=_rule,
     reference=lambda context, *inputs, token, process, Tout: _call(inputs, token, process, Tout, False),
-    traits=Trait.STATEFUL | Trait.HOST_ONLY,
+    traits=Trait.STATEFUL | Trait.HOST_ONLY | Trait.UNBOUNDED,
     device_types=("CPU",),
 )
 define(
     "PyFuncStateless",
     infer=_rule,
     reference=lambda *inputs, token, process, Tout: _call(inputs, token, process, Tout, False),
-    traits=Trait.HOST_ONLY,
+    traits=Trait.HOST_ONLY | Trait.UNBOUNDED,
     device_types=("CPU",),
 )
 define(
@@ -168,7 +168,7 @@ define(
     infer=_rule,
     reference=lambda context, *inputs, token, process, Tout: _call(inputs, token, process, Tout, True),
     gradient=_no_gradient,
-    traits=Trait.STATEFUL | Trait.HOST_ONLY,
+    traits=Trait.STATEFUL | Trait.HOST_ONLY | Trait.UNBOUNDED,
     device_types=("CPU",),
 )
 

@@ -34,6 +34,7 @@ from ...core.errors import (
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
 from ...core.shape import as_dims, compatible, text
+from ...resources.cancellation import check_cancelled, is_cancelled
 from ...resources.resource_manager import Context, Resources
 from ...resources.variable import VariableState
 from ..control.python_function import MEANING, process_nonce
@@ -66,6 +67,7 @@ class Pipeline:
         self._state: VariableState | None = None
         self._at: tuple[int, ...] | None = None
         self._live: Iterator[Sequence[Array]] | None = None
+        self._task: weakref.ref[Resources] | None = None  # of the walk that is under way
         self._ended: tuple[int, ...] | None = None
         self._failed = False  # the last element
 
@@ -84,8 +86,9 @@ class Pipeline:
             self._seed = seed
 
     def after(self, state: VariableState, task: Resources, *position: int) -> Sequence[Array] | None:
-        """The element that follows a position; None: there is none."""
+        """The element that follows a position; None: there is none. The error of the step if that is cancelled: the walk is dropped."""
         with self._lock:
+            check_cancelled()
             if self._state is not state:
                 self._ended = None
             if self._ended == position:
@@ -96,7 +99,13 @@ class Pipeline:
             assert live is not None
             self._at = _next_position(position)
             self._failed = True
-            found = next(live, None)
+            try:
+                found = next(live, None)
+                check_cancelled()
+            except Exception:
+                if is_cancelled():
+                    self.stop()
+                raise
             if found is None and failed and not fresh:  # the walk could not continue after the error
                 found = next(self._started(state, task, position), None)
             self._failed = False
@@ -110,7 +119,9 @@ class Pipeline:
         self.stop()
         seed, skip, which = (*position, 0)[:3]
         values = self._values.get((which, seed), ())
-        self._live, self._state = self._dataset(which).walk_from(seed, skip, values, task), state
+        self._task, self._state = weakref.ref(task), state
+        task.inner.add(self)
+        self._live = self._dataset(which).walk_from(seed, skip, values, task)
         return self._live
 
     def _dataset(self, which: int) -> Elements:
@@ -120,6 +131,12 @@ class Pipeline:
                 None, None, "This task does not know the data set of the iterator's position: run the initializer of its data set"
             )  # fmt: skip
         return found
+
+    def cancel(self, resources: Resources) -> None:
+        """The task ends: let go of what makes elements for it ahead. A step that makes one was cancelled, and does it itself."""
+        if self._task is not None and self._task() is resources and self._lock.acquire(blocking=False):
+            self.stop()
+            self._lock.release()
 
     def stop(self) -> None:
         """Let go of the elements that are under way, and their threads."""
@@ -254,6 +271,8 @@ def _taken(
         except FailedPreconditionError:
             raise
         except Exception as e:
+            if is_cancelled():  # the position stays where it is
+                raise
             failed.append(as_op_error(e))
             return np.array(_next_position(position))
         if found is None:
@@ -366,6 +385,8 @@ def _single(
     walk = dataset.walk_from(seed or context.session.seed + context.run_number(), 0, values, context.resources)
     try:
         found = next(walk, None)
+    except OpError:
+        raise
     except Exception as e:
         raise as_op_error(e) from e
     if found is None:
@@ -418,13 +439,17 @@ def _define(name: str, **parts: Any) -> None:
     define(name, device_types=("CPU",), traits=parts.pop("traits", Trait.STATEFUL), **parts)
 
 
+_TAKES = Trait.STATEFUL | Trait.UNBOUNDED
+
+
 _define(
-    "IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,), internal_attrs=(FULL_BATCH,)
-)
+    "IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,), internal_attrs=(FULL_BATCH,),
+    traits=_TAKES,
+)  # fmt: skip
 _define("IteratorPipeline", infer=_infer_pipeline, reference=_keep, ref_inputs=(0,))
 _define("IteratorGive", infer=_infer_give, reference=_given, ref_inputs=(0,))
-_define("IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient)
-_define("DatasetToSingleElement", infer=_infer_single, reference=_single, gradient=_no_gradient)
+_define("IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient, traits=_TAKES)
+_define("DatasetToSingleElement", infer=_infer_single, reference=_single, gradient=_no_gradient, traits=_TAKES)
 # What is with it stays in the client's process.
 _define(
     "InClient", infer=lambda inputs, attrs: [], reference=lambda context: (), traits=Trait.STATEFUL | Trait.HOST_ONLY

@@ -59,7 +59,12 @@ def wait() -> tf.Tensor:
     return tf.FIFOQueue(3, tf.int32, shapes=[()]).dequeue()
 
 
-@pytest.mark.parametrize("endless", [loop, wait])
+def walk() -> tf.Tensor:
+    found: tf.Tensor = tf.data.Dataset.range(10).repeat().reduce(0, lambda total, n: total + 1)
+    return found
+
+
+@pytest.mark.parametrize("endless", [loop, wait, walk])
 def test_ctrl_c_ends_a_step_everywhere_and_the_session_goes_on(
     endless: Callable[[], tf.Tensor], place: tuple[tf.Session, Callable[[], int]]
 ) -> None:
