@@ -26,7 +26,7 @@ from ..core.errors import InvalidArgumentError, OpError, UnavailableError, inval
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
 from .shared_accumulator import SharedAccumulator, encode_state, state_bytes
-from .shared_storage import Publishable, PublishedValue, SharedSumValue
+from .shared_storage import Publishable, SharedSumValue
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,6 @@ class DenseAccumulator(Accumulator, Publishable):
         super().__init__(name, kind)
         self._sum: Array | None = None
         self._is_own = True  # whether the sum may be overwritten
-        self._post: PublishedValue | None = None
         self._shared: SharedAccumulator | None = None  # holds sum and count while other processes add
 
     def apply(self, gradient: Array, local_step: int) -> None:
@@ -218,7 +217,9 @@ class DenseAccumulator(Accumulator, Publishable):
         if shared is None:
             super()._serve()
             return
-        shared.opened.wanted = takes[0].count if takes else 0  # before the check: processes that add from now on wake this one
+        shared.opened.wanted = (
+            takes[0].count if takes else 0
+        )  # before the check: processes that add from now on wake this one
         if not takes:
             return
         with shared:
@@ -233,30 +234,24 @@ class DenseAccumulator(Accumulator, Publishable):
 
     # --- shared with other processes ---------------------------------------------------------------------------------
 
-    def post(self, post: PublishedValue | None) -> None:
-        """As `Publishable.post`: it is used when the accumulator is shared (`open`)."""
-        with self.lock:
-            shared = self._shared
-            if shared is not None:
-                self.count, self.global_step, self._sum = shared.close()
-                self._is_own, self._shared = True, None
-            if self._post is not None:
-                self._post.show(None)
-            self._post = post
-            if shared is not None:
-                shared.opened.closed()
+    @property
+    def is_shared(self) -> bool:
+        """As `Publishable.is_shared`."""
+        return self._shared is not None
 
-    def open(self, opened: Callable[[Array], SharedSumValue | None]) -> bool:
-        """Let other processes add to it, in the shared value that `opened` makes of its state. Returns whether they can."""
+    def publish(self, share: Callable[[Array], SharedSumValue | None] | None) -> None:
+        """As `Publishable.publish`: other processes add to the state that is shared."""
         dtype, dims = self.kind.dtype.np, self.kind.shape
         with self.lock:
-            if self._shared is None and state_bytes(dims, dtype) is not None:
+            if self._shared is not None:
+                self.count, self.global_step, self._sum = self._shared.close()
+                self._is_own, self._shared = True, None
+            if share is not None and state_bytes(dims, dtype) is not None:
                 shape = tuple(int(n or 0) for n in dims or ())
-                found = opened(encode_state(self._sum, shape, dtype, self.count, self.global_step))
+                found = share(encode_state(self._sum, shape, dtype, self.count, self.global_step))
                 if found is not None:
                     self._shared, self._sum = SharedAccumulator(found, shape, dtype), None
                     found.wanted = self._takes[0].count if self._takes else 0
-            return self._shared is not None
 
     def look(self) -> None:
         """Serve takes that wait for gradients of other processes. If the state cannot be read, they fail with that error."""

@@ -23,7 +23,7 @@ from ..core.errors import invalid
 from ..core.shape import Dims
 from .async_request import AsyncResource
 from .collective_context import CollectiveContext, SingleMember
-from .shared_storage import Publishable, PublishedValue
+from .shared_storage import Publishable, Share
 
 R = TypeVar("R")
 
@@ -72,9 +72,7 @@ class Resources:
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.version = 0
-        self._posts: dict[
-            tuple[str, str], PublishedValue
-        ] = {}  # of resources that exist, and of some that are still to be made
+        self._published: dict[tuple[str, str], Share] = {}  # also for resources that are still to be made
         self._lock = threading.Lock()
 
     def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
@@ -87,8 +85,8 @@ class Resources:
             found = self._containers.setdefault(container, {})
             if name not in found:
                 made = found[name] = make()
-                if isinstance(made, Publishable) and (container, name) in self._posts:
-                    made.post(self._posts[container, name])
+                if isinstance(made, Publishable) and (container, name) in self._published:
+                    made.publish(self._published[container, name])
             resource = found[name]
         if not isinstance(resource, kind):
             raise invalid(f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}")
@@ -112,22 +110,22 @@ class Resources:
             self.together.clear()
             for resource in (lost or {}).values():
                 if isinstance(resource, Publishable):
-                    resource.post(None)
+                    resource.publish(None)
         for resource in (lost or {}).values():
             if isinstance(resource, AsyncResource):
                 resource.drop()
         return lost is not None
 
-    def post(self, container: str, name: str, post: PublishedValue | None) -> None:
+    def publish(self, container: str, name: str, share: Share | None) -> None:
         """Publish the resource of that name, as soon as it exists. None: stop publishing it."""
         with self._lock:
-            if post is None:
-                self._posts.pop((container, name), None)
+            if share is None:
+                self._published.pop((container, name), None)
             else:
-                self._posts[container, name] = post
+                self._published[container, name] = share
             resource = self.find(container, name)
             if isinstance(resource, Publishable):
-                resource.post(post)
+                resource.publish(share)
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:
         with self._lock:

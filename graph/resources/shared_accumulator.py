@@ -152,7 +152,7 @@ class SharedAccumulator:
         return place.data[:HEAD].cast("q")
 
     def close(self) -> tuple[int, int, Array | None]:
-        """End the sharing, and return count, step and sum. The caller calls `opened.closed` then."""
+        """End the sharing, and return count, step and sum."""
         value = self.opened.close()
         _, words, total = self._in(value)
         count, step = words[_COUNT], words[_STEP]

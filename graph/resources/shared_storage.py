@@ -4,13 +4,13 @@ Other processes read a server's variables and the results that are sent to them.
 in graph/ does not use processes: the runtime installs its memory (`use`), and variables and kernels allocate from it (`kept_copy`,
 `to_send`). Memory is freed when nothing refers to an array in it.
 
-A variable with one-sided reads has a `PublishedValue`, which it notifies of each change. A variable that other processes also write has
-a `SharedValue`. `runtime/shared_memory/` has the implementations.
+A published variable has a `SharedValue`, which other processes also read and write. `runtime/shared_memory/` has the implementations.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -39,21 +39,8 @@ class ValueMemory(Protocol):
         """Whether `base` belongs to an array of this memory, and no other process reads it now."""
 
 
-class PublishedValue(Protocol):
-    """The published value of a variable, which other processes read. Called with the variable's lock held."""
-
-    def change(self) -> None:
-        """The value is about to change or move: readers must wait until `changed` or `show`."""
-
-    def changed(self) -> None:
-        """The value has changed in place."""
-
-    def show(self, value: Array | None) -> None:
-        """Set the published value; None: there is none. A value outside shared memory is not published."""
-
-
 class SharedValue(Protocol):
-    """A variable's value that other processes change, too: double-buffered, guarded by a lock between processes.
+    """A variable's value that other processes read and change, too: double-buffered, guarded by a lock between processes.
 
     Attributes:
         key: the order in which all processes lock several variables.
@@ -94,14 +81,11 @@ class SharedValue(Protocol):
         """The next value is written: switch the buffers."""
 
     def close(self) -> Array:
-        """End the sharing and return the value. The lock may be held or not.
+        """End the sharing, release the lock and return the value. The lock may be held or not.
 
         Raises:
             AbortedError: it belongs to another process.
         """
-
-    def closed(self) -> None:
-        """The published value shows now that the sharing has ended."""
 
 
 class SharedSumValue(SharedValue, Protocol):
@@ -120,13 +104,22 @@ class SharedSumValue(SharedValue, Protocol):
         """Wake its task."""
 
 
+Share: TypeAlias = Callable[[Array], "SharedValue | None"]
+"""Shares a copy of a value. None: it is too large, or there is no memory for it."""
+
+
 class Publishable:
     """A resource that can be published: other processes reach it in shared memory."""
 
     __slots__ = ()
 
-    def post(self, post: PublishedValue | None) -> None:
-        """Notify this published value of each change from now on. None: end publishing and sharing."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes reach its value now."""
+        raise NotImplementedError
+
+    def publish(self, share: Callable[[Array], Any] | None) -> None:
+        """Share each value in the `SharedValue` that this makes of it. None: end the sharing."""
         raise NotImplementedError
 
 
@@ -138,13 +131,10 @@ def use(memory: ValueMemory) -> None:
     _used[:] = [memory]
 
 
-def kept_copy(value: Array, posted: bool = False) -> Array:
-    """A contiguous copy for a variable to keep, in shared memory if possible.
-
-    `posted`: the variable is published, so also if it is small.
-    """
+def kept_copy(value: Array) -> Array:
+    """A contiguous copy for a variable to keep, in shared memory if possible and if it is not small."""
     if _used and value.dtype.kind != "O":
-        found = _used[0].empty(value.shape, value.dtype, posted)
+        found = _used[0].empty(value.shape, value.dtype)
         if found is not None:
             np.copyto(found, value)
             return found
@@ -173,15 +163,3 @@ def may_change(value: Array) -> bool:
 def is_shared(value: Array) -> bool:
     """Whether a contiguous array is in memory that other processes can read."""
     return any(memory.holds(value) for memory in _used)
-
-
-def shared(value: Array) -> Array:
-    """An array for a published variable to keep: itself if it is in shared memory or there is no room there, else a copy there.
-    """
-    if not _used or value.dtype.kind == "O" or is_shared(value):
-        return value
-    found = _used[0].empty(value.shape, value.dtype, True)
-    if found is None:
-        return value
-    np.copyto(found, value)
-    return found

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.dtypes import Array, DType
 from ..core.errors import FailedPreconditionError, invalid
 from ..core.shape import Dims, compatible, text
-from .shared_storage import Publishable, PublishedValue, SharedValue, kept_copy, may_change, shared
+from .shared_storage import Publishable, Share, SharedValue, kept_copy, may_change
 
 
 class VariableState(Publishable):
@@ -25,35 +25,34 @@ class VariableState(Publishable):
     A read is a snapshot without a copy: a returned array is never changed. So an update stores a new array, or overwrites the old
     one if only the variable refers to it (`changing`). Both are atomic: readers wait meanwhile.
 
-    A published variable (`shared_storage.py`) notifies its `PublishedValue` of each change and keeps its value in shared memory. While
-    it is shared (`open`), other processes update it, too: then its `SharedValue` holds the value.
+    Other processes read and update a published variable, too (`shared_storage.py`): its `SharedValue` holds the value, unless that
+    cannot be shared.
     """
 
-    __slots__ = ("__weakref__", "_is_elsewhere", "_opened", "_post", "_value", "dtype", "lock", "name")
+    __slots__ = ("__weakref__", "_share", "_shared", "_value", "dtype", "lock", "name")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name = name
         self.dtype = dtype.base
         self.lock = threading.Lock()
         self._value: Array | None = None
-        self._post: PublishedValue | None = None
-        self._opened: SharedValue | None = None
-        self._is_elsewhere = True  # whether the value is not at its published address
+        self._share: Share | None = None  # if it is published
+        self._shared: SharedValue | None = None  # holds the value
 
     def __enter__(self) -> None:
         """Take the lock, and that between processes."""
         self.lock.acquire()
-        if self._opened is not None:
+        if self._shared is not None:
             try:
-                self._opened.acquire()
+                self._shared.acquire()
             except BaseException:
                 self.__exit__()
                 raise
 
     def __exit__(self, *error: object) -> None:
         try:
-            if self._opened is not None:
-                self._opened.release()
+            if self._shared is not None:
+                self._shared.release()
         finally:
             self.lock.release()
 
@@ -62,19 +61,19 @@ class VariableState(Publishable):
         """Whether it has a value yet."""
         if self._value is not None:
             return True
-        opened = self._opened
-        if opened is not None:
-            return opened.is_there
+        shared = self._shared
+        if shared is not None:
+            return shared.is_there
         with self.lock:  # it may be changing in place
-            return self._value is not None or self._opened is not None
+            return self._value is not None or self._shared is not None
 
     def read(self) -> Array:
         """A snapshot of the value. FailedPreconditionError before the first assignment."""
         value = self._value
         if value is None:
-            opened = self._opened
-            if opened is not None:
-                value = opened.read()
+            shared = self._shared
+            if shared is not None:
+                value = shared.read()
                 if value is not None:
                     return value
             with self:  # it may be changing in place
@@ -90,10 +89,10 @@ class VariableState(Publishable):
     def _there(self) -> Array:
         """The value. The lock is held."""
         if self._value is None:
-            if self._opened is not None:
-                value = self._opened.read()
+            if self._shared is not None:
+                value = self._shared.read()
                 if value is None:
-                    raise self._opened.gone()
+                    raise self._shared.gone()
                 return value
             raise FailedPreconditionError(
                 None, None,
@@ -109,7 +108,7 @@ class VariableState(Publishable):
                 f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it"
             )
         is_own = array is not value and array.base is None  # else it may be a view of a message or of a fed array
-        if not is_own and self._post is None:
+        if not is_own and self._share is None and self._shared is None:
             array, is_own = kept_copy(array), True
         with self:
             return self._store(array, is_own)
@@ -121,91 +120,60 @@ class VariableState(Publishable):
             self._store(new)
         return new
 
-    def open(self, opened: Callable[[Array], SharedValue | None]) -> bool:
-        """Share the value with processes that also update it, in the `SharedValue` from `opened`. Returns whether it is shared."""
-        with self.lock:
-            value: Any = self._value
-            if self._opened is None and isinstance(value, np.ndarray):
-                self._opened = opened(value)
-                if self._opened is not None:
-                    self._value = None  # an array that others refer to is never changed
-            return self._opened is not None
+    @property
+    def is_shared(self) -> bool:
+        """As `Publishable.is_shared`."""
+        return self._shared is not None
 
-    def reach(self, opened: SharedValue) -> None:
+    def publish(self, share: Share | None) -> None:
+        """As `Publishable.publish`."""
+        with self.lock:
+            self._take_back()
+            self._share = share
+            value: Any = self._value
+            if isinstance(value, np.ndarray) and self._shares(value):
+                self._value = None  # an array that others refer to is never changed
+
+    def reach(self, shared: SharedValue) -> None:
         """Represent a shared variable of another process from now on."""
-        self._opened = opened
+        self._shared = shared
+
+    def _shares(self, value: Array) -> bool:
+        """Share a value if the variable is published. Whether that was possible. The lock is held."""
+        if self._share is not None:
+            self._shared = self._share(value)
+        return self._shared is not None
 
     def _take_back(self) -> None:
         """End the sharing. The lock is held."""
-        opened = self._opened
-        if opened is not None:
-            self._value = opened.close()
+        shared = self._shared
+        if shared is not None:
+            self._value = shared.close()
             self._value.flags.writeable = False
-            self._opened = None
-            self._is_elsewhere = True
-            if self._post is not None:
-                self._post.show(self._value)
-                self._is_elsewhere = False
-            opened.closed()
-
-    def post(self, post: PublishedValue | None) -> None:
-        """As `Publishable.post`."""
-        with self.lock:
-            self._take_back()
-            if self._post is not None:
-                self._post.show(None)
-            self._post = post
-            self._is_elsewhere = True
-            value: Any = self._value
-            if post is None:
-                return
-            if isinstance(value, np.ndarray):
-                value = self._value = shared(value)
-                value.flags.writeable = False
-            post.show(value)
+            self._shared = None
 
     def move(self, value: Any) -> None:
-        """Store a value that cannot be published, such as one in a GPU's memory. The lock is held."""
-        if self._opened is not None:
-            self._take_back()
-        if self._post is not None:
-            self._post.show(None)
-        self._is_elsewhere = True
+        """Store a value that cannot be shared, such as one in a GPU's memory. The lock is held."""
+        self._take_back()
         self._value = value
 
     def _store(self, new: Array, is_own: bool = True) -> Array:
-        """Store an array as the value, or a copy if others may change it (not `is_own`). The lock is held.
-
-        The old value of a published variable is overwritten if nothing refers to it, so that the value's address stays the same.
-        """
-        opened = self._opened
-        if opened is not None:
-            if opened.fits(new):
-                np.copyto(opened.begin(copied=False), new)
-                opened.end()
+        """Store an array as the value, or a copy if others may change it (not `is_own`). The lock is held."""
+        shared = self._shared
+        if shared is not None:
+            if shared.fits(new):
+                np.copyto(shared.begin(copied=False), new)
+                shared.end()
                 return new
             self._take_back()
-        post = self._post
-        if post is None:
-            if not is_own:
-                new = kept_copy(new)
-            new.flags.writeable = False
-            self._value = new
+        if self._share is not None and self._shares(new):
+            self._value = None
             return new
-        held: list[Any] = [self._value]
-        self._value = None
-        post.change()
-        try:
-            if _has_room(held[0], new) and _is_free(held):
-                held[0].flags.writeable = True
-                np.copyto(held[0], new)
-            else:
-                self._is_elsewhere = True
-                held[0] = shared(new) if is_own else kept_copy(new, posted=True)
-        finally:
-            self._put_back(held[0])
-        stored: Array = held[0]
-        return stored
+        if not is_own:
+            new = kept_copy(new)
+        new.flags.writeable = False
+        self._value = new
+        return new
 
     def _take(self) -> Array:
         """The value, to be overwritten and put back with the lock held; a copy, if anything refers to it or a part of it, here or in
@@ -214,42 +182,26 @@ class VariableState(Publishable):
         Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its reference count was
         found to be two: the list here, and the counting call.
         """
-        if self._opened is not None:
-            return self._opened.begin()
+        if self._shared is not None:
+            return self._shared.begin()
         held = [self._there()]
         self._value = None
-        if self._post is not None:
-            self._post.change()
         if not _is_free(held):
             try:
-                held.append(kept_copy(held[0], self._post is not None))
-                self._is_elsewhere = True
+                held.append(kept_copy(held[0]))
             except MemoryError:
                 self._put_back(held[0])
                 raise
         held[-1].flags.writeable = True
         return held.pop()
 
-    def _put_back(self, value: Array | None) -> None:
+    def _put_back(self, value: Array) -> None:
         """End what `_take` began."""
-        if self._opened is not None:
-            self._opened.end()
-            return
-        if value is not None:
-            value.flags.writeable = False
-        self._value = value
-        if self._post is None:
-            return
-        if self._is_elsewhere:
-            self._post.show(value)
-            self._is_elsewhere = False
+        if self._shared is not None:
+            self._shared.end()
         else:
-            self._post.changed()
-
-
-def _has_room(old: Any, new: Array) -> bool:
-    """Whether a value is in memory that NumPy does not own, and another one fits there."""
-    return isinstance(old, np.ndarray) and old.base is not None and old.shape == new.shape
+            value.flags.writeable = False
+            self._value = value
 
 
 def _is_free(held: list[Array]) -> bool:
@@ -325,29 +277,29 @@ def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
 class _Locks(AbstractContextManager[None]):
     """The locks of several variables, taken in this order; those between processes by their keys."""
 
-    __slots__ = ("_opened", "_states")
+    __slots__ = ("_shared", "_states")
 
     def __init__(self, states: Sequence[VariableState]) -> None:
         self._states = states
-        self._opened: list[SharedValue] = []
+        self._shared: list[SharedValue] = []
 
     def __enter__(self) -> None:
         for state in self._states:
             state.lock.acquire()
-        self._opened = [s._opened for s in self._states if s._opened is not None]
-        if self._opened:
-            self._opened.sort(key=lambda o: o.key)
+        self._shared = [s._shared for s in self._states if s._shared is not None]
+        if self._shared:
+            self._shared.sort(key=lambda o: o.key)
             try:
-                for opened in self._opened:
-                    opened.acquire()
+                for shared in self._shared:
+                    shared.acquire()
             except BaseException:
                 self.__exit__()
                 raise
 
     def __exit__(self, *error: object) -> None:
         try:
-            for opened in self._opened:
-                opened.release()
+            for shared in self._shared:
+                shared.release()
         finally:
             for state in self._states:
                 state.lock.release()

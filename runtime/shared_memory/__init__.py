@@ -2,10 +2,10 @@
 
     segment             a memory file (memfd) with blocks; how other processes map it and give blocks back: `Segment`, `Mapper`
     pool                the blocks that this process lends to others: `Pool`
-    record_layout       the 192-byte record by which one variable is read or changed from outside
-    variable_publisher  the owner's side: publishes variables (seqlock writer)
-    variable_reader     the reader's side: whole copies of published variables (seqlock reader)
-    shared_variable     a double-buffered variable that several processes change, guarded by a file lock
+    shared_variable     a double-buffered value that several processes read and change, guarded by a file lock
+    record_layout       the 192-byte record that says where its buffers are
+    variable_publisher  the owner's side: publishes variables
+    variable_reader     the side of other processes: copies of values, and variables that are changed remotely
     remote_variables    a task's service: publishes variables, reads those of other tasks, and sends messages where that fails
     collective_memory   segments and futexes for collectives in shared memory
     cuda_ipc            GPU memory lent to other processes by CUDA IPC

@@ -1,14 +1,13 @@
-"""The 192-byte record in shared memory that says where the value of a published variable lies.
+"""The 192-byte record in shared memory that says where the value of a published variable lies: see `shared_variable.py`.
 
-The owner writes it (`variable_publisher.py`). Other processes use it to read the variable (`variable_reader.py`) and to change it
-(`shared_variable.py`). Its words have 64 bits each:
+Its words have 64 bits each:
 
-    sequence number | the record's number | version of the words behind; 0: no readable value
-    spare           distance in bytes to the second buffer; 0: there is one buffer, and only the owner changes the value
-    turn            how many changes a shared variable has had; if odd, the value is in the second buffer
-    holder          the process that holds the lock, for error messages
-    wanted          for an accumulator: how many gradients the task waits for (graph/resources/shared_accumulator.py)
-    descriptor and number of the segment, offset, bytes, element type, rank, dimensions
+    version    odd: there is no value, and the words behind may change; even: they hold
+    number     the record's number: a record is used again for another variable, with another number
+    turn       how many changes the value has had; if odd, it is in the second buffer
+    holder     the process that holds the lock, for error messages
+    wanted     for an accumulator: how many gradients the task waits for (graph/resources/shared_accumulator.py)
+    descriptor and number of the segment, offset of the first buffer, distance to the second one, bytes, element type, rank, dimensions
 
 The order of stores and loads matters. Each is a call of its own here, so compilers keep it. Processors keep it if they reorder neither
 loads with loads nor stores with stores. x86 keeps it, ARM does not, so variables are not published on ARM.
@@ -16,6 +15,7 @@ loads with loads nor stores with stores. x86 keeps it, ARM does not, so variable
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import platform
@@ -26,20 +26,17 @@ from ...graph.core import dtypes
 PAGE: Final = 4096
 RECORD_BYTES: Final = 192  # three cache lines
 RECORDS: Final = 512  # per segment
-SEQUENCE, NUMBER, VERSION, SPARE, TURN, HOLDER, WANTED, WHERE = range(8)
-_HEAD: Final = 6  # words of `WHERE` before the dimensions: descriptor, segment, offset, bytes, type, rank
+VERSION, NUMBER, TURN, HOLDER, WANTED, WHERE = range(6)
+_HEAD: Final = 7  # words of `WHERE` before the dimensions
 MOST_DIMS: Final = RECORD_BYTES // 8 - WHERE - _HEAD
 
 TYPES: Final = tuple(t for t in dtypes.ALL if t.np.kind != "O" and t is not dtypes.resource)
 CODES: Final = {t.np: i for i, t in enumerate(TYPES)}
 
-_ORDERED: Final = frozenset(("x86_64", "AMD64", "i686", "i386"))
-"""Machines whose processors keep the order of stores and the order of loads."""
-
 
 def can_publish() -> bool:
-    """Whether this machine and system support published variables."""
-    return platform.machine() in _ORDERED and hasattr(os, "pidfd_open")
+    """Whether this machine and system support published variables: ordered stores and loads, process descriptors, file locks."""
+    return platform.machine() in ("x86_64", "AMD64") and hasattr(os, "pidfd_open") and hasattr(fcntl, "F_WRLCK")
 
 
 class RecordAddress(NamedTuple):
@@ -69,6 +66,6 @@ def words_of(memory: mmap.mmap, offset: int) -> memoryview:
 
 
 __all__ = [
-    "CODES", "HOLDER", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "SEQUENCE", "SPARE", "TURN", "TYPES",
-    "VERSION", "WANTED", "WHERE", "RecordAddress", "can_publish", "words_of",
+    "CODES", "HOLDER", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "TURN", "TYPES", "VERSION", "WANTED", "WHERE",
+    "RecordAddress", "can_publish", "words_of",
 ]  # fmt: skip

@@ -30,9 +30,8 @@ from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
 from .record_layout import RecordAddress, can_publish
 from .segment import Reference
-from .shared_variable import RemoteVariable
 from .variable_publisher import VariablePublisher
-from .variable_reader import ProcessHandle, VariableReaders, reader_of
+from .variable_reader import ProcessHandle, RemoteVariable, VariableReaders, reader_of
 
 _GONE = (
     "The accumulator '{name}' of {task} is not any more where this step found it: its container was cleared, or its session was closed "
@@ -55,7 +54,7 @@ class RemoteVariables:
     Args:
         task: the task's name.
         default_container: the container of variables that name none.
-        opens: whether others may change its variables; false where variables may lie in GPU memory.
+        opens: whether others may use its variables; false where variables may lie in GPU memory.
         wake: tells a task that there are enough gradients for what it waits for (`VariablePublisher.look`).
     """
 
@@ -79,6 +78,8 @@ class RemoteVariables:
 
     def post(self, handle: str, session: _Session, names: Iterable[Sequence[str]]) -> list[RecordAddress | None]:
         """Publish a session's variables, given by container and name; None for a variable that cannot be published."""
+        if not self._opens:
+            return [None for _ in names]
         post, container = self.posts.post, self._default_container
         return [post(handle, session.resources, c or container, name) for c, name in names]
 

@@ -1,7 +1,8 @@
-"""Shared variables: double-buffered variables that several processes change in place, each guarded by a cross-process file lock.
+"""Shared variables: double-buffered values that several processes read and change in place, guarded by a cross-process file lock.
 
-Theory of operation. The owner of a variable *shares* it (`variable_publisher.py`): its value gets two adjacent buffers in shared
-memory, and the record's *turn* says which of them holds the value. To change the variable, the owner or another process
+Theory of operation. The owner of a variable, or of an accumulator, *publishes* it (`variable_publisher.py`): its value gets two adjacent
+buffers in shared memory, and a record (`record_layout.py`) says where they are. The record's *turn* says which of them holds the
+value. To change it, the owner or another process
 
     takes the variable's lock in its own process, and then the file lock,
     writes the new value into the other buffer, computed from the current one,
@@ -9,17 +10,24 @@ memory, and the record's *turn* says which of them holds the value. To change th
     releases the locks.
 
 So one buffer always holds a complete value, whichever process dies at whichever point. A killed process leaves nothing to repair: before
-the store nothing has changed, after it everything has. Readers copy the current buffer and check the turn again. They never
-wait, not even for a process that was stopped during a change.
+the store nothing has changed, after it everything has.
+
+To read it, a process reads version and turn, copies the current buffer, and reads both again. If they are the same, no change has
+begun to write that buffer meanwhile, and the copy is consistent. Otherwise it tries again. Readers take no lock. They never wait, not
+even for a process that was stopped during a change.
+
+Only the record names the buffers. If the owner ends the sharing (for a new shape, a value that cannot be shared, or a closed session),
+it takes the lock and makes the version odd. Then the memory may be reused: a reader that still copies finds the version
+changed, and a process that waits for the lock reads the record again. The owner sets the buffers of the next value while the version
+is odd. Version and turn never decrease, also where a record is used again for another variable.
 
 The file lock is an open-file-description lock (`F_OFD_SETLK`) on the record's bytes of the segment's file. Lock and unlock are two
 system calls, together 1 µs, and the kernel releases it when its holder ends. Each process has its own file description for it. A process
 that cannot get the lock retries for `LOCK_TIMEOUT_S`, then fails with UnavailableError: the holder was stopped. Several variables are
-locked in the order of their addresses, which is the same in all processes.
+locked in the order of their addresses, which is the same in all processes. If a stopped process holds the lock of a variable that its
+owner withdraws, the memory that it may still write is kept, and the record not used, until it releases the lock.
 
-Only the record names the buffers, and it is read again under the lock. So an owner that ends the sharing (for a new
-shape, or a closed session) needs the lock once, and then changes the record. If a stopped process holds the lock, the memory
-that it may still write is kept until it releases the lock.
+`tests/runtime/shared_memory/test_shared_variable_interleavings.py` plays all orders of the loads and stores of small examples.
 """
 
 from __future__ import annotations
@@ -28,41 +36,41 @@ import contextlib
 import errno
 import fcntl
 import os
-import platform
 import struct
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...graph.core.dtypes import DType
+from ...graph.core.dtypes import Array
 from ...graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources import shared_storage
-from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
-from ...graph.resources.shared_accumulator import state_bytes
-from ...graph.resources.variable import VariableState
+from ...graph.resources.buffer_pool import buffers
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
-from .record_layout import HOLDER, RECORD_BYTES, TURN, WANTED, RecordAddress, can_publish
-from .segment import Mapper, MappingError
-from .variable_reader import ProcessHandle, SeqlockReader, VariableReader, reader_of
+from .pool import address_of
+from .record_layout import (
+    CODES,
+    HOLDER,
+    MOST_DIMS,
+    NUMBER,
+    RECORD_BYTES,
+    TURN,
+    VERSION,
+    WANTED,
+    RecordAddress,
+)
+from .segment import MappingError
 
-Array = np.ndarray[Any, Any]
-
+_READ_ATTEMPTS: Final = 20  # others would have to change the value twice during each of them
 _FIRST_NAP_S, _LAST_NAP_S = 20e-6, 1e-3
 _SETLK = 37  # F_OFD_SETLK
 _FLOCK = "hhqqi4x"  # type, whence, start, length, 0
 _LINE = 64
-
-
-def can_share() -> bool:
-    """Whether this machine and system support shared variables."""
-    return can_publish() and platform.machine() in ("x86_64", "AMD64") and hasattr(fcntl, "F_WRLCK")
 
 
 class LockFile:
@@ -98,75 +106,98 @@ _lock_files: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 def _forked() -> None:
     """Drop inherited file descriptions in a forked child: they would keep the locks of a killed parent."""
-    for door in list(_lock_files):
-        door.close()
+    for lock_file in list(_lock_files):
+        lock_file.close()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class Layout(NamedTuple):
+    """The buffers of a value: those of even and of odd turns, and the version of the record that names them."""
+
+    version: int
+    buffers: tuple[Array, Array]
+
+
 class SharedVariable:
-    """A shared variable, as one process sees it; implements `SharedSumValue`. The caller holds the variable's lock.
+    """A shared variable, as one process sees it; implements `SharedSumValue`. Writers hold the variable's lock in their process.
 
     Args:
         place: the address of the record.
         words: the record.
-        door: the file description for its lock.
         label: the variable in error messages.
-        wake: wakes the task that it belongs to, if that is another one.
+
+    Attributes:
+        lock_file: the file description for its lock; None: it is only read.
+        on_full: wakes the task that it belongs to, if that is another one.
     """
 
-    def __init__(
-        self,
-        place: RecordAddress,
-        words: memoryview,
-        door: LockFile,
-        snapshots: SeqlockReader,
-        label: str,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.key: tuple[int, ...] = place[:4]
+    def __init__(self, place: RecordAddress, words: memoryview, label: str, lock_file: LockFile | None = None) -> None:
+        self.place = place
+        self.words = words
         self.label = label
-        self._words, self._door, self._snapshots = words, door, snapshots
-        at = place.offset
+        self.lock_file = lock_file
+        self.on_full: Callable[[], None] = lambda: None
+        self.key: tuple[int, ...] = place[:4]
         self._taking, self._leaving = (
-            struct.pack(_FLOCK, kind, os.SEEK_SET, at, RECORD_BYTES, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
+            struct.pack(_FLOCK, kind, os.SEEK_SET, place.offset, RECORD_BYTES, 0)
+            for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
         )
         self._pid = process_id()
-        self._wake = wake
-        self._places: Sequence[Array] = ()  # valid while the lock is held
+        self._locked: Sequence[Array] = ()  # the buffers, while the lock is held
+        self._last: tuple[int, int, Array] | None = None  # version, turn, and the copy
 
-    def places(self) -> Sequence[Array] | None:
-        """Both buffers, for the holder of the cross-process lock; None: the variable is not shared any more."""
+    def layout(self) -> Layout | None:
+        """The buffers that the record names now; None: there is no value. Valid as long as the version is the same."""
         raise NotImplementedError
 
     @property
     def is_there(self) -> bool:
         """As `SharedValue.is_there`."""
-        return True
+        return self.layout() is not None
 
     def read(self) -> Array | None:
-        """As `SharedValue.read`."""
-        return self._snapshots.read()
+        """A read-only copy of the value, cached until it changes. None: there is no value, or it kept changing."""
+        words, last = self.words, self._last
+        # The turn first: an older version could have had it, a later one cannot be followed by the cached one.
+        if last is not None and words[TURN] == last[1] and words[VERSION] == last[0]:
+            return last[2]
+        for _ in range(_READ_ATTEMPTS):
+            layout = self.layout()
+            if layout is None:
+                break
+            turn = words[TURN]
+            there = layout.buffers[turn & 1]
+            found = buffers.empty(there.shape, there.dtype)
+            np.copyto(found, there)
+            if words[TURN] == turn and words[VERSION] == layout.version:
+                found.flags.writeable = False
+                self._last = layout.version, turn, found
+                return found
+        self._last = None
+        return None
+
+    # --- changing it -------------------------------------------------------------------------------------------------
 
     def acquire(self) -> None:
         """As `SharedValue.acquire`."""
         self._lock(LOCK_TIMEOUT_S)
-        places = self.places()
-        if places is None:
+        layout = self.layout()
+        if layout is None:
             self._unlock()
             raise self.gone()
-        self._places = places
+        self._locked = layout.buffers
 
     def release(self) -> None:
         """As `SharedValue.release`."""
-        self._places = ()
+        self._locked = ()
         self._unlock()
 
     def fits(self, value: Array) -> bool:
         """As `SharedValue.fits`."""
-        return bool(value.shape == self._places[0].shape)
+        return bool(value.shape == self._locked[0].shape)
 
     def begin(self, copied: bool = True) -> Array:
         """As `SharedValue.begin`."""
@@ -177,39 +208,46 @@ class SharedVariable:
 
     def both(self) -> tuple[Array, Array]:
         """As `SharedValue.both`."""
-        turn = self._words[TURN] & 1
-        return self._places[turn], self._places[1 - turn]
+        turn = self.words[TURN] & 1
+        return self._locked[turn], self._locked[1 - turn]
 
     def end(self) -> None:
         """As `SharedValue.end`."""
-        self._words[TURN] += 1
-
-    @property
-    def wanted(self) -> int:
-        """As `SharedSumValue.wanted`."""
-        return self._words[WANTED]
-
-    @wanted.setter
-    def wanted(self, count: int) -> None:
-        self._words[WANTED] = count
-
-    def glance(self) -> Array | None:
-        """As `SharedSumValue.glance`."""
-        places = self.places()
-        return None if places is None else places[self._words[TURN] & 1]
-
-    def wake(self) -> None:
-        """As `SharedSumValue.wake`."""
-        self._wake()
+        self.words[TURN] += 1
 
     def close(self) -> Array:
         """As `SharedValue.close`."""
         raise AbortedError(None, None, f"{self.label} can be given another shape by the task alone that it belongs to")
 
-    def closed(self) -> None:
-        """As `SharedValue.closed`."""
+    def gone(self) -> AbortedError:
+        """As `SharedValue.gone`."""
+        return AbortedError(
+            None, None,
+            f"{self.label} is not any more where this step found it: it was made anew or given another shape, or its session was closed "
+            "there. Run again.",
+        )  # fmt: skip
 
-    # --- the cross-process lock ------------------------------------------------------------------------------------
+    # --- accumulators ------------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> int:
+        """As `SharedSumValue.wanted`."""
+        return self.words[WANTED]
+
+    @wanted.setter
+    def wanted(self, count: int) -> None:
+        self.words[WANTED] = count
+
+    def glance(self) -> Array | None:
+        """As `SharedSumValue.glance`."""
+        layout = self.layout()
+        return None if layout is None else layout.buffers[self.words[TURN] & 1]
+
+    def wake(self) -> None:
+        """As `SharedSumValue.wake`."""
+        self.on_full()
+
+    # --- the cross-process lock --------------------------------------------------------------------------------------
 
     def _lock(self, patience_s: float) -> None:
         if self._pid != process_id():
@@ -227,15 +265,15 @@ class SharedVariable:
                 if time.monotonic() > until:
                     raise UnavailableError(
                         None, None,
-                        f"{self.label} is being changed by process {self._words[HOLDER]}, which has not let go of it for "
+                        f"{self.label} is being changed by process {self.words[HOLDER]}, which has not let go of it for "
                         f"{patience_s:g} s. Has it been stopped?",
                     )  # fmt: skip
                 nap = min(2 * nap, _LAST_NAP_S)
-        self._words[HOLDER] = self._pid
+        self.words[HOLDER] = self._pid
 
     def _tries(self) -> bool:
         """Try to take the cross-process lock."""
-        fd = self._door.fd
+        fd = -1 if self.lock_file is None else self.lock_file.fd
         if fd < 0:  # the owner is gone
             raise self.gone()
         try:
@@ -247,77 +285,73 @@ class SharedVariable:
         return True
 
     def _unlock(self) -> None:
-        if self._door.fd >= 0:  # closed in a forked child, or where the owner is gone
+        lock_file = self.lock_file
+        if lock_file is not None and lock_file.fd >= 0:  # closed in a forked child, or where the owner is gone
             with contextlib.suppress(OSError):
-                fcntl.fcntl(self._door.fd, _SETLK, self._leaving)
-
-    def gone(self) -> AbortedError:
-        """As `SharedValue.gone`."""
-        return AbortedError(
-            None, None,
-            f"{self.label} is not any more where this step found it: it was made anew or given another shape, or its session was closed "
-            "there. Run again.",
-        )  # fmt: skip
-
-
-# --- the owner's side ------------------------------------------------------------------------------------------------
-
-
-class _OwnReader(SeqlockReader):
-    """Reads a shared variable of this process."""
-
-    def __init__(self, words: memoryview, places: Sequence[Array]) -> None:
-        super().__init__(words)
-        self._places = places
-
-    def places(self) -> Sequence[Array]:
-        return self._places
+                fcntl.fcntl(lock_file.fd, _SETLK, self._leaving)
 
 
 class OwnSharedVariable(SharedVariable):
-    """A shared variable of this process.
+    """The owner's end of a record: it shares one value after the other.
 
-    Args:
-        value: its current value, which is copied. The record is not changed yet.
-
-    Raises:
-        MemoryError: no shared memory is left.
+    Attributes:
+        is_stuck: whether a stopped process may still write to the last value's memory.
     """
 
-    def __init__(self, place: RecordAddress, words: memoryview, door: LockFile, value: Array, label: str) -> None:
-        self.spare = -(-value.nbytes // _LINE) * _LINE
-        block = shared_storage.shared_empty(2 * self.spare) if 0 < value.nbytes <= MOST_BYTES else None
-        if block is None:
-            raise MemoryError
-        first, second = (block[at : at + value.nbytes].view(value.dtype).reshape(value.shape) for at in (0, self.spare))
-        np.copyto(first, value)
-        self.first = first
-        super().__init__(place, words, door, _OwnReader(words, (first, second)), label)
-        self._both = first, second
+    def __init__(self, place: RecordAddress, words: memoryview, label: str, lock_file: LockFile) -> None:
+        super().__init__(place, words, label, lock_file)
         self.is_stuck = False
+        self._layout: Layout | None = None
+        words[VERSION] |= 1
+        words[NUMBER] = place.number
 
-    def places(self) -> Sequence[Array]:
-        """As `SharedVariable.places`."""
-        return self._both
+    def layout(self) -> Layout | None:
+        """As `SharedVariable.layout`."""
+        return self._layout
+
+    def share(self, value: Array) -> SharedVariable | None:
+        """Share a copy of this value from now on; this object, or None: that is impossible. There is no value before the call.
+
+        It is impossible without shared memory, for values over `MOST_BYTES` or without elements, and while `is_stuck`.
+        """
+        release_stuck()
+        code = CODES.get(value.dtype)
+        if code is None or not 0 < value.nbytes <= MOST_BYTES or value.ndim > MOST_DIMS:
+            return None
+        if self.is_stuck or self._pid != process_id():
+            return None
+        spare = -(-value.nbytes // _LINE) * _LINE
+        block = shared_storage.shared_empty(2 * spare)
+        found = None if block is None else address_of(block)
+        if block is None or found is None:
+            return None
+        first, second = (block[at : at + value.nbytes].view(value.dtype).reshape(value.shape) for at in (0, spare))
+        words = self.words
+        np.copyto(second if words[TURN] & 1 else first, value)
+        for i, word in enumerate((0, *found, spare, value.nbytes, code, value.ndim, *value.shape), WANTED):
+            words[i] = word
+        version = words[VERSION] + 1
+        self._layout = Layout(version, (first, second))
+        words[VERSION] = version
+        return self
 
     def close(self) -> Array:
-        """As `SharedValue.close`. From now on only the current lock holder can change the value.
-
-        The record is changed before `closed` releases the cross-process lock.
-        """
-        if not self._places:
-            try:
-                self._lock(0.0 if _stuck else CLOSE_LOCK_TIMEOUT_S)
-            except UnavailableError:
-                self.is_stuck = True  # a stopped process may write there when it continues
-                _stuck.append(self)
-        self._places = ()
-        return shared_storage.kept_copy(self._both[self._words[TURN] & 1], posted=True)
-
-    def closed(self) -> None:
-        """As `SharedValue.closed`."""
+        """As `SharedValue.close`. Only a stopped process that holds the lock can change the memory afterwards."""
+        layout = self._layout
+        assert layout is not None
+        if self._pid == process_id():
+            if not self._locked:
+                try:
+                    self._lock(0.0 if _stuck else CLOSE_LOCK_TIMEOUT_S)
+                except UnavailableError:
+                    self.is_stuck = True
+                    _stuck.append((self, layout))
+            self.words[VERSION] = layout.version + 1
+        value = shared_storage.kept_copy(layout.buffers[self.words[TURN] & 1])
+        self._locked, self._layout = (), None
         if not self.is_stuck:
             self._unlock()
+        return value
 
     def try_to_settle(self) -> bool:
         """Whether no process holds the lock any more."""
@@ -330,96 +364,13 @@ class OwnSharedVariable(SharedVariable):
         return True
 
 
-_stuck: list[OwnSharedVariable] = []
+_stuck: list[tuple[OwnSharedVariable, Layout]] = []
 
 
 def release_stuck() -> None:
     """Release memory that stopped processes could have written to."""
     if _stuck:
-        _stuck[:] = [opened for opened in list(_stuck) if not opened.try_to_settle()]
+        _stuck[:] = [(shared, layout) for shared, layout in list(_stuck) if not shared.try_to_settle()]
 
 
-# --- the side of other processes -------------------------------------------------------------------------------------
-
-
-class _RemoteSharedVariable(SharedVariable):
-    """A shared variable of another process."""
-
-    def __init__(self, found: VariableReader, door: LockFile, label: str, wake: Callable[[], None]) -> None:
-        super().__init__(found.place, found.words, door, found, label, wake)
-        self._lookout = found
-
-    def places(self) -> Sequence[Array] | None:
-        """As `SharedVariable.places`."""
-        return self._lookout.opened()
-
-    @property
-    def is_there(self) -> bool:
-        """As `SharedValue.is_there`."""
-        return self._lookout.opened() is not None
-
-
-class RemoteVariable:
-    """A variable or accumulator of another task that is changed in place. A program looks it up before it starts.
-
-    Args:
-        kind: a variable's element type, or an accumulator's kind.
-        wake: wakes the task, which waits for gradients.
-
-    Raises:
-        MappingError: this process cannot or should not map it.
-    """
-
-    def __init__(
-        self,
-        place: RecordAddress,
-        kind: DType | AccumulatorKind,
-        name: str,
-        task: str,
-        borrower: Mapper,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        is_variable = isinstance(kind, DType)
-        self._lookout = reader_of(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
-        self.owner: ProcessHandle = self._lookout.owner
-        with _reaching:
-            door = _segments.get(place[:3])
-            if door is None:
-                door = _segments[place[:3]] = LockFile(*place[:3])
-            state = _states.get((place, kind))
-            if state is None:
-                label = f"The {'variable' if is_variable else 'accumulator'} '{name}' of {task}"
-                state = _states[place, kind] = _state(name, kind, _RemoteSharedVariable(self._lookout, door, label, wake))
-        self._state, self._door = state, door
-        self._bytes = None if isinstance(kind, DType) else state_bytes(kind.shape, kind.dtype.np)
-
-    def read(self) -> VariableState | RemoteAccumulator | None:
-        """The variable or accumulator; None: it is not shared now, or has no value."""
-        there = self._lookout.opened()
-        return None if there is None or self._bytes not in (None, there[0].nbytes) else self._state
-
-    def forget(self) -> None:
-        """Release it: its owner is gone."""
-        self._lookout.forget()
-        self._door.close()
-
-
-def _state(
-    name: str, kind: DType | AccumulatorKind, opened: _RemoteSharedVariable
-) -> VariableState | RemoteAccumulator:
-    if isinstance(kind, AccumulatorKind):
-        return RemoteAccumulator(name, kind, opened)
-    state = VariableState(name, kind)
-    state.reach(opened)
-    return state
-
-
-_BYTES = np.dtype(np.uint8)
-_states: weakref.WeakValueDictionary[
-    tuple[RecordAddress, DType | AccumulatorKind], VariableState | RemoteAccumulator
-] = weakref.WeakValueDictionary()
-_segments: weakref.WeakValueDictionary[tuple[int, ...], LockFile] = weakref.WeakValueDictionary()
-_reaching = threading.Lock()
-
-
-__all__ = ["LockFile", "SharedVariable", "OwnSharedVariable", "RemoteVariable", "can_share", "release_stuck"]
+__all__ = ["Layout", "LockFile", "OwnSharedVariable", "SharedVariable", "release_stuck"]

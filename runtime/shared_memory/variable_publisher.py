@@ -1,22 +1,8 @@
-"""Published variables, the owner's side: other processes of the machine read a task's variables without a message.
+"""Publishes a task's variables and accumulators: other processes of the machine read and change them without a message.
 
-Theory of operation. A *published variable* has a record in shared memory (`record_layout.py`). It says where the value lies, and has a
-*sequence number* (a seqlock, as in Linux), which is odd while the value changes or moves. The owner keeps the record (`PublishedVariable`,
-called by `graph/resources/resource_manager.py`). A reader (`variable_reader.py`) reads the number, copies the value, and reads the number
-again. If it is even and the same, the copy is consistent. Otherwise the reader tries again, and after some time requests the value
-as a tensor.
-
-The record is empty if the variable has no value, if the value is larger than `MOST_BYTES` or outside of shared memory (the pool is full,
-or it is on a GPU), and after variable, session or server are gone. A record may be reused for another variable, with another number.
-Memory may be overwritten or reused while a reader copies it: then the sequence number has changed. Memory that a
-reader has mapped stays readable.
-
-The memory of a process that has ended stays with the processes that mapped it, with stale values. So a reader checks before
-each read that the owner lives, which costs 1 µs (`pidfd_open`). Variables of a stopped process (SIGSTOP) are readable, unless
-it was stopped during a change.
-
-A variable that other processes may also change is *shared* (`shared_variable.py`). Its value then has two buffers, and a turn counter
-shows changes instead of the sequence number. The same holds for accumulators (`graph/resources/shared_accumulator.py`).
+A published variable has a record (`record_layout.py`), at an address that does not change. While its value can be shared, the record's
+`OwnSharedVariable` holds it (`shared_variable.py`). The record is empty if the variable has no value, if the value is larger than
+`MOST_BYTES` or outside of shared memory (the pool is full), and after variable, session or server are gone.
 """
 
 from __future__ import annotations
@@ -28,93 +14,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-import numpy as np
 
 from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources
-from ...graph.resources.variable import VariableState
-from ...placer.partition.one_sided_access import MOST_BYTES
-from .pool import address_of
-from .record_layout import (
-    CODES,
-    MOST_DIMS,
-    NUMBER,
-    PAGE,
-    RECORD_BYTES,
-    RECORDS,
-    SEQUENCE,
-    SPARE,
-    VERSION,
-    RecordAddress,
-    words_of,
-)
-from .segment import MappingError, Reference, new_segment
-from .shared_variable import LockFile, OwnSharedVariable, can_share, release_stuck
-
-Array = np.ndarray[Any, Any]
-
-
-class PublishedVariable:
-    """The record of one published variable, on the owner's side. The caller holds the variable's lock."""
-
-    __slots__ = ("_pid", "_sequence", "_there", "_version", "_words", "place")
-
-    def __init__(self, words: memoryview, place: RecordAddress) -> None:
-        self._words, self.place = words, place
-        self._pid = place.pid
-        self._sequence = words[SEQUENCE] & ~1  # a reused record goes on counting
-        self._version = words[VERSION]
-        self._there: tuple[int, ...] | None = None
-        self.change()
-        words[NUMBER] = place.number
-        words[VERSION] = 0
-        self.show(None)
-
-    def change(self) -> None:
-        """As `PublishedValue.change`."""
-        if not self._sequence & 1 and self._pid == process_id():  # a forked child must not change its parent's memory
-            self._sequence += 1
-            self._words[SEQUENCE] = self._sequence
-
-    def changed(self) -> None:
-        """As `PublishedValue.changed`."""
-        if self._sequence & 1 and self._pid == process_id():
-            self._sequence += 1
-            self._words[SEQUENCE] = self._sequence
-
-    def show(self, value: Array | None, spare: int = 0) -> None:
-        """As `PublishedValue.show`. `spare`: bytes from the value to its second buffer, if it is shared."""
-        if self._pid != process_id():
-            return
-        there = None if value is None else _there(value, spare)
-        words = self._words
-        if not self._sequence & 1:
-            self._sequence += 1
-            words[SEQUENCE] = self._sequence
-        if there != self._there:
-            self._there = there
-            if there is None:
-                words[VERSION] = 0
-            else:
-                for i, word in enumerate(there, SPARE):
-                    words[i] = word
-                self._version += 1
-                words[VERSION] = self._version
-        self._sequence += 1
-        words[SEQUENCE] = self._sequence
-
-
-def _there(value: Array, spare: int) -> tuple[int, ...] | None:
-    """The words of a record for a value, from `spare` on; None: it cannot be published."""
-    code = CODES.get(value.dtype)
-    if code is None or value.nbytes > MOST_BYTES or value.ndim > MOST_DIMS:
-        return None
-    found = address_of(value)
-    return None if found is None else (spare, 0, 0, 0, *found, value.nbytes, code, value.ndim, *value.shape)
+from ...graph.resources.shared_storage import Publishable
+from .record_layout import NUMBER, PAGE, RECORD_BYTES, RECORDS, RecordAddress, can_publish, words_of
+from .segment import MappingError, new_segment
+from .shared_variable import LockFile, OwnSharedVariable
 
 
 class VariablePublisher:
@@ -122,72 +29,74 @@ class VariablePublisher:
 
     def __init__(self) -> None:
         self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that are, or were, shared
-        self._fresh: Iterator[tuple[memoryview, Reference]] = iter(())  # unused records of the latest segment
-        self._free: list[tuple[memoryview, Reference]] = []  # records for reuse
-        self._segments: list[tuple[int, int]] = []  # descriptors, and the process that made them
-        self._posts: dict[tuple[int, str, str], _Owned] = {}
+        self._fresh: Iterator[_Record] = iter(())  # unused records of the latest segment
+        self._free: list[_Record] = []  # records for reuse
+        self._segments: list[tuple[int, LockFile]] = []  # descriptors
+        self._posts: dict[tuple[int, str, str], _Published] = {}
         self._closed = False
+        self._pid = process_id()
         self._lock = threading.Lock()
 
-    def post(self, session: str, resources: Resources, container: str, name: str) -> RecordAddress | None:
+    def post(
+        self, session: str, resources: Resources, container: str, name: str, what: str = "variable"
+    ) -> RecordAddress | None:
         """Publish the variable of that name, which need not exist yet; None: that is impossible."""
         key = id(resources), container, name
         with self._lock:
             if self._closed:
                 return None
-            owned = self._posts.get(key)
-            if owned is None:
-                found = self._record()
-                if found is None:
+            found = self._posts.get(key)
+            if found is None:
+                record = self._record()
+                if record is None:
                     return None
-                words, at = found
-                place = RecordAddress(at.pid, at.fd, at.number, at.offset, secrets.randbits(62) | 1)
-                owned = self._posts[key] = _Owned(PublishedVariable(words, place), resources, found, set())
-                resources.post(container, name, owned.post)
-            owned.sessions.add(session)
-            return owned.post.place
+                place = record.place._replace(number=secrets.randbits(62) | 1)
+                value = OwnSharedVariable(place, record.words, f"The {what} '{name}' of this task", record.lock_file)
+                found = self._posts[key] = _Published(value, resources, record, set())
+                resources.publish(container, name, value.share)
+            found.sessions.add(session)
+            return found.value.place
 
     def open(
         self, session: str, resources: Resources, container: str, names: Sequence[str]
     ) -> list[RecordAddress] | None:
-        """Share variables of a container that have values, for changes by others; None: not all of them can be shared."""
-        release_stuck()
-        if not can_share():
-            return None
-        places = []
-        for name in names:
-            state, place = resources.find(container, name), self.post(session, resources, container, name)
-            if not isinstance(state, VariableState) or place is None:
-                return None
-            with self._lock:
-                owned = self._posts.get((id(resources), container, name))
-                if owned is None or not state.open(partial(owned.opened, f"The variable '{name}'")):
-                    return None
-            places.append(place)
-        return places
+        """Publish variables of a container for changes by others; None: not all of them have values that can be shared."""
+        places = [self.post(session, resources, container, name) for name in names]
+        if all(self._is_shared(resources, container, name) for name in names):
+            return [place for place in places if place is not None]
+        return None
 
     def open_accumulator(
         self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
     ) -> RecordAddress | None:
-        """Share the accumulator of that name for additions by others, and make it if needed; None: that is impossible.
+        """Publish the accumulator of that name for additions by others, and make it if needed; None: that is impossible.
 
         Raises:
             InvalidArgumentError: the name belongs to another resource, or the accumulator is of another kind.
         """
-        release_stuck()
-        if not can_share():
+        if not can_publish():
             return None
         found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
         found.kind.check_same(kind, name)
-        place = self.post(session, resources, container, name)
-        if not isinstance(found, DenseAccumulator) or place is None:
+        if not isinstance(found, DenseAccumulator):
+            return None
+        place = self.post(session, resources, container, name, "accumulator")
+        if not self._is_shared(resources, container, name):
             return None
         with self._lock:
-            owned = self._posts.get((id(resources), container, name))
-            if owned is None or not found.open(partial(owned.opened, f"The accumulator '{name}'")):
-                return None
             self._shared.add(found)
         return place
+
+    def _is_shared(self, resources: Resources, container: str, name: str) -> bool:
+        """Whether a published resource is shared, if need be from now on."""
+        resource = resources.find(container, name)
+        if not isinstance(resource, Publishable):
+            return False
+        with self._lock:
+            found = self._posts.get((id(resources), container, name))
+            if found is not None and not resource.is_shared:  # the reason why it could not be may be gone
+                resources.publish(container, name, found.value.share)
+            return found is not None and resource.is_shared
 
     def look(self) -> None:
         """Complete waiting gradient requests for which others have added enough gradients."""
@@ -200,19 +109,20 @@ class VariablePublisher:
     def close_session(self, session: str) -> None:
         """Withdraw the variables that only this session has requested."""
         with self._lock:
-            for key, owned in list(self._posts.items()):
-                owned.sessions.discard(session)
-                if not owned.sessions:
-                    self._take_down(key)
+            for key, found in list(self._posts.items()):
+                found.sessions.discard(session)
+                if not found.sessions:
+                    self._withdraw(key)
 
     def close(self) -> None:
         """Withdraw all variables: none can be read from now on."""
         with self._lock:
             self._closed = True
             for key in list(self._posts):
-                self._take_down(key)
-            for fd, pid in self._segments:
-                if pid == process_id():
+                self._withdraw(key)
+            for fd, lock_file in self._segments:
+                if self._pid == process_id():
+                    lock_file.close()
                     with contextlib.suppress(OSError):
                         os.close(fd)
             self._segments.clear()
@@ -222,25 +132,27 @@ class VariablePublisher:
     def __len__(self) -> int:
         return len(self._posts)
 
-    def _take_down(self, key: tuple[int, str, str]) -> None:
-        owned = self._posts.pop(key)
-        owned.resources.post(key[1], key[2], None)
-        owned.record[0][NUMBER] = 0
-        if not owned.is_stuck:
-            self._free.append(owned.record)
+    def _withdraw(self, key: tuple[int, str, str]) -> None:
+        found = self._posts.pop(key)
+        found.resources.publish(key[1], key[2], None)
+        found.record.words[NUMBER] = 0
+        if not found.value.is_stuck:
+            self._free.append(found.record)
 
-    def _record(self) -> tuple[memoryview, Reference] | None:
+    def _record(self) -> _Record | None:
         if self._free:
             return self._free.pop()
         found = next(self._fresh, None)
-        if found is None:
+        if found is None and can_publish():
             try:
                 made = new_segment(RECORD_BYTES, RECORDS)
-            except OSError:
+                place = RecordAddress(process_id(), made.fd, made.number, 0, 0)
+                lock_file = LockFile(*place[:3])
+            except (OSError, MappingError):
                 return None
-            self._segments.append((made.fd, process_id()))
+            self._segments.append((made.fd, lock_file))
             self._fresh = (
-                (words_of(made.memory, at), Reference(process_id(), made.fd, made.number, 0, at))
+                _Record(words_of(made.memory, at), place._replace(offset=at), lock_file)
                 for at in range(PAGE, PAGE + RECORDS * RECORD_BYTES, RECORD_BYTES)
             )
             found = next(self._fresh)
@@ -248,38 +160,22 @@ class VariablePublisher:
 
 
 @dataclass(slots=True)
-class _Owned:
+class _Record:
+    """A record, its address without a number, and the owner's lock file of its segment."""
+
+    words: memoryview
+    place: RecordAddress
+    lock_file: LockFile
+
+
+@dataclass(slots=True)
+class _Published:
     """A published variable and the sessions that it belongs to."""
 
-    post: PublishedVariable
+    value: OwnSharedVariable
     resources: Resources
-    record: tuple[memoryview, Reference]
+    record: _Record
     sessions: set[str]
-    door: LockFile | None = None
-    last: OwnSharedVariable | None = None
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether a stopped process may still write to the record's value."""
-        return self.last is not None and self.last.is_stuck
-
-    def opened(self, what: str, value: Array) -> OwnSharedVariable | None:
-        """Share the variable, or state of an accumulator, with this value; None: that is impossible."""
-        place = self.post.place
-        if self.is_stuck:
-            return None
-        try:
-            if self.door is None:
-                self.door = LockFile(*place[:3])
-            opened = OwnSharedVariable(place, self.record[0], self.door, value, f"{what} of this task")
-        except (MemoryError, MappingError):
-            return None
-        self.post.show(opened.first, opened.spare)
-        if not self.record[0][VERSION]:
-            self.post.show(value)
-            return None
-        self.last = opened
-        return opened
 
 
-__all__ = ["PublishedVariable", "VariablePublisher"]
+__all__ = ["VariablePublisher"]

@@ -1,4 +1,9 @@
-"""Published variables, the reader's side: consistent copies of other processes' variables. `variable_publisher.py` has the theory."""
+"""Other processes' variables: reading them, and using them like variables of this process. `shared_variable.py` has the theory.
+
+The memory of a process that has ended stays with the processes that mapped it, with stale values. So a reader checks before
+each read that the owner lives, which costs 1 µs (`pidfd_open`). Variables of a stopped process (SIGSTOP) are readable. Nothing that a
+record says is believed unchecked.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +11,21 @@ import math
 import os
 import select
 import threading
-import time
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from ...graph.core.dtypes import Array, DType
 from ...graph.core.interpreter_state import process_id
-from ...graph.resources.buffer_pool import buffers
+from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
+from ...graph.resources.shared_accumulator import state_bytes
+from ...graph.resources.variable import VariableState
 from ...placer.partition.one_sided_access import MOST_BYTES
-from .record_layout import (
-    MOST_DIMS,
-    NUMBER,
-    PAGE,
-    RECORD_BYTES,
-    SEQUENCE,
-    SPARE,
-    TURN,
-    TYPES,
-    VERSION,
-    WHERE,
-    RecordAddress,
-    words_of,
-)
+from .record_layout import MOST_DIMS, NUMBER, PAGE, RECORD_BYTES, TYPES, VERSION, WHERE, RecordAddress, words_of
 from .segment import Mapper, MappingError, Reference
-
-Array = np.ndarray[Any, Any]
-
-SPINS: Final = 20  # attempts to read a changing value before the reader sleeps
-NAPS: Final = 20
-NAP_S: Final = 50e-6
+from .shared_variable import Layout, LockFile, SharedVariable
 
 
 class ProcessHandle:
@@ -65,62 +54,11 @@ class ProcessHandle:
             os.close(self._fd)
 
 
-class SeqlockReader:
-    """Reads a value that other processes change. The copy is consistent, and cached as long as the value does not change."""
-
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
-        self._last: tuple[int, int, Array] | None = None  # sequence number, turn, and the copy
-
-    def places(self) -> Sequence[Array] | None:
-        """The value in shared memory: the buffers of even and of odd turns; None: there is none."""
-        raise NotImplementedError
-
-    def read(self) -> Array | None:
-        """A read-only copy of the value; None: there is no value, or it kept changing."""
-        words = self._words
-        for attempt in range(SPINS + NAPS):
-            sequence = words[SEQUENCE]
-            if not sequence & 1:
-                turn = words[TURN]
-                last = self._last
-                if last is not None and last[0] == sequence and last[1] == turn:
-                    return last[2]
-                places = self.places()
-                found = None
-                if places is not None:
-                    there = places[turn & 1]
-                    found = buffers.empty(there.shape, there.dtype)
-                    np.copyto(found, there)
-                if words[TURN] == turn and words[SEQUENCE] == sequence:
-                    if found is None:
-                        self.forget()
-                    else:
-                        found.flags.writeable = False
-                        self._last = sequence, turn, found
-                    return found
-            if attempt >= SPINS:
-                time.sleep(NAP_S)  # also releases the GIL for other threads of this process
-        return None
-
-    def forget(self) -> None:
-        """Drop the cached copy."""
-        self._last = None
-
-
-class _Layout(NamedTuple):
-    """A decoded record: its version, both buffers of the value, and whether the variable is shared."""
-
-    version: int
-    places: tuple[Array, Array]
-    is_opened: bool
-
-
-class VariableReader(SeqlockReader):
-    """Reads one published variable of another process, or of this one.
+class RemoteSharedVariable(SharedVariable):
+    """The end of a record in another process than its owner's, or in another part of that one.
 
     Args:
-        place: the address of its record.
+        place: the address of the record.
         dtype: the element type that the value must have.
 
     Raises:
@@ -128,65 +66,96 @@ class VariableReader(SeqlockReader):
     """
 
     def __init__(self, place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> None:
-        self.place = place
         self.owner = _owner(place.pid)  # before the memory, so that both are the same process
         memory = borrower.map(Reference(place.pid, place.fd, place.segment, 0, place.offset))
         if place.offset < PAGE or place.offset % 8 or place.offset + RECORD_BYTES > len(memory):
             raise MappingError("a record beyond its segment")
-        super().__init__(words_of(memory, place.offset))
+        super().__init__(place, words_of(memory, place.offset), "A variable of another task")
         self._dtype = dtype
         self._borrower = borrower
-        self._look: _Layout | None = None
+        self._layout: Layout | None = None
 
-    @property
-    def words(self) -> memoryview:
-        """The record."""
-        return self._words
-
-    def places(self) -> Sequence[Array] | None:
-        """As `SeqlockReader.places`. Only valid if the sequence number is still the same afterwards."""
-        look = self._seen()
-        return None if look is None else look.places
-
-    def opened(self) -> Sequence[Array] | None:
-        """The buffers of a shared variable; None: it is not there, or not shared."""
-        look = self._seen()
-        return look.places if look is not None and look.is_opened else None
-
-    def _seen(self) -> _Layout | None:
-        words, look = self._words, self._look
+    def layout(self) -> Layout | None:
+        """As `SharedVariable.layout`."""
+        words, layout = self.words, self._layout
         version = words[VERSION]
-        if version == 0 or words[NUMBER] != self.place.number:
+        if version & 1 or words[NUMBER] != self.place.number:
             return None
-        if look is None or look.version != version:
-            spare, described = words[SPARE], words[WHERE:].tolist()
-            if words[VERSION] != version:
-                return None
-            try:
-                look = _Layout(version, self._found(described, spare), spare > 0)
+        if layout is None or layout.version != version:
+            try:  # what an owner writes meanwhile goes under a later version
+                layout = self._layout = Layout(version, self._found(words[WHERE:].tolist()))
             except MappingError:
                 return None
-            self._look = look
-        return look
+        return layout
 
-    def _found(self, described: Sequence[int], spare: int) -> tuple[Array, Array]:
+    def _found(self, described: Sequence[int]) -> tuple[Array, Array]:
         """The buffers of the value, after a check of everything in the record."""
-        fd, segment, offset, size, code, rank, *dims = described
+        fd, segment, offset, spare, size, code, rank, *dims = described
         if code >= len(TYPES) or TYPES[code].np != self._dtype or rank > MOST_DIMS:
             raise MappingError("a value of another type")
         shape = tuple(dims[:rank])
         memory = self._borrower.map(Reference(self.owner.pid, fd, segment, 0, offset))
         if size > MOST_BYTES or math.prod(shape) * self._dtype.itemsize != size:
             raise MappingError("a value whose size is not that of its shape")
-        if offset < PAGE or offset + spare + size > len(memory) or 0 < spare < size or spare % 8:
+        if offset < PAGE or offset + spare + size > len(memory) or not size <= spare or spare % 8:
             raise MappingError("a value beyond its segment")
-        first = np.ndarray(shape, self._dtype, memory, offset)
-        return first, np.ndarray(shape, self._dtype, memory, offset + spare) if spare else first
+        first, second = (np.ndarray(shape, self._dtype, memory, at) for at in (offset, offset + spare))
+        return first, second
 
     def forget(self) -> None:
-        """Drop all references to the owner's memory but the record."""
-        super().forget()
-        self._look = None
+        """Drop all references to the owner's memory but the record: its process has ended."""
+        self._last = self._layout = None
+        if self.lock_file is not None:
+            self.lock_file.close()
+
+
+class RemoteVariable:
+    """A variable or accumulator of another task that is changed in place. A program looks it up before it starts.
+
+    Args:
+        kind: a variable's element type, or an accumulator's kind.
+        wake: wakes the task, which waits for gradients.
+
+    Raises:
+        MappingError: this process cannot or should not map it.
+    """
+
+    def __init__(
+        self,
+        place: RecordAddress,
+        kind: DType | AccumulatorKind,
+        name: str,
+        task: str,
+        borrower: Mapper,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.value = reader_of(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
+        self.owner = self.value.owner
+        self._bytes = None if isinstance(kind, DType) else state_bytes(kind.shape, kind.dtype.np)
+        with _opening:
+            if self.value.lock_file is None:
+                segment = place[:3]
+                self.value.lock_file = _lock_files.get(segment) or _lock_files.setdefault(segment, LockFile(*segment))
+                self.value.on_full = wake
+                self.value.label = f"The {'variable' if isinstance(kind, DType) else 'accumulator'} '{name}' of {task}"
+            state = _states.get((place, kind))
+            if state is None:
+                if isinstance(kind, DType):
+                    state = VariableState(name, kind)
+                    state.reach(self.value)
+                else:
+                    state = RemoteAccumulator(name, kind, self.value)
+                _states[place, kind] = state
+        self._state = state
+
+    def read(self) -> VariableState | RemoteAccumulator | None:
+        """The variable or accumulator; None: it is not shared now, or has no value."""
+        layout = self.value.layout()
+        return None if layout is None or self._bytes not in (None, layout.buffers[0].nbytes) else self._state
+
+    def forget(self) -> None:
+        """Release it: its owner is gone."""
+        self.value.forget()
 
 
 class Readable(Protocol):
@@ -227,10 +196,15 @@ class VariableReaders:
         return values
 
 
+_BYTES = np.dtype(np.uint8)
 _owners: weakref.WeakValueDictionary[int, ProcessHandle] = weakref.WeakValueDictionary()
-_readers: weakref.WeakValueDictionary[tuple[RecordAddress, np.dtype[Any]], VariableReader] = (
+_readers: weakref.WeakValueDictionary[tuple[RecordAddress, np.dtype[Any]], RemoteSharedVariable] = (
     weakref.WeakValueDictionary()
 )
+_states: weakref.WeakValueDictionary[
+    tuple[RecordAddress, DType | AccumulatorKind], VariableState | RemoteAccumulator
+] = weakref.WeakValueDictionary()
+_lock_files: weakref.WeakValueDictionary[tuple[int, ...], LockFile] = weakref.WeakValueDictionary()  # by segment
 _opening = threading.Lock()
 
 
@@ -242,14 +216,14 @@ def _owner(pid: int) -> ProcessHandle:
     return found
 
 
-def reader_of(place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> VariableReader:
-    """The reader of a record, shared by all programs of this process. MappingError: as `VariableReader`."""
+def reader_of(place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> RemoteSharedVariable:
+    """The end of a record that all programs of this process share. MappingError: as `RemoteSharedVariable`."""
     with _opening:
         key = place, dtype
         found = _readers.get(key)
         if found is None:
-            found = _readers[key] = VariableReader(place, dtype, borrower)
+            found = _readers[key] = RemoteSharedVariable(place, dtype, borrower)
         return found
 
 
-__all__ = ["VariableReader", "VariableReaders", "ProcessHandle", "Readable", "SeqlockReader", "reader_of"]
+__all__ = ["ProcessHandle", "Readable", "RemoteSharedVariable", "RemoteVariable", "VariableReaders", "reader_of"]

@@ -8,11 +8,11 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
+from dovetail.runtime.shared_memory.record_layout import can_publish
 from dovetail.runtime.shared_memory.segment import is_available
-from dovetail.runtime.shared_memory.shared_variable import can_share
 
 pytestmark = pytest.mark.skipif(
-    not (is_available() and can_share()), reason="no memory files, or another kind of machine"
+    not (is_available() and can_publish()), reason="no memory files, or another kind of machine"
 )
 
 PATIENCE_S = 120  # for what ends on an event
@@ -105,8 +105,8 @@ def test_what_is_added_wakes_who_waits(pair, monkeypatch):
 
 
 def test_who_was_not_told_looks_by_himself(pair, monkeypatch):
-    monkeypatch.setattr(
-        "dovetail.runtime.shared_memory.shared_variable._RemoteSharedVariable.wake", lambda self: None
+    monkeypatch.setitem(
+        pair.ps._handlers, "accumulated", lambda peer, message: None
     )  # as of a process that was killed before
     sums = Sums()
     with pair.session() as session:

@@ -16,13 +16,14 @@ from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulat
 from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime.shared_memory import shared_variable as module
+from dovetail.runtime.shared_memory.record_layout import can_publish
 from dovetail.runtime.shared_memory.segment import Mapper, is_available
-from dovetail.runtime.shared_memory.shared_variable import RemoteVariable, can_share
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
+from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
 
 pytestmark = [
     pytest.mark.usefixtures("pool"),
-    pytest.mark.skipif(not (is_available() and can_share()), reason="no memory files, or another kind of machine"),
+    pytest.mark.skipif(not (is_available() and can_publish()), reason="no memory files, or another kind of machine"),
 ]
 
 SESSION, CONTAINER, TASK = "session", "here", "/job:ps/task:0"
@@ -35,7 +36,7 @@ from dovetail.graph.resources.accumulator import AccumulatorKind
 from dovetail.graph.core.dtypes import float32
 from dovetail.runtime.shared_memory import shared_variable
 from dovetail.runtime.shared_memory.segment import Mapper
-from dovetail.runtime.shared_memory.shared_variable import RemoteVariable
+from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
 from dovetail.runtime.shared_memory.record_layout import RecordAddress
 
 kind = AccumulatorKind(False, float32, (int(sys.argv[2]),), "SUM")
