@@ -17,15 +17,7 @@ def _module(path: str) -> Any:
 
 
 def _accumulates() -> None:
-    _module("master.remote_memory").direct_additions = lambda *_: []
-
-
-def _data_triggered() -> None:
-    _module("master.master").data_triggered = lambda cut: ()
-
-
-def _elision() -> None:
-    _module("worker.registration").Registration.reports = property(lambda self: True)
+    importlib.import_module("dovetail.placer.partition.one_sided_access").direct_additions = lambda *_: []
 
 
 def _coalescing() -> None:
@@ -34,7 +26,7 @@ def _coalescing() -> None:
 
     def push(self: Any, destination: str, channel: Any, value: Any) -> None:
         task = scheduler.task_of(destination)
-        self._worker.send(task, self._number, {channel: value}, self._registered.trigger(self._client, task))
+        self._worker.send(task, self._number, {channel: value})
 
     scheduler.StepRunner.push = push
 
@@ -52,7 +44,7 @@ def _flush_heuristics() -> None:
         together[channel] = value
         large = getattr(value, "nbytes", 0) >= scheduler.LARGE_BYTES and not self._worker.is_near(task)
         if large or len(together) >= scheduler.MAX_COALESCED:
-            self._worker.send(task, self._number, queue.outbox.pop(task), self._registered.trigger(self._client, task))
+            self._worker.send(task, self._number, queue.outbox.pop(task))
 
     scheduler.StepRunner.push = push
 
@@ -122,8 +114,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "Unix streams": _unix_streams,
     "streams": _streams,
     "waiting on one stream": _waiting_on_the_stream,
-    "data-triggered start": _data_triggered,
-    "completion elision": _elision,
     "send coalescing": _coalescing,
     "send coalescing: flush heuristics": _flush_heuristics,
     "send coalescing: order of receives": _receive_order,

@@ -6,7 +6,7 @@ and that of the processor time of all processes. The mechanism "nothing" compare
 `_switches.py` turns the mechanisms off.
 
     python bench/runtime_ablation.py                        # all: two hours on two cores
-    python bench/runtime_ablation.py --only "completion elision" --program "ten hops"
+    python bench/runtime_ablation.py --only "send coalescing" --program "ten hops"
 """
 
 import argparse

@@ -51,7 +51,6 @@ LOCK_TIMEOUT_S: Final = 2.5  # half of the default peer timeout
 CLOSE_LOCK_TIMEOUT_S: Final = 0.2  # when the owner takes the variable back: a holder that runs releases the lock at once
 
 # Clients, as servers see them (`rpc/liveness.py`).
-RECHECK_S: Final = 1.0  # a connection that was silent for so long is checked before it is relied on
 FORGET_S: Final = 60.0  # between two checks of silent connections
 SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long
 LEASE_S: Final = 300.0  # a session lives so long after its client mentioned it last, and longer while the connection is up

@@ -1,5 +1,4 @@
-"""A server's master calls the worker of its own task directly, and sends messages to the others.
-"""
+"""A server's master calls the worker of its own task directly, and sends messages to the others."""
 
 from __future__ import annotations
 

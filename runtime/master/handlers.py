@@ -1,5 +1,4 @@
-"""Handlers of clients' requests to a server's master: sessions, graphs, plans. A pool answers them, since they may take long.
-"""
+"""Handlers of clients' requests to a server's master: sessions, graphs, plans. A pool answers them, since they may take long."""
 
 from __future__ import annotations
 
@@ -31,7 +30,12 @@ class MasterHandlers:
     """The requests to one master, and the leases of its sessions."""
 
     def __init__(
-        self, master: Master, executor: RequestExecutor, responder: Responder, cluster: ClusterSpec, defaults: ConfigProto
+        self,
+        master: Master,
+        executor: RequestExecutor,
+        responder: Responder,
+        cluster: ClusterSpec,
+        defaults: ConfigProto,
     ) -> None:
         self._defaults = defaults  # session options
         self._master = master

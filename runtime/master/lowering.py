@@ -27,40 +27,6 @@ Tensors that are sent together are also received together. That delays nothing, 
     taken before      recv a, use a, recv b, use b, recv c, use c
     taken             recv a, recv b, recv c, use a, use b, use c
 
-Data-triggered start (`data_triggered`, `triggered_by`). If a task's part of a step can do nothing before a tensor arrives, that tensor
-may start it: the message names the program and the client. All else is as if the client had sent `run`: the task answers the client,
-answers its pings, and receives its abort of the step.
-
-    client        worker              ps:0        ps:1
-    run ────────► compute
-                  gradients, start ──► apply
-                  gradients, start ──────────────► apply
-         ◄──── done ───────────────────┘           │
-         ◄──── done ───────────────────────────────┘
-
-This holds for parts without feeds in which each program begins with a receive. (One-sided reads of variables do not count as work and
-wait for no step: they are done when the tensors arrive.) Triggers cannot form a cycle: all programs of a step follow one order, in
-which a send comes before its receive. The first receive of a data-triggered part therefore takes a tensor that was sent before any
-receive of this part. If the sender is data-triggered too, a still earlier tensor started it. So a part that the client starts sends
-the earliest one.
-
-A task answers on the client's connection, so it must know that connection. A client draws a random name for its connections and sends
-it with each `run`, and a task remembers the connection of each name (`rpc/liveness.py`). The client sends `run` to a task that does
-not know the name yet. A task that receives tensors for an unknown client starts nothing, but keeps the tensors: the client has no
-answer by then and sends `run` before its first ping (`session/step_call.py`). So if the message that should start a task is lost, that
-`run` starts it, and the task detects that its tensors are overdue (`rpc/loss_detection.py`). All parts of a traced step are started by
-`run`, since all must record events.
-
-Completion elision (`Registration.reports`). A program whose last step is a send is done when the sent tensor has arrived, and the
-program that receives it ends later. The chain of last sends leads from program to program to one that ends without a send. When that
-program has ended, all before it have:
-
-    ps      read the variables ── send ──┐
-    worker                     receive ──┴── compute, fetch          only the worker reports
-
-So a task need not report the end if each of its programs ends with a send to another one, and the client fetches nothing from it.
-Errors are always reported.
-
 `kernels_of` lists the kernels that the runtime would generate for a partition of a plan, without generating them. The placer does not
 import the code generator, so this module registers the function with `placer.plan.tools`. Every session imports this module, so it
 loads the code generator only when a plan's kernels are requested.
@@ -70,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ...codegen.ir.partition import (
@@ -87,7 +53,7 @@ from ...codegen.ir.partition import (
 )
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.graph import Graph, Node, Tensor
-from ...graph.core.opdef import Trait, nbytes
+from ...graph.core.opdef import nbytes
 from ...placer.partition.one_sided_access import remote_places
 from ...placer.partition.one_sided_reads import Place, bare_reader, place_read
 from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
@@ -98,8 +64,8 @@ if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
 
 __all__ = [
-    "LEAST_BYTES", "LEAST_WORK", "Published", "coalesce_receives", "coalesced_sends", "data_triggered", "kernels_of",
-    "lower_partitions", "overlap_collectives", "triggered_by",
+    "LEAST_BYTES", "LEAST_WORK", "Published", "coalesce_receives", "coalesced_sends", "kernels_of", "lower_partitions",
+    "overlap_collectives",
 ]  # fmt: skip
 
 LEAST_BYTES = 64 << 10  # the two hand-overs between threads take as long as reducing this many bytes
@@ -244,37 +210,6 @@ def coalesce_receives(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> l
         if step[0] == "recv" and isinstance(step[1], Channel):
             out += company.get(step[1].id, ())
     return out
-
-
-def data_triggered(cut: Partitioned) -> tuple[str, ...]:
-    """The tasks that are started by the tensors that they receive."""
-    by_task: dict[str, list[Partition]] = {}
-    for part in cut.partitions.values():
-        by_task.setdefault(task_of(part.device), []).append(part)
-    return tuple(
-        task
-        for task, parts in by_task.items()
-        if len(by_task) > 1 and not any(p.feeds for p in parts) and all(map(_begins_with_receive, parts))
-    )
-
-
-def triggered_by(cut: Partitioned, task: str, started: Collection[str]) -> tuple[str, ...]:
-    """The data-triggered tasks among `started` to which a task sends tensors."""
-    sent = {task_of(c.destination): None for p in cut.partitions.values() if task_of(p.device) == task for c in p.sends}
-    return tuple(t for t in sent if t in started and t != task)
-
-
-def _begins_with_receive(part: Partition) -> bool:
-    """Whether a part does no work before its first receive."""
-    for kind, what in part.steps:
-        if kind != "read" and not (isinstance(what, Node) and _is_nothing(what)):
-            return kind == "recv"
-    return False
-
-
-def _is_nothing(node: Node) -> bool:
-    """Whether a node is no work: a constant, or the handle of a variable, a queue or an accumulator."""
-    return (node.type == "Const" or Trait.STATE_HANDLE in node.opdef.traits) and not node.controls
 
 
 Published: TypeAlias = Mapping[Place, tuple[int, tuple[int, ...]]]

@@ -26,7 +26,7 @@ from ...placer.rules.placement import Placement
 from ...placer.search.from_graph import CLIENT
 from ..config import ConfigProto
 from ..worker.registration import Registration
-from .lowering import Published, data_triggered, lower_partitions, triggered_by
+from .lowering import Published, lower_partitions
 from .remote_memory import FoundAccess
 from .session_state import MasterSession, TaskPart
 from .worker_clients import WorkerClients
@@ -123,7 +123,6 @@ class Master:
             by_task: dict[str, list[PartitionGraph]] = {}
             for unit in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
-            started = data_triggered(plan.partitioned)
             program = secrets.token_hex(8)
             parts = []
             for task, units in by_task.items():
@@ -131,23 +130,13 @@ class Master:
                 registration = Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state,
                     config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
-                    triggered_by(plan.partitioned, task, started), session.client,
+                    session.client,
                 )  # fmt: skip
                 incarnation = self._workers.register(task, registration)
                 session.programs.setdefault(task, set()).add(program)
                 feeds_of = dict.fromkeys(name for u in units for name, _ in u.feeds)
                 fetches_of = dict.fromkeys(name for u in units for name, _ in u.fetches)
-                parts.append(
-                    TaskPart(
-                        task,
-                        incarnation,
-                        program,
-                        tuple(feeds_of),
-                        tuple(fetches_of),
-                        registration.reports,
-                        task in started,
-                    )  # fmt: skip
-                )
+                parts.append(TaskPart(task, incarnation, program, tuple(feeds_of), tuple(fetches_of)))
             session.plans[program] = plan
             return parts
 

@@ -27,8 +27,6 @@ class TaskPart:
         program: handle of the registered program.
         feeds: names of the values that are fed to it.
         fetches: names of the values that it returns, in order.
-        reports: whether it reports the end of its part (`lowering.py`, completion elision).
-        data_triggered: whether the tensors that it receives start it (`lowering.py`).
     """
 
     task: str
@@ -36,23 +34,20 @@ class TaskPart:
     program: str
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
-    reports: bool = True
-    data_triggered: bool = False
 
     def to_fields(self, address: str) -> dict[str, Any]:
         """The fields of the part in a `prepared` message, with the address of its task."""
         return {
             "task": self.task, "address": address, "incarnation": self.incarnation, "program": self.program,
-            "feeds": list(self.feeds), "fetches": list(self.fetches), "reports": self.reports, "carried": self.data_triggered,
+            "feeds": list(self.feeds), "fetches": list(self.fetches),
         }  # fmt: skip
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TaskPart:
         """The inverse of `to_fields`."""
         return cls(
-            fields["task"], fields["incarnation"], fields["program"], tuple(fields["feeds"]), tuple(fields["fetches"]),
-            fields["reports"], fields["carried"],
-        )  # fmt: skip
+            fields["task"], fields["incarnation"], fields["program"], tuple(fields["feeds"]), tuple(fields["fetches"])
+        )
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ..timeouts import FORGET_S, RECHECK_S
+from ..timeouts import FORGET_S
 
 __all__ = ["ClientRegistry", "Leases", "RegisteredClient"]
 
@@ -29,9 +29,7 @@ class Leases:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._seen: dict[
-            str, tuple[bytes, float]
-        ] = {}  # session -> connection and time of the latest message
+        self._seen: dict[str, tuple[bytes, float]] = {}  # session -> connection and time of the latest message
 
     def seen(self, session: str, client: bytes, now: float) -> None:
         """Renew a session's lease. The session need not exist."""
@@ -58,17 +56,15 @@ class RegisteredClient:
     Attributes:
         peer: the connection.
         owner: the key of the connection; empty where there are no keys.
-        name: the client's name for its connections (`lowering.py`), or 0.
         heard: time of its last message.
         there: time when the connection was last known to be up.
     """
 
-    __slots__ = ("heard", "name", "owner", "peer", "there")
+    __slots__ = ("heard", "owner", "peer", "there")
 
     def __init__(self, peer: bytes, owner: str, now: float) -> None:
         self.peer = peer
         self.owner = owner
-        self.name = 0
         self.heard = self.there = now
 
 
@@ -80,28 +76,21 @@ class ClientRegistry:
         owner: the key of a connection.
 
     >>> registry = ClientRegistry(is_gone=lambda peer: True)
-    >>> _ = registry.heard(b"peer", 7, 0.0)
-    >>> registry.find(7, 0.5).peer
-    b'peer'
-    >>> registry.find(7, 60.0)
+    >>> registry.heard(b"peer", 7.0).heard
+    7.0
     """
 
     def __init__(self, is_gone: Callable[[bytes], bool], owner: Callable[[bytes], str] = lambda peer: "") -> None:
         self._is_gone = is_gone
         self._owner = owner
         self._at: dict[bytes, RegisteredClient] = {}
-        self._named: dict[int, RegisteredClient] = {}
 
-    def heard(self, peer: bytes, name: int, now: float) -> RegisteredClient:
-        """Record a request on a connection, with the client's name if that is not 0."""
+    def heard(self, peer: bytes, now: float) -> RegisteredClient:
+        """Record a request on a connection."""
         caller = self._at.get(peer)
         if caller is None:
             caller = self._at[peer] = RegisteredClient(peer, self._owner(peer), now)
         caller.heard = caller.there = now
-        if name and name != caller.name:
-            self._forget_name(caller)
-            caller.name = name
-            self._named[name] = caller
         return caller
 
     def lives(self, peer: bytes, now: float) -> None:
@@ -110,29 +99,11 @@ class ClientRegistry:
         if caller is not None:
             caller.heard = now
 
-    def find(self, name: int, now: float) -> RegisteredClient | None:
-        """The client of this name, if it is known and its connection is up."""
-        caller = self._named.get(name)
-        if caller is not None and now - caller.there >= RECHECK_S:
-            if self._is_gone(caller.peer):
-                self._forget(caller)
-                return None
-            caller.there = now
-        return caller
-
     def tidy(self, now: float, busy: Collection[RegisteredClient]) -> None:
         """Forget clients that are gone, except those with running steps."""
         for caller in list(self._at.values()):
             if now - caller.there >= FORGET_S and caller not in busy:
                 if self._is_gone(caller.peer):
-                    self._forget(caller)
+                    del self._at[caller.peer]
                 else:
                     caller.there = now
-
-    def _forget(self, caller: RegisteredClient) -> None:
-        self._at.pop(caller.peer, None)
-        self._forget_name(caller)
-
-    def _forget_name(self, caller: RegisteredClient) -> None:
-        if self._named.get(caller.name) is caller:
-            del self._named[caller.name]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...graph.core.errors import (
     AbortedError,
@@ -119,18 +119,15 @@ class PendingReplies:
         what: str,
         incarnations: Mapping[str, int] | None = None,
         request: int | None = None,
-        quiet: Collection[str] = (),
         here: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
     ) -> None:
         self._here = here  # a step's parts in this process: task, address, what it waits for
-        self._quiet = quiet  # tasks that are pinged, but send no reply
         self._owing = dict(owing)
         self._peer_timeout_s = peer_timeout_s
         self._limit_s = limit_s
         self._what = what
         self._incarnations = incarnations or {}
         self._request = request
-        self.before_asking: Mapping[str, Message] = {}  # sent before the first ping
         self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
@@ -227,10 +224,6 @@ class PendingReplies:
             )
         if now - self._last_ping >= PING_S:
             self._last_ping = now
-            late, self.before_asking = self.before_asking, {}
-            for address, message in late.items():
-                if address in self._owing:
-                    self.send(connections, address, message)
             for address in self._owing:
                 self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
 
@@ -246,8 +239,6 @@ class PendingReplies:
                 state = f", which has been silent for {time.monotonic() - self._heard[address]:.1f} s"
             elif working:
                 state = ", which is at work"
-            elif address in self._quiet:
-                continue  # it has done its part
             else:
                 state = ", which has not begun, or has just ended"
             parts.append(_who(task, address) + state)
@@ -280,7 +271,7 @@ class PendingReplies:
 
     def _check_memory(self, address: str, working: bool | None) -> None:
         """Fail when a task reports twice that it does not know the request. A pong may overtake one reply, but not two."""
-        if working is not False or address not in self._owing or address in self._quiet:
+        if working is not False or address not in self._owing:
             self._forgotten.pop(address, None)
             return
         self._forgotten[address] = self._forgotten.get(address, 0) + 1

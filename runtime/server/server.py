@@ -208,7 +208,7 @@ class Server:
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._step_handlers = StepHandlers(self._worker, responder)
-        self._exchange.serve(self._worker, self._step_handlers)
+        self._exchange.serve(self._worker)
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._workers = responder.peers = ClusterWorkers(
@@ -296,10 +296,9 @@ class Server:
         *,
         caller_thread: colocated.CallerThread | None,
         recorder: Recorder | None = None,
-        client: int = 0,
     ) -> None:
         """As `ColocatedServer.start_step`."""
-        self._worker.start(step, program, feeds, finish, caller_thread=caller_thread, recorder=recorder, client=client)
+        self._worker.start(step, program, feeds, finish, caller_thread=caller_thread, recorder=recorder)
 
     def abort_step(self, step: int, reason: str) -> None:
         """As `ColocatedServer.abort_step`."""

@@ -50,7 +50,9 @@ class _CallState(SessionState):
         return (call.number + (run << 40)) & (2**64 - 1)
 
 
-def compile_function(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | Node], resources: Resources) -> Call:
+def compile_function(
+    graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor | Node], resources: Resources
+) -> Call:
     """A function that runs a graph with the state of a task.
 
     Args:

@@ -41,7 +41,9 @@ def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
     return _with_worker(worker, graph, config)
 
 
-def make_backend_within_task(graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]) -> LocalBackend:
+def make_backend_within_task(
+    graph: Graph, resources: Resources, make_state: Callable[[int], SessionState]
+) -> LocalBackend:
     """The backend of a session that a task's own kernels run: on the CPU, with the task's state."""
     config = ConfigProto()
     devices = local_devices(LOCAL_TASK, config.device_count)

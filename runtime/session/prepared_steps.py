@@ -187,7 +187,9 @@ class PreparedSteps:
         self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
         self._fed_shapes: dict[Signature, list[Dims]] = {}  # of the last step of each signature
-        self._told: tuple[str, dict[str, Dims], Plan] | None = None  # the last program that was traced, what it was fed, and its plan
+        self._told: tuple[str, dict[str, Dims], Plan] | None = (
+            None  # the last program that was traced, what it was fed, and its plan
+        )
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
 
@@ -274,7 +276,11 @@ class PreparedSteps:
     def plan(self, key: Signature, given: Mapping[str, Dims] | None = None) -> Plan:
         """The plan of a signature, prepared or not, for the given shapes of feeds; by default for those that steps were fed last."""
         plan, fed = self._plan_of(key, self._prepared.get(key)), set(key[2])
-        last = {name: dims for (_, _, names), found in self._fed_shapes.items() for name, dims in zip(names, found, strict=True)}
+        last = {
+            name: dims
+            for (_, _, names), found in self._fed_shapes.items()
+            for name, dims in zip(names, found, strict=True)
+        }
         seen = {name: dims for name, dims in last.items() if name in fed and dims is not None}
         return plan.resized({**seen, **self._last_shapes(key), **(given or {})})
 
@@ -285,7 +291,9 @@ class PreparedSteps:
 
     def _last_shapes(self, key: Signature) -> dict[str, Dims]:
         """The shapes that the last step of a signature was fed, by tensor name; {} before the first one."""
-        return {name: dims for name, dims in zip(key[2], self._fed_shapes.get(key, ()), strict=False) if dims is not None}
+        return {
+            name: dims for name, dims in zip(key[2], self._fed_shapes.get(key, ()), strict=False) if dims is not None
+        }
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         fetched, targets, fed = key

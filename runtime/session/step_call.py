@@ -1,9 +1,8 @@
 """One step of a session on a cluster: the messages of the caller's thread, and the answers that it waits for.
 
-Theory of operation. The caller's thread sends one `run` message to each task that takes part and waits for one answer from each,
-except for tasks whose end follows from that of others (completion elision, `master/lowering.py`). No other thread is involved. A task
-that is started by its incoming tensors gets `run` only if it has not answered before the first ping. The caller calls a task in this
-process directly (`worker/colocated.py`), and may run its programs in its own thread.
+Theory of operation. The caller's thread sends one `run` message to each task that takes part and waits for one answer from each. No
+other thread is involved. The caller calls a task in this process directly (`worker/colocated.py`), and may run its programs in its own
+thread.
 
 While it waits, the caller pings all tasks. A task that sends no heartbeat within the peer timeout counts as dead; a task whose process
 has been restarted is recognised by its incarnation (`rpc/pending_call.py`). In both cases, and when a task reports an error, the caller
@@ -51,7 +50,7 @@ class StepCall:
     """
 
     __slots__ = (
-        "_caller_thread", "_colocated", "_connections", "_gathered", "_limit_s", "_number", "_outcomes", "_owing", "_pending", "_quiet",
+        "_caller_thread", "_colocated", "_connections", "_gathered", "_limit_s", "_number", "_outcomes", "_owing", "_pending",
         "_tasks", "_values",
     )  # fmt: skip
 
@@ -72,14 +71,11 @@ class StepCall:
         self._limit_s = limit_s
         self._gathered = gathered
         self._tasks = {address: part.task for address, part in remote.items()}
-        self._quiet: set[str] = set()  # the parts that answer only with an error
-        if gathered is None:  # in a traced step all parts answer, with their traces
-            self._quiet.update(a for a, part in remote.items() if not part.reports)
         self._values: dict[str, Any] = {}
         self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
         self._caller_thread: CallerThread | None = None
         self._pending = PendingReplies(
-            self._tasks, peer_timeout_s, limit_s, "step", {a: part.incarnation for a, part in remote.items()}, number, self._quiet,
+            self._tasks, peer_timeout_s, limit_s, "step", {a: part.incarnation for a, part in remote.items()}, number,
             partial(_waits_of, number, colocated, self._outcomes) if colocated else tuple,
         )  # fmt: skip
 
@@ -87,7 +83,7 @@ class StepCall:
         """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
         try:
             self._start(feeds)
-            while len(self._owing) > len(self._quiet) or self._colocated:
+            while self._owing or self._colocated:
                 if self._colocated and self._advance_colocated():
                     continue
                 for address, reply in self._pending.messages(self._connections):
@@ -99,38 +95,26 @@ class StepCall:
         return self._values
 
     def _start(self, feeds: Mapping[str, Any]) -> None:
-        """Send the `run` messages, and start the parts in this process. A traced step triggers no parts: all get a message."""
-        connections, traced = self._connections, self._gathered is not None
-        client, told = 0 if traced else connections.name, connections.told
-        late = {}
+        """Send the `run` messages, and start the parts in this process."""
         for address, part in self._owing.items():
-            message = self._run_message(part, feeds, address in self._quiet, traced)
-            if part.data_triggered and client and told.get(address) == (part.incarnation, client):
-                late[address] = message
-                continue
-            self._pending.send(connections, address, message)
-            if client:
-                told[address] = part.incarnation, client
-        if late:
-            self._pending.before_asking = late
+            self._pending.send(self._connections, address, self._run_message(part, feeds))
         if self._colocated:
-            self._start_colocated(feeds, client)
+            self._start_colocated(feeds)
 
-    def _run_message(self, part: TaskPart, feeds: Mapping[str, Any], quiet: bool, traced: bool) -> Message:
-        connections, number = self._connections, self._number
-        key = part.program, part.task, quiet, 0 if traced else connections.name
-        template = connections.templates.get(key)
+    def _run_message(self, part: TaskPart, feeds: Mapping[str, Any]) -> Message:
+        templates, number, traced = self._connections.templates, self._number, self._gathered is not None
+        key = part.program, part.task, traced
+        template = templates.get(key)
         if template is None:
             fields: dict[str, Any] = {"program": part.program, "feeds": part.feeds}
-            fields |= {"trace": True} if traced else {"client": connections.name}
-            if quiet:
-                fields["quiet"] = True
-            if len(connections.templates) >= MAX_TEMPLATES:
-                connections.templates.clear()
-            template = connections.templates[key] = HeaderTemplate("run", fields)
+            if traced:
+                fields["trace"] = True
+            if len(templates) >= MAX_TEMPLATES:
+                templates.clear()
+            template = templates[key] = HeaderTemplate("run", fields)
         return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), template)
 
-    def _start_colocated(self, feeds: Mapping[str, Any], client: int) -> None:
+    def _start_colocated(self, feeds: Mapping[str, Any]) -> None:
         caller_thread = self._caller_thread = CallerThread(self._connections.waker())
         outcomes = self._outcomes
         for server, _, part in list(self._colocated.values()):
@@ -145,7 +129,7 @@ class StepCall:
             # A thread that runs a program itself cannot check the time.
             server.start_step(
                 self._number, part.program, {n: feeds[n] for n in part.feeds}, finish,
-                caller_thread=caller_thread if self._limit_s is None else None, recorder=recorder, client=client,
+                caller_thread=caller_thread if self._limit_s is None else None, recorder=recorder,
             )  # fmt: skip
 
     def _advance_colocated(self) -> bool:
@@ -174,7 +158,6 @@ class StepCall:
             self._values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
         elif reply.kind == "error":
             self._owing.pop(address, None)
-            self._quiet.discard(address)
             raise error_of(reply)
         elif reply.kind == "trace" and self._gathered is not None:
             self._gathered.add(self._tasks[address], Notes.unpack(reply.fields["notes"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import socket
 import time
 from collections.abc import Callable, Hashable
@@ -22,9 +21,6 @@ class Connections:
     With `keys`, servers must prove their keys. `patience_s`: a server that is silent for this long counts as gone; see `dial`.
 
     Attributes:
-        name: a unique number. Servers that know it use it to name this client to each other (`lowering.py`). It changes when a
-            connection is given up.
-        told: addresses of the servers that know the name -> the server's process and the name.
         templates: header templates of messages that are sent often, by keys that their users choose.
 
     >>> connections = Connections()
@@ -38,8 +34,6 @@ class Connections:
         self._keys = keys
         self._patience_s = patience_s
         self._connections: dict[str, Connection] = {}
-        self.name = secrets.randbits(62) | 1
-        self.told: dict[str, tuple[int, int]] = {}
         self.templates: dict[Hashable, HeaderTemplate] = {}
         self._watch = ConnectionPoller()
         self._wake: socket.socket | None = None
@@ -150,7 +144,6 @@ class Connections:
         """Close the connection to `address`, if there is one."""
         connection = self._connections.pop(address, None)
         if connection is not None:
-            self.name = secrets.randbits(62) | 1  # servers bind the old name to the closed connection
             connection.close()
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ import numpy as np
 from .schema import KINDS, MAX_DEPTH, KindSchema, WireError
 from .tensors import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
 
-VERSION = 4  # one byte; messages of another version are refused with an error that names both
+VERSION = 5  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096

@@ -124,7 +124,7 @@ def _row(
 
 
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
-#: traced `done` (and no reply if quiet), and `missing` gets `accounted` on the connection of the tensors.
+#: traced `done`, and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("hello", "any > any: hello", "memory? list, readable bool, stream? list"),
     _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
@@ -165,11 +165,11 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("accounted", "worker > worker", "step int, task str, channels list", order=Order.STEP),
     _row(
         "run", "client > worker: done",
-        "request int, step int, program str, feeds list, trace? bool, quiet? bool, client? int", tensors=True,
+        "request int, step int, program str, feeds list, trace? bool", tensors=True,
     ),
     _row("trace", "worker > client", "request int, notes bytes"),
     _row("done", "worker > client", "request int, fetches list", tensors=True, given=True),
-    _row("tensors", "worker > worker", "step int, channels list, without list, program? str, client? int", tensors=True, order=Order.STEP),
+    _row("tensors", "worker > worker", "step int, channels list, without list", tensors=True, order=Order.STEP),
     _row(
         "collective", "worker > worker",
         "event str, task str, group str, token int, instance? str, run? int, sender? int, to? int, tag? int, what? str, "

@@ -71,7 +71,6 @@ class ColocatedServer(Protocol):
         *,
         caller_thread: CallerThread | None,
         recorder: Recorder | None = None,
-        client: int = 0,
     ) -> None:
         """Run this task's part of a step; see `Worker.start`."""
         ...

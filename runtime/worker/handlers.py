@@ -21,7 +21,7 @@ from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
 from ..rpc.liveness import ClientRegistry, RegisteredClient
 from ..timeouts import SILENT_S
-from ..wire.messages import ChannelKey, Message
+from ..wire.messages import Message
 from .registration import Registration
 from .worker import Worker
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class _RunningPart:
     """A running part of a step, and the client to which its end is reported."""
 
-    __slots__ = ("_recorder", "_size", "_steps", "_whose", "caller", "quiet", "request", "step")
+    __slots__ = ("_recorder", "_size", "_steps", "_whose", "caller", "request", "step")
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class _RunningPart:
         step: int,
         whose: str | bytes,
         size: int,
-        quiet: bool,
         recorder: Recorder | None,
     ) -> None:
         self._steps = steps
@@ -52,7 +51,6 @@ class _RunningPart:
         self.step = step
         self._whose = whose
         self._size = size
-        self.quiet = quiet
         self._recorder = recorder
 
     def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
@@ -62,7 +60,7 @@ class _RunningPart:
         if self._recorder is not None:
             notes = self._recorder.finished().pack()
             steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        steps.answer(peer, request, outcome, self.quiet)
+        steps.answer(peer, request, outcome)
         steps.running.pop(self.step, None)  # the answer has been sent
 
 
@@ -87,44 +85,17 @@ class StepHandlers:
     def on_run(self, peer: bytes, message: Message) -> None:
         """A client starts a part of a step."""
         fields, tensors = message.fields, message.tensors
-        step, names, client = fields["step"], fields["feeds"], fields.get("client", 0)
-        caller = self._callers.heard(peer, client, time.monotonic())
+        step, request, program, names = fields["step"], fields["request"], fields["program"], fields["feeds"]
+        caller = self._callers.heard(peer, time.monotonic())
         if not self._worker.is_new(step):
-            return  # tensors have already started it (data-triggered start)
+            return  # its abort, which may overtake it, came first
         if len(names) != len(tensors):
             error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
-            self.responder.refuse(peer, fields["request"], error)
+            self.responder.refuse(peer, request, error)
             return
-        self._begin(
-            caller, fields["request"], step, fields["program"], dict(zip(names, tensors, strict=True)), None, client,
-            fields.get("quiet", False), Recorder() if fields.get("trace") else None,
-        )  # fmt: skip
-
-    def trigger(self, step: int, client: int, program: str, arrived: dict[ChannelKey, Any]) -> bool:
-        """Start a part whose tensors have arrived; False: it has started already, or the client is not known."""
-        if not self._worker.is_new(step):
-            return False
-        now = time.monotonic()
-        caller = self._callers.find(client, now)
-        if caller is None:
-            return False
-        caller.heard = now
-        self._begin(caller, step, step, program, {}, arrived, client, not self._worker.reports(program), None)
-        return True
-
-    def _begin(
-        self,
-        caller: RegisteredClient,
-        request: int,
-        step: int,
-        program: str,
-        feeds: Mapping[str, Any],
-        arrived: dict[ChannelKey, Any] | None,
-        client: int,
-        quiet: bool,
-        recorder: Recorder | None,
-    ) -> None:
-        whose = caller.owner or self._worker.client_of(program) or caller.peer
+        feeds = dict(zip(names, tensors, strict=True))
+        recorder = Recorder() if fields.get("trace") else None
+        whose = caller.owner or self._worker.client_of(program) or peer
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
@@ -132,21 +103,21 @@ class StepHandlers:
         try:
             if alone is not None:
                 self.quota.check(whose, 1, size)
-                self.answer(caller.peer, request, self._worker.run_inline(step, alone, feeds), quiet)
+                self.answer(peer, request, self._worker.run_inline(step, alone, feeds))
                 return
             self.quota.take(whose, 1, size)
         except OpError as e:
-            self.responder.refuse(caller.peer, request, e)
+            self.responder.refuse(peer, request, e)
             return
-        asked = _RunningPart(self, caller, request, step, whose, size, quiet, recorder)
+        asked = _RunningPart(self, caller, request, step, whose, size, recorder)
         self.running[step] = asked
-        self._worker.start(step, program, feeds, asked.finish, recorder=recorder, client=client, arrived=arrived)
+        self._worker.start(step, program, feeds, asked.finish, recorder=recorder)
 
-    def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError, quiet: bool) -> None:
-        """Report the end of a part to its client; of a `quiet` part only errors."""
+    def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError) -> None:
+        """Report the end of a part to its client."""
         if isinstance(outcome, OpError):
             self.responder.refuse(peer, request, outcome)
-        elif not quiet:
+        else:
             fields = {"request": request, "fetches": tuple(outcome)}
             self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
@@ -238,7 +209,9 @@ class WorkerHandlers:
     def on_map_memory(self, peer: bytes, message: Message) -> None:
         """Try to read the memory of another process."""
         readable = self._worker.direct.sees(message.fields["page"])
-        self._responder.reply(peer, Message("memory_mapped", {"request": message.fields["request"], "readable": readable}))
+        self._responder.reply(
+            peer, Message("memory_mapped", {"request": message.fields["request"], "readable": readable})
+        )
 
     def on_publish(self, peer: bytes, message: Message) -> None:
         """Publish variables for others to read, or to update."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
@@ -38,14 +38,7 @@ from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.one_sided_reads import VARIABLES
 from ..rpc.dispatch import NAME_CHARS
 
-__all__ = ["Registration", "Trigger", "device_fields", "device_from_fields", "pack_units", "unpack_units"]
-
-
-class Trigger(NamedTuple):
-    """The program that tensors start on the task that receives them, and the client that it runs for."""
-
-    program: str
-    client: int
+__all__ = ["Registration", "device_fields", "device_from_fields", "pack_units", "unpack_units"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,6 @@ class Registration:
         kernels: options for making kernels.
         peer_timeout_s: seconds of silence after which a task counts as dead.
         compresses: whether tensors to other machines are compressed.
-        triggers: the tasks whose parts are started by the tensors that this part sends (`master/lowering.py`).
         client: the name of the process that opened the session; its steps count towards its quota (`rpc/dispatch.py`).
     """
 
@@ -73,20 +65,14 @@ class Registration:
     kernels: KernelOptions = field(default_factory=KernelOptions)
     peer_timeout_s: float = 5.0
     compresses: bool = False
-    triggers: tuple[str, ...] = ()
     client: str = ""
-
-    @property
-    def reports(self) -> bool:
-        """Whether the task reports the end of the part to the client (`master/lowering.py`, completion elision)."""
-        return any(u.fetches or not u.steps or not isinstance(u.steps[-1], SendTensor) for u in self.units)
 
     def to_fields(self) -> dict[str, Any]:
         """Plain data for a `register` message."""
         info = {
             "seed": self.seed, "isolated": self.isolated, "kernels": self.kernels.to_fields(),
             "peer_timeout_s": float(self.peer_timeout_s), "compresses": self.compresses,
-            "carries": list(self.triggers), "client": self.client,
+            "client": self.client,
         }  # fmt: skip
         return {"program": self.program, "session": self.session, "partition": pack_units(self.units), "info": info}
 
@@ -106,21 +92,19 @@ class Registration:
             )
         if not isinstance(compresses, bool):
             raise InvalidArgumentError(None, None, "In a register message, `compresses` must be true or false")
-        triggers = info.get("carries", ())
-        if not isinstance(triggers, list | tuple) or not all(isinstance(t, str) for t in triggers):
-            raise InvalidArgumentError(None, None, "In a register message, `carries` must be a list of tasks")
         client = info.get("client", "")
         if not isinstance(client, str) or len(client) > NAME_CHARS:
-            raise InvalidArgumentError(None, None, f"In a register message, `client` must be a text of at most {NAME_CHARS} characters")
+            raise InvalidArgumentError(
+                None, None, f"In a register message, `client` must be a text of at most {NAME_CHARS} characters"
+            )
         try:
             kernels = KernelOptions.from_fields(info.get("kernels"))
         except (TypeError, ValueError) as e:
             raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
         units = tuple(unpack_units(fields["partition"]))
         return cls(
-            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, tuple(triggers),
-            client,
-        )  # fmt: skip
+            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, client
+        )
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------

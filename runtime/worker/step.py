@@ -64,7 +64,6 @@ class TaskStep:
         programs: one per device of this task that takes part.
         feeds: name -> value.
         runtime: its callbacks.
-        arrived: tensors that have arrived already; the step owns the dictionary from now on.
 
     Attributes:
         cancellation: tells kernels that run long when the step has ended; None: sizes bound the time of all its programs.
@@ -82,7 +81,6 @@ class TaskStep:
         programs: Sequence[Program],
         feeds: Mapping[str, Any],
         runtime: StepRuntime,
-        arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:
         self.number = number
         self.session = session
@@ -92,7 +90,7 @@ class TaskStep:
         self._programs = programs
         self._running = len(programs)
         self._lock = threading.Lock()
-        self._arrived: dict[ChannelKey, Any] = {} if arrived is None else arrived
+        self._arrived: dict[ChannelKey, Any] = {}
         self._waiting: dict[ChannelKey, Executor] = {}
         self._requests: dict[Executor, Request] = {}  # of resources, that executors wait for
         self._async_kernels: dict[AsyncKernel[Executor], None] = {}  # asynchronous kernels that have not ended

@@ -40,7 +40,6 @@ from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
 from .colocated import CallerThread
 from .executor import Executor
-from .registration import Trigger
 from .step import TaskStep
 
 __all__ = [
@@ -100,8 +99,7 @@ class RegisteredProgram:
     Attributes:
         programs: one for each device of the task that takes part.
         coalesced: channels whose tensors wait for a later send (`master/lowering.py`).
-        handle: its handle.
-        triggers, reports, client: as in `Registration`.
+        client: as in `Registration`.
         inline_segment: the only segment of a part that can be run inline; None: it cannot.
         segments: by device and first instruction.
         gaps: channel -> smoothed seconds from a send on it until the program sends again or pauses.
@@ -110,9 +108,6 @@ class RegisteredProgram:
     session: str
     programs: tuple[Program, ...]
     coalesced: frozenset[int] = frozenset()
-    handle: str = ""
-    triggers: frozenset[str] = frozenset()
-    reports: bool = True
     client: str = ""
     inline_segment: Segment | None = None
     segments: dict[tuple[str, int], Segment] = field(default_factory=dict)
@@ -127,10 +122,6 @@ class RegisteredProgram:
         """Record for how many seconds the program continued after sending on a channel. One outlier counts little."""
         known = self.gaps.get(channel, 0.0)
         self.gaps[channel] = min((known + seconds) / 2, 2 * known + SHORT_S / 4)
-
-    def trigger(self, client: int, task: str) -> Trigger | None:
-        """The program that a client's tensors start on a task."""
-        return Trigger(self.handle, client) if client and task in self.triggers else None
 
 
 def only_segment(registered: RegisteredProgram) -> Segment | None:
@@ -255,7 +246,7 @@ class StepOwner(Protocol):
     threads: WorkerThreads
     is_near: Callable[[str], bool]
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None: ...
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None: ...
     def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None: ...
     def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None: ...
 
@@ -267,20 +258,18 @@ class StepRunner:
         worker: the worker that runs the part.
         number: the step's number.
         registered: the programs.
-        client: the client for which its tensors start the parts of other tasks, or 0.
         finish: called at the end.
         caller_thread: the client's thread, which runs segments that are neither short nor long if it is idle; None: there is none.
         resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
     """
 
-    __slots__ = ("_caller_thread", "_client", "_finish", "_number", "_registered", "_resume", "_threads", "_worker")
+    __slots__ = ("_caller_thread", "_finish", "_number", "_registered", "_resume", "_threads", "_worker")
 
     def __init__(
         self,
         worker: StepOwner,
         number: int,
         registered: RegisteredProgram,
-        client: int,
         finish: Finish,
         caller_thread: CallerThread | None,
         resume: Callable[[Callable[[], None]], None] | None,
@@ -289,7 +278,6 @@ class StepRunner:
         self._threads = worker.threads
         self._number = number
         self._registered = registered
-        self._client = client
         self._finish = finish
         self._caller_thread = caller_thread
         self._resume = resume
@@ -358,7 +346,7 @@ class StepRunner:
         queue.sent, queue.outbox, queue.since = None, {}, {}
         try:
             for task, values in outbox.items():
-                self._worker.send(task, self._number, values, registered.trigger(self._client, task))
+                self._worker.send(task, self._number, values)
         except OpError as e:
             executor.step.fail(e)
 
@@ -385,7 +373,7 @@ class StepRunner:
             if now - since <= SHORT_S and registered.gaps.get(channel, 0.0) <= SHORT_S:
                 return
         queue.since.pop(task, None)
-        worker.send(task, self._number, queue.outbox.pop(task), registered.trigger(self._client, task))
+        worker.send(task, self._number, queue.outbox.pop(task))
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         """Ask for variables that could not be read."""

@@ -1,5 +1,4 @@
-"""The messages between workers during steps: tensors, lent GPU memory, requests for lost tensors and for variables.
-"""
+"""The messages between workers during steps: tensors, lent GPU memory, requests for lost tensors and for variables."""
 
 from __future__ import annotations
 
@@ -19,8 +18,6 @@ from ..shared_memory.cuda_ipc import CudaIpc
 from ..shared_memory.remote_variables import Want
 from ..wire.compression import LEAST_BYTES
 from ..wire.messages import ChannelKey, InconsistentMessageError, Message
-from .handlers import StepHandlers
-from .registration import Trigger
 from .worker import Worker
 
 
@@ -39,7 +36,6 @@ class TensorExchange:
     """
 
     worker: Worker
-    steps: StepHandlers
 
     def __init__(self, responder: Responder, executor: RequestExecutor, incarnation: int, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
@@ -55,16 +51,16 @@ class TensorExchange:
         """Which GPUs of other tasks read this one's GPU memory; None: none."""
         return self.loans.lends if self._lends else None
 
-    def serve(self, worker: Worker, steps: StepHandlers) -> None:
-        """Pass messages to this worker and these handlers from now on."""
-        self.worker, self.steps = worker, steps
+    def serve(self, worker: Worker) -> None:
+        """Pass messages to this worker from now on."""
+        self.worker = worker
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
         self._responder.tell(task, Message(kind, fields))
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
-    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
+    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
         """Send tensors of one step to a task, in one message. Control edges and dead values are sent without a tensor."""
         channels, tensors, without, loans, size = [], [], [], [], 0
         for channel, value in values.items():
@@ -83,16 +79,14 @@ class TensorExchange:
                 size += value.nbytes
         self.traffic.sent(task, size)
         fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
-        if trigger is not None:
-            fields["program"], fields["client"] = trigger
         compressed = size >= LEAST_BYTES and self.worker.compresses(step)
-        if channels or without or trigger is not None:
+        if channels or without:
             self._responder.send(task, Message("tensors", fields, tuple(tensors)), compressed)
         if loans:
             self._tell(task, "gpu_loans", {"step": step, "task": self._responder.task, "loans": loans})
 
     def on_tensors(self, peer: bytes, message: Message) -> None:
-        """Tensors have arrived; they may start a part of a step."""
+        """Tensors have arrived."""
         fields, tensors = message.fields, message.tensors
         try:
             arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
@@ -106,9 +100,7 @@ class TensorExchange:
         for tensor in tensors:
             size += tensor.nbytes
         self.traffic.received(size)
-        step, client = fields["step"], fields.get("client", 0)
-        if not client or not self.steps.trigger(step, client, fields.get("program", ""), arrived):
-            self.worker.deliver(step, arrived)
+        self.worker.deliver(fields["step"], arrived)
 
     # --- tensors in GPU memory: see `cuda_ipc.py` -------------------------------------------------------------------
 

@@ -19,11 +19,10 @@ class TracedStep(TaskStep):
 
     def __init__(
         self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRuntime,
-        arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:  # fmt: skip
         self._recorder = recorder
         self._since: dict[ChannelKey | Executor, int] = {}  # awaited channel or waiting executor -> start of the wait
-        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, runtime, arrived)
+        super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, runtime)
 
     def take(self, channel: ChannelKey, executor: Executor) -> Any:
         """As `TaskStep.take`."""

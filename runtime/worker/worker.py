@@ -32,7 +32,7 @@ from ..shared_memory.remote_variables import RemoteVariables, Want
 from ..wire.messages import ChannelKey
 from .colocated import CallerThread
 from .executor import ignore_numpy_warnings
-from .registration import Registration, Trigger
+from .registration import Registration
 from .step import TaskStep
 from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
 from .throttled_kernels import throttled
@@ -73,7 +73,7 @@ class Worker:
     Args:
         task: `/job:ps/replica:0/task:0`.
         devices: the devices of the task.
-        push: (task, step, values by channel, trigger): sends tensors to another task; they start the program `trigger` there.
+        push: (task, step, values by channel): sends tensors to another task.
         is_near: whether a task reads this one's memory, so that sending it a large tensor costs no more than a small one.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
@@ -89,7 +89,7 @@ class Worker:
         task: str,
         devices: Sequence[DeviceInfo],
         *,
-        push: Callable[[str, int, Mapping[ChannelKey, Any], Trigger | None], None] | None = None,
+        push: Callable[[str, int, Mapping[ChannelKey, Any]], None] | None = None,
         is_near: Callable[[str], bool] = lambda task: False,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
         wake: Callable[[str], None] = lambda task: None,
@@ -168,7 +168,7 @@ class Worker:
             backend = on_cpu if gpu is None else gpu
             programs.append(compile_partition(unit, backend, context_of, self.direct.reader))
         registered = RegisteredProgram(
-            new.session, tuple(map(throttled, programs)), held, new.program, frozenset(new.triggers), new.reports, new.client,
+            new.session, tuple(map(throttled, programs)), held, new.client,
         )  # fmt: skip
         registered.inline_segment = only_segment(registered)
         with self._lock:
@@ -210,8 +210,6 @@ class Worker:
         *,
         caller_thread: CallerThread | None = None,
         recorder: Recorder | None = None,
-        client: int = 0,
-        arrived: dict[ChannelKey, Any] | None = None,
     ) -> None:
         """Run this task's part of a step.
 
@@ -221,8 +219,6 @@ class Worker:
             resume: takes calls that continue the part when another step resumes it; None: that step's thread or the pool does it.
             caller_thread: runs segments that are neither short nor long, if it is idle; None: the pool does.
             recorder: records the events of the step; None: it is not traced.
-            client: the tensors of this part may start the parts of other tasks for this client; 0: they start nothing.
-            arrived: the tensors that have started this part; the step owns the dictionary from now on.
         """
         registered = self._registered.get(handle)
         if registered is None:
@@ -234,12 +230,12 @@ class Worker:
                 )
             )  # fmt: skip
             return
-        running = StepRunner(self, number, registered, client, finish, caller_thread, resume)
+        running = StepRunner(self, number, registered, finish, caller_thread, resume)
         try:
             if recorder is None:
-                step = TaskStep(number, registered.session, registered.programs, feeds, running, arrived)
+                step = TaskStep(number, registered.session, registered.programs, feeds, running)
             else:
-                step = TracedStep(recorder, number, registered.session, registered.programs, feeds, running, arrived)
+                step = TracedStep(recorder, number, registered.session, registered.programs, feeds, running)
         except OpError as e:
             finish(e)
             return
@@ -275,7 +271,9 @@ class Worker:
         segment = registered.inline_segment if registered is not None else None
         return registered if segment is not None and segment.is_steady and (segment.is_bounded or not bounded) else None
 
-    def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Mapping[str, Any] | OpError:
+    def run_inline(
+        self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]
+    ) -> Mapping[str, Any] | OpError:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
         cancellation = None
         if not registered.programs[0].is_bounded and active_cancellation() is None:
@@ -304,11 +302,6 @@ class Worker:
     def is_new(self, number: int) -> bool:
         """Whether a step has neither started here nor ended."""
         return number not in self._steps and number not in self._ended
-
-    def reports(self, handle: str) -> bool:
-        """Whether a client waits for the end of a program."""
-        registered = self._registered.get(handle)
-        return registered is None or registered.reports
 
     def client_of(self, handle: str) -> str:
         """The name of the client process that opened the program's session; empty if that is not known."""
@@ -367,9 +360,9 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None = None) -> None:
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Send tensors of a step, and remember that they were sent."""
-        self._out(task, number, values, trigger)
+        self._out(task, number, values)
         sent = self._sent.get(number)
         if sent is None:
             with self._lock:
@@ -489,5 +482,5 @@ def _moment(channel: ChannelKey) -> tuple[int, ...]:
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
 
 
-def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any], trigger: Trigger | None) -> None:
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
     raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")

@@ -32,7 +32,7 @@ from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master.master import Master
 from dovetail.runtime.master.session_state import TaskPart
 from dovetail.runtime.rpc.loss_detection import LossDetector
-from dovetail.runtime.worker.registration import Registration, Trigger
+from dovetail.runtime.worker.registration import Registration
 from dovetail.runtime.worker.worker import Worker
 
 CLIENT = "client"
@@ -129,7 +129,6 @@ class Step:
     parts: dict[str, TaskPart]
     owing: set[str]
     client: str
-    late: set[str]  # tasks that are started by tensors, as long as nobody has told them
     values: dict[str, Any] = field(default_factory=dict)
     error: OpError | None = None
 
@@ -142,7 +141,7 @@ class Step:
 class World:
     """Workers, a master, a client and the links between them."""
 
-    def __init__(self, jobs: Sequence[str], graph: tf.Graph, carries: bool = True) -> None:
+    def __init__(self, jobs: Sequence[str], graph: tf.Graph) -> None:
         self.tasks = [f"/job:{job}/replica:0/task:0" for job in jobs]
         self.coordinators = {task: Coordinator(task, self._collective_from(task)) for task in self.tasks}
         self.workers = {
@@ -158,9 +157,6 @@ class World:
         self.dead: set[str] = set()
         self.cut: set[tuple[str, str]] = set()  # links that a task opens to another one, on which nothing gets through
         self.steps: list[Step] = []
-        self.knows_client = set(self.tasks) if carries else set()
-        self.carried = 0  # parts that tensors have started
-        self._clients: dict[int, Step] = {}  # by name
         self._numbers = itertools.count(1)
         self._master = Master(self.tasks[0], _Peers(self))
         self._session = self._master.create_session(ConfigProto(peer_timeout_s=3.0), graph)
@@ -182,8 +178,8 @@ class World:
             self.links.setdefault((source, target), deque()).append(message)
 
     def _push_from(self, source: str) -> Callable[[str, int, Mapping[Any, Any]], None]:
-        def push(task: str, number: int, values: Mapping[Any, Any], carry: Trigger | None = None) -> None:
-            self._say(source, task, lambda: self._come(task, number, values, carry))
+        def push(task: str, number: int, values: Mapping[Any, Any]) -> None:
+            self._say(source, task, lambda: self.workers[task].deliver(number, values))
 
         return push
 
@@ -193,37 +189,22 @@ class World:
 
         return send
 
-    def _come(self, task: str, number: int, values: Mapping[Any, Any], carry: Trigger | None) -> None:
-        """As `runtime/server/server.py` does it."""
-        worker = self.workers[task]
-        if carry is not None and worker.is_new(number) and task in self.knows_client:
-            self.carried += 1
-            self._begin(task, carry.program, self._clients[carry.client], arrived=values)
-        else:
-            worker.deliver(number, values)
-
     # --- the client, as `runtime/session/cluster_backend.py` does it -------------------------------------------------------------------
 
     def start(self, parts: Mapping[str, TaskPart], client: str = CLIENT) -> Step:
         """Begin a step: say so to all tasks that take part."""
-        late = {task for task, part in parts.items() if part.data_triggered and task in self.knows_client}
-        step = Step(next(self._numbers), dict(parts), set(parts), client, late)
+        step = Step(next(self._numbers), dict(parts), set(parts), client)
         self.steps.append(step)
-        self._clients[step.number] = step
         for task in parts:
-            if task not in late:
-                self._say(client, task, lambda task=task: self._run_at(task, step))  # type: ignore[misc]
+            self._say(client, task, lambda task=task: self._run_at(task, step))  # type: ignore[misc]
         return step
 
     def _run_at(self, task: str, step: Step) -> None:
-        if self.workers[task].is_new(step.number):
-            self._begin(task, step.parts[task].program, step)
-
-    def _begin(self, task: str, program: str, step: Step, **more: Any) -> None:
         def finish(outcome: Mapping[str, Any] | OpError) -> None:
             self._say(task, step.client, lambda: self._answered(step, task, outcome))
 
-        self.workers[task].start(step.number, program, {}, finish, client=step.number, **more)
+        if self.workers[task].is_new(step.number):
+            self.workers[task].start(step.number, step.parts[task].program, {}, finish)
 
     def _answered(self, step: Step, task: str, outcome: Mapping[str, Any] | OpError) -> None:
         if step.is_over:
@@ -300,11 +281,6 @@ class World:
         for second in range(GIVE_UP_S):
             if all(step.is_over for step in self.steps) and not any(w._steps for w in self._alive()):
                 return
-            for step in self.steps:  # `runtime/session/cluster_backend.py`: who has not answered is told
-                if not step.is_over:
-                    for task in sorted(step.owing & step.late):
-                        self._say(step.client, task, lambda task=task, step=step: self._run_at(task, step))  # type: ignore[misc]
-                    step.late.clear()
             if not second:
                 self.drain(Choices(()))
             for step in self.steps:  # `runtime/rpc/pending_call.py`: who is dead, and who works on something else

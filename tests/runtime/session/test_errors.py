@@ -637,3 +637,22 @@ def test_a_task_that_cannot_start_takes_the_cluster_down(tmp_path: Path) -> None
 def test_programs_for_an_unknown_job_are_refused() -> None:
     with pytest.raises(ValueError, match="wrker"):
         tf.LocalCluster({"worker": 1}, programs={"wrker": ["true"]})
+
+
+def test_a_part_that_only_sends_fails_as_ever(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:ps/task:0"):
+        v = tf.get_variable("sent", [3], initializer=tf.ones_initializer())
+        bad = tf.get_variable("never_initialised", [3], initializer=tf.ones_initializer())
+        squares = tf.square(v), tf.square(bad)  # the variables themselves would be read where they lie
+    with tf.device("/job:worker/task:1"):
+        total, never = map(tf.reduce_sum, squares)
+    with tf.Session(cluster.target("worker", 0)) as session:
+        session.run(v.initializer)
+        for _ in range(20):
+            assert session.run(total) == 3.0
+        with pytest.raises(tf.errors.FailedPreconditionError, match="never_initialised"):
+            session.run(never)
+        metadata = tf.RunMetadata()
+        options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+        assert session.run(total, options=options, run_metadata=metadata) == 3
+        assert {e.device for e in metadata.trace.kernels} >= {"/job:ps/replica:0/task:0/device:CPU:0"}

@@ -492,7 +492,7 @@ def test_bfloat16_keeps_its_values() -> None:
 
 @given(st.lists(st.lists(tensors(), max_size=3), min_size=1, max_size=4))
 def test_a_message_of_a_form_is_the_same_on_the_wire(several: list[list[np.ndarray]]) -> None:
-    fields = {"program": "p", "feeds": ("x:0",), "client": 5}
+    fields = {"program": "p", "feeds": ("x:0",), "trace": True}
     form = HeaderTemplate("run", fields)
     for number, arrays in enumerate(several):
         numbers = {"request": number, "step": -number}
