@@ -135,7 +135,7 @@ def test_iterations_are_in_order() -> None:
 
 
 def test_a_worker_accounts_for_steps_that_run_have_ended_or_are_not_known() -> None:
-    worker = Worker("/job:a/replica:0/task:0", [], push=lambda task, step, values, carry: None)
+    worker = Worker("/job:a/replica:0/task:0", [], push=lambda task, step, values: None)
     assert worker.account(1, [3]) == (False, [])
     worker.register(Registration("p", "s", (), seed=1))
     outcomes: list[object] = []

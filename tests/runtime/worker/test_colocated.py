@@ -173,7 +173,7 @@ class Putting:
         self.number, self.inner = number, inner
         self.step = SimpleNamespace(is_over=True)
         loaded = RegisteredProgram("session", (), frozenset({1, 2}))  # both wait for the end
-        self.running = StepRunner(worker, number, loaded, 0, lambda outcome: None, None, None)
+        self.running = StepRunner(worker, number, loaded, lambda outcome: None, None, None)
 
     def go(self) -> None:
         """Have it run."""
@@ -189,7 +189,7 @@ class Putting:
 
 def test_a_stretch_inside_another_one_leaves_what_that_has_put_out() -> None:
     sent: list[tuple[str, int, dict[ChannelKey, Any]]] = []
-    worker = Worker("/job:a/task:0", (), push=lambda task, step, values, carry: sent.append((task, step, dict(values))))
+    worker = Worker("/job:a/task:0", (), push=lambda task, step, values: sent.append((task, step, dict(values))))
     inner = Putting(worker, 8)
     for _ in range(2):
         Putting(worker, 7, inner).go()

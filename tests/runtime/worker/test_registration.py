@@ -43,7 +43,7 @@ def run(u: PartitionGraph) -> tuple[Any, list[tuple[str, int, Any]]]:
     worker = Worker(
         TASK,
         local_devices(TASK),
-        push=lambda task, step, values, carry: pushed.extend((task, *v) for v in values.items()),
+        push=lambda task, step, values: pushed.extend((task, *v) for v in values.items()),
     )
     worker.register(Registration("p", "s", (u,), seed=1))
     outcomes: list[Any] = []
