@@ -33,7 +33,7 @@ WRITER = """
 import os, signal, sys
 import numpy as np
 from dovetail.graph.core.dtypes import int64
-from dovetail.graph.resources.resource_manager import changing, update_together
+from dovetail.graph.resources.variable import changing, update_together
 from dovetail.runtime.shared_memory import shared_variable
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
 from dovetail.runtime.shared_memory.record_layout import RecordAddress

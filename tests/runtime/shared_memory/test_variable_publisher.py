@@ -35,7 +35,8 @@ import sys, threading
 import numpy as np
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.core.dtypes import int64
-from dovetail.graph.resources.resource_manager import Resources, VariableState, changing
+from dovetail.graph.resources.resource_manager import Resources
+from dovetail.graph.resources.variable import VariableState, changing
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.pool import Pool
 
