@@ -18,7 +18,13 @@ from ..array.embedding import embedding_lookup
 from ..array.gather import gather, gather_nd
 from ..array.identity_and_placeholders import Assert, with_dependencies
 from ..array.scatter import tensor_scatter_nd_add
-from ..array.segments import segment_mean, segment_sum, unsorted_segment_max, unsorted_segment_sum
+from ..array.segments import (
+    segment_mean,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_sum,
+)
 from ..array.shapes import expand_dims, reshape, shape, transpose
 from ..math.arithmetic import absolute, divide, maximum, minimum, multiply, rsqrt, subtract
 from ..math.cast import cast
@@ -281,30 +287,45 @@ def _rows_for(dense: Tensor, sp: SparseTensor, axis: int) -> Tensor:
 # --- rows that belong together ----------------------------------------------------------------------------------------
 
 
+def _sums(rows: Tensor, segment_ids: TensorLike, num_segments: TensorLike | None) -> Tensor:
+    if num_segments is None:
+        return segment_sum(rows, segment_ids)
+    return unsorted_segment_sum(rows, segment_ids, num_segments)
+
+
 def sparse_segment_sum(
-    data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None
-) -> Tensor:
-    """Sums of rows of `data`, picked by `indices`, by segment: `segment_sum(gather(data, indices), segment_ids)`."""
+    data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None,
+    num_segments: TensorLike | None = None,
+) -> Tensor:  # fmt: skip
+    """Sums of rows of `data`, picked by `indices`, by segment: `segment_sum(gather(data, indices), segment_ids)`.
+
+    Args:
+        num_segments: how many there are; segments without rows are 0. None: as many as the last of `segment_ids` says.
+    """
     with op_scope(name, "SparseSegmentSum", data):
-        return segment_sum(gather(data, indices), segment_ids)
+        return _sums(gather(data, indices), segment_ids, num_segments)
 
 
 def sparse_segment_mean(
-    data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None
-) -> Tensor:
+    data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None,
+    num_segments: TensorLike | None = None,
+) -> Tensor:  # fmt: skip
     """As `sparse_segment_sum`, means."""
     with op_scope(name, "SparseSegmentMean", data):
-        return segment_mean(gather(data, indices), segment_ids)
+        rows = gather(data, indices)
+        if num_segments is None:
+            return segment_mean(rows, segment_ids)
+        return unsorted_segment_mean(rows, segment_ids, num_segments)
 
 
 def sparse_segment_sqrt_n(
-    data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None
-) -> Tensor:
+    data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None,
+    num_segments: TensorLike | None = None,
+) -> Tensor:  # fmt: skip
     """As `sparse_segment_sum`, divided by the root of how many rows a segment has."""
     with op_scope(name, "SparseSegmentSqrtN", data):
-        rows = gather(data, indices)
-        total = segment_sum(rows, segment_ids)
-        count = segment_sum(ones_like(cast(convert(segment_ids), total.dtype.base)), segment_ids)
+        total = _sums(gather(data, indices), segment_ids, num_segments)
+        count = _sums(ones_like(cast(convert(segment_ids), total.dtype.base)), segment_ids, num_segments)
         return multiply(total, _beside(rsqrt(maximum(count, 1)), total))
 
 

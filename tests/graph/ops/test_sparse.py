@@ -236,6 +236,18 @@ def test_segments_of_rows_that_are_picked():
     np.testing.assert_allclose(root, wanted / np.sqrt(2), rtol=1e-6)
 
 
+def test_segments_of_rows_that_are_picked_are_as_many_as_is_said():
+    """Segments without rows are 0, also behind the last that has some."""
+    data = np.arange(8, dtype=np.float32).reshape(4, 2)
+    given = data, [3, 0, 1], [0, 2, 2]
+    found = run([
+        f(*given, num_segments=4) for f in (tf.sparse_segment_sum, tf.sparse_segment_mean, tf.sparse_segment_sqrt_n)
+    ])  # fmt: skip
+    for rows, parts in zip(found, (1, 2, np.sqrt(2)), strict=True):
+        wanted = [data[3], [0, 0], (data[0] + data[1]) / parts, [0, 0]]
+        np.testing.assert_allclose(rows, wanted, rtol=1e-6)
+
+
 # --- the others -------------------------------------------------------------------------------------------------------
 
 
