@@ -144,7 +144,7 @@ class Dataset(Described):
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
         """The names of the files that match a pattern, or one of several: `/data/train-*.tfrecord`.
 
-        The pattern is matched when an iterator starts, on the task where it runs: NotFoundError in that step if no file matches.
+        The pattern is matched when an iterator starts, on the task where it runs: InvalidArgumentError in that step if no file matches.
 
         Args:
             file_pattern: text, several, or a tensor of them.

@@ -55,7 +55,7 @@ def _matching(d: Described, at: At, skip: int) -> Walk[Element]:
     for name in found:
         at.check_file(name)
     if not found:
-        raise NotFoundError(None, None, f"No files matched pattern: {', '.join(patterns)}")
+        raise InvalidArgumentError(None, None, f"No files matched pattern: {', '.join(patterns)}")
     return map(text_element, map(os.fsencode, found[skip:]))
 
 
