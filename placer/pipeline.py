@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..graph.core.default_graph import get_default_graph
+from ..graph.core.errors import ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
@@ -24,7 +27,8 @@ from .cost.memory import check_state
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, as_tensor, given_shapes, listed_tensors, plan_sizes, resized
 from .partition.control_edges import passed_over
-from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses
+from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses, at_hand
+from .partition.one_sided_updates import moved_parts
 from .partition.partition import partition
 from .partition.prune import needed
 from .plan import Plan, tools
@@ -33,8 +37,11 @@ from .rules.placement import Placement
 from .schedule.critical_path import order_by_rank
 from .schedule.from_search import execution_order
 from .schedule.pacing import schedule_receives
-from .search import SEARCHES
-from .search.problem import Objective, Problem, Solution
+from .search import FROM_RULES, SEARCHES
+from .search.memory_profile import check_assignment
+from .search.problem import Found, InfeasibleError, Objective, Problem, Solution
+from .search.types import Ints
+from .simulate import step_of, timeline
 from .views.facts import Facts
 from .views.lint_traffic import unknown_sizes
 
@@ -125,75 +132,163 @@ def plan_step(
     Raises:
         InvalidArgumentError, ResourceExhaustedError: as `place`. ValueError: a node cannot take a shape.
     """
-    narrow, searched, fed = options.enable_bfloat16_sendrecv, options.strategy != "rules", set(feeds)
-    counted = fetches if options.objective == "latency" else None  # fetches whose way to the client takes time
     with collector_paused():
         nodes = needed(graph, fetches, targets, feeds)
         sizes = plan_sizes(nodes, shapes, options.costs)
         if shapes:
             sizes.checked()
+        step = _Step(graph, cluster, options, access, fetches, targets, feeds, nodes, sizes)
+        if kept.placement is not None:
+            return step.plan(kept.placement, by_rank=options.strategy == "rules")
+        to_place = sorted(nodes, key=lambda n: n.index) if kept.pruned else None
         solutions: list[Solution] = []
-        decisions = kept.placement
-        if decisions is None:
-            decisions = place_nodes(
+
+        def placed(search: Search | None) -> Placement:
+            return place_nodes(
                 graph,
                 cluster,
                 assigned=kept.assigned,
                 allow_soft_placement=options.allow_soft_placement,
-                nodes=sorted(nodes, key=lambda n: n.index) if kept.pruned else None,
-                search=_search(graph, cluster, options, nodes, feeds, fetches, sizes, kept, solutions)
-                if searched
-                else None,
+                nodes=to_place,
+                search=search,
             )
-            check_state(decisions)
-        one_sided = OneSidedPasses(access, fed)
+
+        decisions = placed(_search(step, kept, solutions) if options.strategy != "rules" else None)
+        check_state(decisions)
+        plan = step.plan(decisions, by_rank=options.strategy == "rules")
+        if not solutions or kept.later_steps:
+            return plan
+        if not nodes:
+            return replace(plan, solution=solutions[0])
+        plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[0])
+        if options.strategy in FROM_RULES:
+            plan = step.better(plan, step.plan(placed(None), by_rank=True), graph.nodes if to_place is None else to_place)
+    if plan.unknown_sizes and plan.solution is not None:
+        for warning in unknown_sizes(Facts(plan)):
+            logger.warning("%s", warning.text)
+        plan = replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step, and the passes from a placement to its plan. Attributes are those of `plan_step`; `nodes`: what it runs, inputs first."""
+
+    graph: Graph
+    cluster: Cluster
+    options: PlanOptions
+    access: MemoryAccess
+    fetches: Sequence[Tensor]
+    targets: Sequence[Node]
+    feeds: Sequence[Tensor]
+    nodes: Sequence[Node]
+    sizes: Sizes
+
+    def plan(self, decisions: Placement, by_rank: bool) -> Plan:
+        """The plan of the step in this placement: the passes that follow placing, in their order.
+
+        `by_rank`: devices run their nodes by upward rank; else in the order in which a clock starts them.
+        """
+        cluster, options, fed, nodes = self.cluster, self.options, set(self.feeds), self.nodes
+        narrow = options.enable_bfloat16_sendrecv
+        one_sided = OneSidedPasses(self.access, fed)
         device_of = one_sided.updates(nodes, decisions.device_of, cluster)
-        ranked = None
-        if searched:
-            nodes = execution_order(
-                nodes, device_of, cluster, feeds=feeds, costs=options.costs, narrow=narrow, fetches=counted,
-                contended=options.contended, sizes=sizes,
-            )  # fmt: skip
-        else:
-            ranked = order_by_rank(nodes, device_of, cluster, feeds)
+        ranked = order_by_rank(nodes, device_of, cluster, self.feeds) if by_rank else None
+        if ranked is not None:
             nodes = ranked.nodes
+        else:
+            nodes = execution_order(
+                nodes, device_of, cluster, feeds=self.feeds, costs=options.costs, narrow=narrow, contended=options.contended,
+                fetches=self.counted, sizes=self.sizes, at_hand=at_hand(nodes, cluster, self.access, fed),
+            )  # fmt: skip
         passed = passed_over(nodes, device_of)
         cut = partition(
-            nodes, device_of, feeds=feeds, fetches=fetches, enable_bfloat16_sendrecv=narrow, passed=passed, copies=True
-        )
+            nodes, device_of, feeds=self.feeds, fetches=self.fetches, enable_bfloat16_sendrecv=narrow, passed=passed, copies=True
+        )  # fmt: skip
         if ranked is not None:
             cut = ranked.sends_first(cut)
-        cut = one_sided.reads(cut, nodes, {*targets, *(t.op for t in fetches)}, passed)
-        cut = resized(cut, sizes)
+        cut = one_sided.reads(cut, nodes, {*self.targets, *(t.op for t in self.fetches)}, passed)
+        cut = resized(cut, self.sizes)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
-    plan = Plan(
-        graph,
-        cluster,
-        decisions,
-        cut,
-        fetches=tuple(t.name for t in fetches),
-        targets=tuple(n.name for n in targets),
-        feeds=tuple(t.name for t in feeds),
-        sizes=sizes,
-        solution=solutions[0] if solutions and not kept.later_steps else None,
-        access=one_sided.result,
-    )
-    if plan.solution is None or not plan.unknown_sizes:
-        return plan
-    for warning in unknown_sizes(Facts(plan)):
-        logger.warning("%s", warning.text)
-    return replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
+        return Plan(
+            self.graph,
+            cluster,
+            decisions,
+            cut,
+            fetches=tuple(t.name for t in self.fetches),
+            targets=tuple(n.name for n in self.targets),
+            feeds=tuple(t.name for t in self.feeds),
+            sizes=self.sizes,
+            access=one_sided.result,
+        )
+
+    @property
+    def counted(self) -> Sequence[Tensor] | None:
+        """The fetches whose way to the client takes time."""
+        return self.fetches if self.options.objective == "latency" else None
+
+    def predicted(self, plans: Sequence[Plan], solution: Solution) -> Plan:
+        """The fastest of the plans of a search's placement, with the search's solution; its objective is that of this plan.
+
+        The passes may make a step faster than the search counted: they do nodes in another task's memory, and pass over NoOps.
+        What the search has proven does not hold for such a plan.
+        """
+        objectives = [_objective(*self._problem(plan)) for plan in plans]
+        objective, bound = min(objectives), solution.lower_bound
+        plan = plans[objectives.index(objective)]
+        if objective < bound * (1 - 1e-9) or moved_parts(plan.partitions, plan.decisions.device_of):
+            bound = 0.0
+        return replace(plan, solution=replace(solution, objective=objective, lower_bound=min(bound, objective)))
+
+    def better(self, plan: Plan, by_rules: Plan, placed: Sequence[Node]) -> Plan:
+        """The searched plan, or that of the placement by the rules where it is faster and fits into memory.
+
+        The search started from that placement, too, but could not know what the passes make of it. `placed`: the nodes with a place.
+        """
+        from .search.assign import topologically  # the searches and their compiled loops
+
+        problem, assignment = self._problem(by_rules)
+        objective, solution = _objective(problem, assignment), plan.solution
+        if solution is None or objective >= solution.objective:
+            return plan
+        try:
+            check_state(by_rules.decisions)
+            check_assignment(problem, assignment)
+        except (ResourceExhaustedError, InfeasibleError):
+            return plan
+        number = {str(d.name): i for i, d in enumerate(self.cluster.devices)}
+        devices = np.array([number[by_rules.decisions.device_of(n)] for n in topologically(placed)], np.int32)
+        devices.flags.writeable = False
+        history = (*solution.history, Found("rules", objective, solution.history[-1].seconds))
+        return replace(by_rules, solution=replace(solution, assignment=devices, objective=objective, lower_bound=0.0, history=history))
+
+    def _problem(self, plan: Plan) -> tuple[Problem, Ints]:
+        """What a plan runs, as a problem, and the plan's answer to it."""
+        options = self.options
+        problem, assignment, *_ = step_of(
+            plan, contended=options.contended, costs=options.costs, client=self.counted is not None,
+            objective=_minimized(options),
+        )  # fmt: skip
+        return problem, assignment
 
 
-def _search(
-    graph: Graph, cluster: Cluster, options: PlanOptions, nodes: Sequence[Node], feeds: Sequence[Tensor],
-    fetches: Sequence[Tensor], sizes: Sizes, kept: Kept, solutions: list[Solution],
-) -> Search | None:  # fmt: skip
+def _objective(problem: Problem, assignment: Ints) -> float:
+    if problem.objective is Objective.THROUGHPUT:
+        return problem.evaluate(assignment)
+    return timeline(problem, assignment, in_order=True).makespan
+
+
+def _minimized(options: PlanOptions) -> Objective:
+    return Objective.THROUGHPUT if options.objective == "throughput" else Objective.MAKESPAN
+
+
+def _search(step: _Step, kept: Kept, solutions: list[Solution]) -> Search | None:
     """The search that places nodes; it adds its solution to `solutions`."""
     from .search.assign import searching  # the searches and their compiled loops
 
-    running: Sequence[Node] | None = nodes
+    graph, cluster, options, sizes = step.graph, step.cluster, step.options, step.sizes
+    feeds, fetches, running = step.feeds, step.fetches, None if kept.later_steps else step.nodes
     if kept.later_steps:
         feeds, fetches, running = _placeholders(graph.nodes), (), None
         if options.costs is not None:
@@ -209,8 +304,9 @@ def _search(
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
         costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
-        objective=Objective.THROUGHPUT if options.objective == "throughput" else Objective.MAKESPAN,
+        objective=_minimized(options),
         fetches=fetches if options.objective == "latency" else None, sizes=sizes,
+        at_hand=at_hand(graph.nodes if running is None else running, cluster, step.access, set(feeds)),
     )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 The machine is that of the placement search, but for one thing: a device runs its part of a plan in the plan's order and waits
 where a value has not come yet, as programs do, while in the search it takes the ready node that comes first. (The order of a plan
 that was searched is the one in which nodes start there: `schedule/from_search.py`.) A value travels once to each other device that needs
-it, beside the work; channels over one link share it or wait for each other. A value occupies memory on its device from the moment
-its node starts until its last use or departure there, and on a receiving device from its arrival until its last use.
+it, beside the work; channels over one link share it or wait for each other. What a task reads in
+another one's memory does not travel. A value occupies memory on its device from the moment its node starts until its last use or
+departure there, and on a receiving device from its arrival until its last use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .render.timeline import Bar, Chart, time_text
 from .search import evaluate
 from .search.from_graph import step_problem
 from .search.memory_profile import Held
-from .search.problem import Problem, summed
+from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
 
 MOMENT = 1e-12  # seconds: what is so close happens together, as in search/evaluate.py
@@ -199,12 +200,17 @@ def simulate(
 def plan_timeline(
     plan: PlanData, problem: Problem, assignment: Ints, names: list[str], devices: tuple[str, ...]
 ) -> Timeline:
-    """The timeline of a plan's step, from what `step_of` gives; its peaks count the variables that are read in shared memory, too."""
+    """The timeline of a plan's step, from what `step_of` gives.
+
+    Its peaks count what is read in place, too: the variable at its owner, and the reader's copy, which it makes at the start of the step.
+    """
     step = timeline(problem, assignment, names, devices, in_order=True)
-    read = {(c.source, plan.graph.get_tensor_by_name(c.name).op) for c in plan.channels if c.direct and not c.control}
+    read = [c for c in plan.channels if c.direct and not c.control]
     run = {n for p in plan.partitions.values() for n in p.nodes}
-    places = {(device, state_behind(node)) for device, node in read}
+    places = {(c.source, state_behind(plan.graph.get_tensor_by_name(c.name).op)) for c in read}
     held = Counter[str]()
+    for c in read:
+        held[c.destination] += c.bytes
     for device, place in places:
         if place is not None and place not in run:
             held[device] += state_bytes(place)[0]
@@ -244,6 +250,7 @@ def step_of(
     contended: bool = True,
     costs: Profile | str | os.PathLike[str] | None = None,
     client: bool = False,
+    objective: Objective = Objective.MAKESPAN,
 ) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
     """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices.
 
@@ -255,9 +262,12 @@ def step_of(
     narrow = any(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
     )
+    read, sent = ({c.name for c in plan.channels if not c.control and c.direct is direct} for direct in (True, False))
+    in_place = [plan.graph.get_tensor_by_name(name) for name in read - sent]
     problem = step_problem(
-        order, plan.cluster, feeds=feeds, contended=contended, costs=profile, narrow=narrow, sizes=sizes_in(plan, profile),
-        fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None,
+        order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
+        sizes=sizes_in(plan, profile),
+        fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[device] for device in where], np.int32)

@@ -15,10 +15,12 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.settings import setting
+from ...graph.core.shape import element_count
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
+from .insert_channels import is_copied
 from .one_sided_accumulates import added, direct_additions
-from .one_sided_reads import VARIABLES, Place, direct_reads, place_at, read_directly
+from .one_sided_reads import VARIABLES, Place, bare_reader, direct_reads, place_at, read_directly
 from .one_sided_updates import DirectUpdate, direct_updates, moved
 from .partitioned_graph import Partition, Partitioned, task_of
 
@@ -29,6 +31,8 @@ MOST_BYTES: Final = 1 << 20
 
 SHARED: Final = VARIABLES | {ACCUMULATOR}
 """Ops that hold values which other tasks may use in memory."""
+
+_VALUES = frozenset(("VariableV2", "ReadVariableOp", "Identity"))
 
 SharedNode: TypeAlias = tuple[Node, Place]
 """A variable or accumulator, or the node that reads a variable, and the place of its value."""
@@ -207,6 +211,32 @@ class OneSidedPasses:
         return OneSidedAccess(self._access.found, tuple(self._used), tuple(self._refused))
 
 
+def at_hand(nodes: Iterable[Node], cluster: Cluster, access: MemoryAccess, feeds: Collection[Tensor]) -> set[Tensor]:
+    """The values that no plan of a step sends to another task, wherever their nodes are placed: a search need not charge them.
+
+    Small constants, which each task makes for itself; and values of variables, where all tasks are on CPUs and read each other's memory.
+    Of a running cluster it is assumed from its description who does: a search asks before it is known who has to reach whom.
+    """
+    found = {n.outputs[0] for n in nodes if is_copied(n)}
+    if not isinstance(access, AssumedAccess):
+        access = AssumedAccess(cluster)
+    tasks = dict.fromkeys(d.name.task_name for d in cluster.devices)
+    if (
+        setting("DOVETAIL_ONE_SIDED_READS")
+        and all(d.name.device_type == "CPU" for d in cluster.devices)
+        and all(access.reaches(a, b) for a in tasks for b in tasks if a != b)
+    ):
+        found.update(t for n in nodes if n.type in _VALUES for t in n.outputs if _is_read_in_place(t, feeds))
+    return found
+
+
+def _is_read_in_place(value: Tensor, feeds: Collection[Tensor]) -> bool:
+    dtype, count = value.dtype.base, element_count(value.dims)
+    if dtype.np.kind == "O" or not count or count * dtype.size > MOST_BYTES:
+        return False
+    return bare_reader(value, feeds) is not None
+
+
 def remote_places(part: Partition, device_of: Callable[[Node], str]) -> dict[Node, Place]:
     """The variables and accumulators of other tasks that a partition changes; `device_of`: where each is placed."""
     here = task_of(part.device)
@@ -218,5 +248,6 @@ def remote_places(part: Partition, device_of: Callable[[Node], str]) -> dict[Nod
 
 
 __all__ = [
-    "MOST_BYTES", "SHARED", "AssumedAccess", "MemoryAccess", "OneSidedAccess", "OneSidedPasses", "Refusal", "SharedNode", "remote_places",
+    "MOST_BYTES", "SHARED", "AssumedAccess", "MemoryAccess", "OneSidedAccess", "OneSidedPasses", "Refusal", "SharedNode", "at_hand",
+    "remote_places",
 ]  # fmt: skip

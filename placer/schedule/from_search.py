@@ -43,12 +43,13 @@ def execution_order(
     fetches: Collection[Tensor] | None = None,
     contended: bool = True,
     sizes: Sizes | None = None,
+    at_hand: Collection[Tensor] = (),
 ) -> list[Node]:
     """The nodes of a step in the order in which a clock starts them.
 
     Args:
         nodes: in an order in which inputs come first (`needed`). device_of: complete device name of each.
-        feeds, costs, narrow, fetches, contended, sizes: as `step_problem` takes them.
+        feeds, costs, narrow, fetches, contended, sizes, at_hand: as `step_problem` takes them.
     """
     nodes = list(nodes)
     if len(nodes) > MOST or len({device_of(n) for n in nodes}) < 2:
@@ -58,6 +59,7 @@ def execution_order(
 
     problem = step_problem(
         nodes, cluster, feeds=feeds, costs=costs, narrow=narrow, fetches=fetches, contended=contended, sizes=sizes,
+        at_hand=at_hand,
     )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(cluster.devices)}
     device = np.array([number[device_of(n)] for n in nodes], np.int32)

@@ -21,3 +21,5 @@ search with one seed and budget gives one answer.
 
 SEARCHES = ("auto", "single", "heft", "m-etf", "contiguous", "local-search", "exact")
 """The names of the searches: `auto` is the whole portfolio, each other one a part of it."""
+FROM_RULES = ("auto", "local-search")
+"""Those that start from the placement by the rules, too."""

@@ -22,7 +22,7 @@ from ..cluster.spec import Cluster
 from ..cost.memory import NAMED, all_too_large, one_too_large
 from ..render.text import listed, size_text
 from ..rules.colocation import Groups
-from . import SEARCHES
+from . import FROM_RULES, SEARCHES
 from .feasible import check
 from .from_graph import step_problem
 from .memory_profile import PeakError, check_assignment, check_moments
@@ -55,6 +55,7 @@ def assign(
     fetches: Collection[Tensor] | None = None,
     contended: bool = True,
     sizes: Sizes | None = None,
+    at_hand: Collection[Tensor] = (),
 ) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
     """A device for each node, and what the search says about it.
 
@@ -64,7 +65,7 @@ def assign(
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
         strategy: a name (`SEARCHES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
-        budget_s, seed: see `search`. costs, narrow, fetches, contended, sizes: see `step_problem`.
+        budget_s, seed: see `search`. costs, narrow, fetches, contended, sizes, at_hand: see `step_problem`.
 
     Returns:
         (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
@@ -75,7 +76,7 @@ def assign(
         InvalidArgumentError: a function's assignment breaks constraints.
         ValueError: no such strategy, or it found nothing.
     """
-    ordered = _topologically(nodes)
+    ordered = topologically(nodes)
     place = {node: i for i, node in enumerate(ordered)}
     roots = np.array([groups.find(node.index) for node in ordered])
     _, first, unit = np.unique(roots, return_index=True, return_inverse=True)
@@ -97,14 +98,14 @@ def assign(
     problem = step_problem(
         ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
         allowed_kind=of_unit[unit], objective=objective, costs=costs, narrow=narrow,
-        fetches=fetches, contended=contended, sizes=sizes,
+        fetches=fetches, contended=contended, sizes=sizes, at_hand=at_hand,
     )  # fmt: skip
     if callable(strategy):
         solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
     else:
         if strategy not in SEARCHES:
             raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
-        starts = [("rules", rules[first])] if strategy in ("auto", "local-search") else []
+        starts = [("rules", rules[first])] if strategy in FROM_RULES else []
         try:
             check(problem)
             check_moments(problem)
@@ -124,7 +125,7 @@ def searching(
     cluster: Cluster, strategy: Strategy, *, running: Collection[Node] | None = None, feeds: Collection[Tensor] = (),
     budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
     objective: Objective = Objective.MAKESPAN, fetches: Collection[Tensor] | None = None, contended: bool = True,
-    on_solution: Callable[[Solution], None] | None = None, sizes: Sizes | None = None,
+    on_solution: Callable[[Solution], None] | None = None, sizes: Sizes | None = None, at_hand: Collection[Tensor] = (),
 ) -> Search | None:  # fmt: skip
     """`assign` as what `placer.rules.place.place` takes for `search`; None for the strategy "rules".
 
@@ -139,7 +140,7 @@ def searching(
         devices, chosen, solution = assign(
             nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
             seed=seed, costs=costs, narrow=narrow, objective=objective, fetches=fetches, contended=contended,
-            sizes=sizes,
+            sizes=sizes, at_hand=at_hand,
         )  # fmt: skip
         if on_solution is not None:
             on_solution(solution)
@@ -148,7 +149,7 @@ def searching(
     return search
 
 
-def _topologically(nodes: Sequence[Node]) -> list[Node]:
+def topologically(nodes: Sequence[Node]) -> list[Node]:
     """The nodes in order of creation; where a control edge was added against it, behind what they need."""
     inside = {node: i for i, node in enumerate(nodes)}
     against = any(inside.get(c, -1) > i for i, node in enumerate(nodes) for c in node.control_inputs)

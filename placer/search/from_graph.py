@@ -70,6 +70,7 @@ def step_problem(
     narrow: bool = False,
     fetches: Collection[Tensor] | None = None,
     sizes: Sizes | None = None,
+    at_hand: Collection[Tensor] = (),
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -85,6 +86,7 @@ def step_problem(
         contended: whether transfers over the same link wait for each other.
         fetches: what the client takes; None: what it gives and takes costs no time.
         sizes: of values in this plan; None: as far as the graph tells them.
+        at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
     """
     sizes = sizes or Sizes()
     n, d = len(nodes), len(cluster.devices)
@@ -93,6 +95,7 @@ def step_problem(
         times = Counter(nodes)
         place = {node: i for node, i in place.items() if times[node] == 1}
     fed, runs = set(feeds), None if running is None else set(running)
+    free = {*fed, *at_hand}
     speeds = [speed_of(device) for device in cluster.devices]
     classes = list(dict.fromkeys(speeds))
     device_class = np.array([classes.index(s) for s in speeds], np.int32)
@@ -122,7 +125,7 @@ def step_problem(
         back = node.back_edge if opdef.name == "Merge" else None
         for t in node.inputs:
             source = place.get(t.op)
-            if source is not None and t.op is not back and t not in fed:
+            if source is not None and t.op is not back and t not in free:
                 from_node(source)
                 from_output(t.value_index)
                 to_node(i)

@@ -5,6 +5,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from random_graphs import placed_graphs
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedError
@@ -13,6 +15,7 @@ from dovetail.placer.rules.placement import Rule
 from dovetail.placer.simulate import Span, simulate, timeline
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
+SLOW = [{"name": "cpu:0", "flops": 1e6, "bandwidth": 1e6}]
 SLOW_AND_FAST = {"w": [{"name": "cpu:0", "flops": 1e9, "bandwidth": 1e9}]}
 
 
@@ -215,3 +218,58 @@ def test_contended_links_and_peak_memory_by_hand():
 def test_importing_dovetail_imports_no_compiler():
     code = "import sys, dovetail; sys.exit('numba' in sys.modules or 'scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": dt.__path__[0]}).returncode == 0
+
+
+def training(setter: bool):
+    """A small network and its update, free or on parameter servers: the step's loss and its training op."""
+    x, labels = dt.placeholder("float32", [64, 64], name="x"), dt.placeholder("int32", [64], name="labels")
+    with dt.device(dt.train.replica_device_setter(ps_tasks=2) if setter else None):
+        h = dt.layers.dense(dt.layers.dense(x, 64, activation=dt.nn.relu), 10)
+        loss = dt.losses.sparse_softmax_cross_entropy(labels, h)
+        return loss, dt.train.AdamOptimizer(0.1).minimize(loss)
+
+
+@pytest.mark.parametrize("setter", [True, False])
+@pytest.mark.parametrize("shared_memory", [None, False])
+@pytest.mark.parametrize("objective", ["makespan", "latency"])
+def test_a_searched_plan_of_training_is_never_predicted_to_be_slower_than_that_of_the_rules(
+    graph, setter, shared_memory, objective
+):
+    loss, step = training(setter)
+    cluster = {"ps": 2, "worker": 2}
+    options = {"fetches": [loss], "targets": [step], "shared_memory": shared_memory}
+    rules = dt.place(graph, cluster, **options)
+    auto = dt.place(graph, cluster, strategy="auto", budget_s=0.3, objective=objective, **options)
+    client = objective == "latency"
+    found = simulate(auto, client=client).makespan
+    assert auto.solution.objective == pytest.approx(found, rel=1e-9)
+    assert auto.solution.lower_bound <= found <= simulate(rules, client=client).makespan * (1 + 1e-9)
+
+
+def test_a_search_does_not_charge_values_that_are_read_in_place(graph):
+    """Two branches share a large variable; sent to the other task it takes longer than it saves there."""
+    with dt.device("/task:0"):
+        w = dt.get_variable("w", [256, 256], initializer=dt.zeros_initializer())
+    x = dt.placeholder("float32", [16, 256])
+    ends = [dt.matmul(dt.matmul(x, w), w, name=f"b{i}") for i in range(2)]
+    sent, read = (
+        dt.place(graph, {"w": 2}, fetches=ends, strategy="auto", budget_s=0.3, shared_memory=shared) for shared in (False, True)
+    )
+    assert len(sent.partitions) == 1 and len(read.partitions) == 2
+    assert [c.direct for c in read.channels if not c.control] == [True]
+    assert read.solution.objective == pytest.approx(simulate(read).makespan)
+    assert read.solution.objective < simulate(sent).makespan
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(placed_graphs(devices=("", "", "/job:a/task:0", "/job:b/task:0"), flow=True), st.sampled_from([None, False]))
+def test_the_objective_is_the_time_that_a_plan_is_predicted_to_take(case, shared_memory):
+    graph, fetches, targets, feeds = case
+    plan = dt.place(
+        graph, {"a": 1, "b": 1}, devices={"a": SLOW, "b": SLOW}, fetches=fetches, targets=targets, feeds=feeds, strategy="auto",
+        budget_s=0.02, shared_memory=shared_memory,
+    )  # fmt: skip
+    assert plan.solution is not None
+    if fetches or targets:
+        assert plan.solution.objective == pytest.approx(simulate(plan).makespan, rel=1e-9)
+        assert plan.solution.lower_bound <= plan.solution.objective
