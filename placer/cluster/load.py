@@ -120,16 +120,21 @@ def _hosts(jobs: Jobs | None) -> dict[tuple[str, int], str]:
     """(job, task index) of every task -> the host in its address; empty where tasks are given by number."""
     if jobs is None:
         return {("localhost", 0): ""}
+    spec = as_cluster_spec(jobs)
+    found = {(job, i): _host(spec.task_address(job, i)) for job in spec.jobs for i in spec.task_indices(job)}
+    if not found:
+        raise ValueError("The cluster has no tasks")
+    return found
+
+
+def as_cluster_spec(jobs: Jobs) -> ClusterSpec:
+    """The spec of jobs with their tasks; where those are given by number, all addresses are `:0`."""
     if isinstance(jobs, Mapping):
         for job, n in jobs.items():
             if isinstance(n, (bool, float)) or (isinstance(n, int) and n < 0):
                 raise ValueError(f"Job {job!r} has a whole number of tasks from 0 on, or a list of addresses, not {n!r}")
         jobs = {job: [":0"] * n if isinstance(n, int) else n for job, n in jobs.items()}
-    spec = ClusterSpec(jobs)
-    found = {(job, i): _host(spec.task_address(job, i)) for job in spec.jobs for i in spec.task_indices(job)}
-    if not found:
-        raise ValueError("The cluster has no tasks")
-    return found
+    return ClusterSpec(jobs)
 
 
 def _host(address: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, SupportsIndex
 from ...graph.core.device import DeviceSpec, canonical_name, merge_names
 from ...graph.core.dtypes import DType, as_dtype
 from ...graph.core.shape import Dims, as_dims, element_count
+from ..cluster.load import as_cluster, as_cluster_spec
 from ..cluster.spec import ClusterDef, ClusterSpec
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def replica_device_setter(
     ps_device: str | None = "/job:ps",
     worker_device: str | None = "/job:worker",
     merge_devices: bool = True,
-    cluster: Mapping[str, Any] | ClusterDef | ClusterSpec | None = None,
+    cluster: Any = None,
     ps_ops: Collection[str] | None = None,
     ps_strategy: Strategy | None = None,
 ) -> Callable[[NodeLike], str] | None:
@@ -71,7 +72,8 @@ def replica_device_setter(
             block asks for another job. `""` or None: ps ops are treated like all others.
         worker_device: where other ops go. `""` or None: nowhere in particular.
         merge_devices: False leaves a node alone that inner blocks gave any device at all (deprecated).
-        cluster: the number of parameter servers is the number of tasks of the job in `ps_device`.
+        cluster: what `place` takes: jobs with their tasks or numbers of tasks (`{"ps": 2, "worker": 2}`), the path of a YAML file,
+            something that runs. The number of parameter servers is the number of tasks of the job in `ps_device`.
         ps_ops: types of the ops that go to the parameter servers; `STANDARD_PS_OPS` unless given.
         ps_strategy: function from a node to the index of its ps task; round robin unless given. Its value is
             not checked here: a task that does not exist is an error of the placer.
@@ -84,14 +86,13 @@ def replica_device_setter(
         TypeError: `ps_strategy` is not callable, `ps_ops` is a string, or `cluster` describes no cluster.
         ValueError: `ps_tasks` is negative, or `ps_device` or `worker_device` is no device spec.
 
-    >>> with dt.device(replica_device_setter(cluster={"ps": ["a:1", "b:1"], "worker": ["c:1"]})):
+    >>> with dt.device(replica_device_setter(cluster={"ps": 2, "worker": 1})):
     ...     v, w = dt.Variable(1.0), dt.Variable(2.0)  # /job:ps/task:0, /job:ps/task:1
     ...     s = v + w  # /job:worker
     """
     ps_spec = DeviceSpec.from_string(ps_device)
     if cluster is not None:
-        spec = ClusterSpec(cluster)
-        ps_tasks = spec.num_tasks(ps_spec.job) if ps_spec.job is not None and ps_spec.job in spec.jobs else 0
+        ps_tasks = _task_count(cluster, ps_spec.job)
     if ps_tasks < 0:
         raise ValueError(f"ps_tasks cannot be negative: {ps_tasks}")
     if ps_tasks == 0:
@@ -122,6 +123,14 @@ def replica_device_setter(
     if ps_spec.job:
         choose.__dict__["servers"] = f"/job:{ps_spec.job}", ps_tasks  # for warnings about plans
     return choose
+
+
+def _task_count(cluster: Any, job: str | None) -> int:
+    """The number of tasks of a job. A cluster may be empty: that of a program that runs alone."""
+    if isinstance(cluster, (ClusterSpec, ClusterDef, Mapping)):
+        spec = as_cluster_spec(cluster)
+        return spec.num_tasks(job) if job is not None and job in spec.jobs else 0
+    return sum(task.startswith(f"/job:{job}/") for task in as_cluster(cluster).tasks)
 
 
 # -- strategies --------------------------------------------------------------------------------------------

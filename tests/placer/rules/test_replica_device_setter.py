@@ -13,6 +13,7 @@ import pytest
 
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.device import canonical_name, merge_names
+from dovetail.placer.cluster.load import as_cluster
 from dovetail.placer.cluster.spec import ClusterSpec
 from dovetail.placer.rules.replica_device_setter import (
     STANDARD_PS_OPS,
@@ -193,6 +194,11 @@ def test_the_tasks_counted_are_those_of_the_job_in_ps_device():
     assert devices(setter, V, V) == ["/job:worker/task:0/device:CPU:0"] * 2
 
 
+@pytest.mark.parametrize("cluster", [{"ps": 2, "worker": 1}, "ps=2,worker=1", as_cluster({"ps": 2, "worker": 1})])
+def test_a_cluster_is_what_place_takes(cluster):
+    assert devices(replica_device_setter(cluster=cluster), V, V, V) == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:0"]
+
+
 def test_a_sparse_job_counts_its_tasks():
     setter = replica_device_setter(cluster={"ps": {1: "a:1", 5: "a:5"}})
     assert devices(setter, V, V, V) == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:0"]
@@ -206,6 +212,8 @@ def test_a_sparse_job_counts_its_tasks():
         {"cluster": {"worker": ["b:1"]}},
         {"cluster": {"worker": ["b:1"]}, "ps_tasks": 3},
         {"cluster": {"ps": []}},
+        {"cluster": {"ps": 0, "worker": 2}},
+        {"cluster": {}},
         {"cluster": CLUSTER, "ps_device": "/cpu:0"},
         {"cluster": CLUSTER, "ps_device": ""},
     ],
@@ -221,8 +229,9 @@ def test_without_parameter_servers_there_is_no_setter(arguments):
     ("arguments", "error", "message"),
     [
         ({"ps_tasks": 2, "ps_strategy": 17}, TypeError, "ps_strategy must be callable"),
-        ({"cluster": 3}, TypeError, "`cluster` must be a dictionary"),
-        ({"cluster": "ps"}, TypeError, "`cluster` must be a dictionary"),
+        ({"cluster": 3}, TypeError, "`cluster` must be a ClusterSpec, a dictionary of jobs, a path"),
+        ({"cluster": "ps"}, FileNotFoundError, "'ps'"),
+        ({"cluster": {"ps": 1.5}}, ValueError, "whole number of tasks"),
         ({"cluster": {"ps": "a:1"}}, TypeError, "must be a list"),
         ({"ps_tasks": 2, "ps_ops": "Variable"}, TypeError, "ps_ops"),
         ({"ps_tasks": -1}, ValueError, "negative"),
