@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .exp_log import exp64, expm164, log1p64, log64, mild_expm132
-from .intrinsics import copysign, f32, f64, fabs, quotient32, select, sqrt, vectorisable
+from .intrinsics import copysign, f32, f64, fabs, in_float64, quotient32, select, sqrt, vectorisable
 
 
 @vectorisable
@@ -70,31 +70,4 @@ def atanh64(x):
     return copysign(f64(0.5) * log1p64((a + a) / (f64(1.0) - a)), x)
 
 
-@vectorisable
-def sinh32(x):
-    """The hyperbolic sine."""
-    return f32(sinh64(f64(x)))
-
-
-@vectorisable
-def cosh32(x):
-    """The hyperbolic cosine."""
-    return f32(cosh64(f64(x)))
-
-
-@vectorisable
-def asinh32(x):
-    """The inverse of sinh."""
-    return f32(asinh64(f64(x)))
-
-
-@vectorisable
-def acosh32(x):
-    """The inverse of cosh."""
-    return f32(acosh64(f64(x)))
-
-
-@vectorisable
-def atanh32(x):
-    """The inverse of tanh."""
-    return f32(atanh64(f64(x)))
+sinh32, cosh32, asinh32, acosh32, atanh32 = map(in_float64, (sinh64, cosh64, asinh64, acosh64, atanh64))

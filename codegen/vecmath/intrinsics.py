@@ -88,6 +88,30 @@ bits32, of_bits32 = _bitcast(types.float32, types.int32), _bitcast(types.int32, 
 bits64, of_bits64 = _bitcast(types.float64, types.int64), _bitcast(types.int64, types.float64)
 
 
+@intrinsic
+def polynomial(typing_context, x, *coefficients):
+    """A polynomial in x by Horner's scheme; its coefficients are numbers, that of the highest power first."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        kinds = signature.args[1]
+        numbers = [context.cast(builder, builder.extract_value(args[1], i), kind, x) for i, kind in enumerate(kinds)]
+        total = numbers[0]
+        for number in numbers[1:]:
+            total = builder.fadd(builder.fmul(total, args[0], flags=("contract",)), number, flags=("contract",))
+        return total
+
+    return (x(x, types.StarArgTuple(coefficients)), emit) if isinstance(x, types.Float) else None
+
+
+def in_float64(function: Any) -> Any:
+    """A function of float64 for float32."""
+
+    def rounded(x):
+        return f32(function(f64(x)))
+
+    return vectorisable(rounded)
+
+
 @vectorisable
 def quotient32(a, b):
     """a / b, for b from 2**-60 to 2**60; rounded once here, and nearly always so on GPUs, where it has no way around by a call."""

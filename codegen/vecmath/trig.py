@@ -5,7 +5,22 @@
 
 from __future__ import annotations
 
-from .intrinsics import bits64, copysign, f32, f64, fabs, floor, i64, of_bits64, rint, select, sqrt, vectorisable
+from .intrinsics import (
+    bits64,
+    copysign,
+    f32,
+    f64,
+    fabs,
+    floor,
+    i64,
+    in_float64,
+    of_bits64,
+    polynomial,
+    rint,
+    select,
+    sqrt,
+    vectorisable,
+)
 
 # --- angles of sides -------------------------------------------------------------------------------------------------
 
@@ -14,15 +29,10 @@ from .intrinsics import bits64, copysign, f32, f64, fabs, floor, i64, of_bits64,
 def _atan_tail64(z):
     """1 - atan(x) / x in z = x**2 for |x| < 7 / 16 (fdlibm)."""
     w = z * z
-    odd = f64(4.97687799461593236017e-02) + w * f64(1.62858201153657823623e-02)
-    odd = f64(6.66107313738753120669e-02) + w * odd
-    odd = f64(9.09088713343650656196e-02) + w * odd
-    odd = f64(1.42857142725034663711e-01) + w * odd
-    odd = f64(3.33333333333329318027e-01) + w * odd
-    even = f64(-5.83357013379057348645e-02) + w * f64(-3.65315727442169155270e-02)
-    even = f64(-7.69187620504482999495e-02) + w * even
-    even = f64(-1.11111104054623557880e-01) + w * even
-    even = f64(-1.99999999998764832476e-01) + w * even
+    odd = polynomial(w, 1.62858201153657823623e-02, 4.97687799461593236017e-02, 6.66107313738753120669e-02,
+                     9.09088713343650356196e-02, 1.42857142725034663711e-01, 3.33333333333329318027e-01)  # fmt: skip
+    even = polynomial(w, -3.65315727442169155270e-02, -5.83357013379057348645e-02, -7.69187620504482999495e-02,
+                      -1.11111104054623557880e-01, -1.99999999998764832476e-01)  # fmt: skip
     return z * odd + w * even
 
 
@@ -51,14 +61,10 @@ def atan64(x):
 @vectorisable
 def _asin_tail64(t):
     """asin(x) / x - 1 in t = x**2 for |x| <= 1 / 2 (fdlibm)."""
-    p = f64(7.91534994289814532176e-04) + t * f64(3.47933107596021167570e-05)
-    p = f64(-4.00555345006794114027e-02) + t * p
-    p = f64(2.01212532134862925881e-01) + t * p
-    p = f64(-3.25565818622400915405e-01) + t * p
-    p = t * (f64(1.66666666666666657415e-01) + t * p)
-    q = f64(-6.88283971605453293030e-01) + t * f64(7.70381505559019352791e-02)
-    q = f64(2.02094576023350569471e00) + t * q
-    q = f64(-2.40339491173441421878e00) + t * q
+    p = t * polynomial(t, 3.47933107596021167570e-05, 7.91534994289814532176e-04, -4.00555345006794114027e-02,
+                       2.01212532134862925881e-01, -3.25565818622400915405e-01, 1.66666666666666657415e-01)  # fmt: skip
+    q = polynomial(t, 7.70381505559019352791e-02, -6.88283971605453293030e-01, 2.02094576023350569471e00,
+                   -2.40339491173441421878e00)  # fmt: skip
     return p / (f64(1.0) + t * q)
 
 
@@ -86,22 +92,7 @@ def acos64(x):
     return select(far, select(x < f64(0.0), left, r + r), near)
 
 
-@vectorisable
-def atan32(x):
-    """The angle whose tangent is x."""
-    return f32(atan64(f64(x)))
-
-
-@vectorisable
-def asin32(x):
-    """The angle whose sine is x."""
-    return f32(asin64(f64(x)))
-
-
-@vectorisable
-def acos32(x):
-    """The angle whose cosine is x."""
-    return f32(acos64(f64(x)))
+atan32, asin32, acos32 = map(in_float64, (atan64, asin64, acos64))
 
 
 # --- angles of any size ----------------------------------------------------------------------------------------------
@@ -112,60 +103,29 @@ def acos32(x):
 
 
 @vectorisable
-def _piece_a64(a):
-    """a times the first piece of 2 / pi that matters."""
+def _piece64(a, first, second, third, fourth, fifth):
+    """a times that of five pieces in a row of 2 / pi which matters for it."""
     zero = of_bits64(bits64(a) & i64(0))  # so that the numbers have a type wherever this is translated to
-    c = select(a < f64(562949953421312.0), zero + f64(0.6366197466850281), zero + f64(2.5682552973194106e-08))
-    c = select(a < f64(9.444732965739290e21), c, zero + f64(2.937095214933759e-16))
-    c = select(a < f64(1.5845632502852868e29), c, zero + f64(3.2543794001732456e-23))
-    return a * select(a < f64(2.6584559915698317e36), c, zero + f64(1.2089613708828537e-29))
-
-
-@vectorisable
-def _piece_b64(a):
-    """a times the second."""
-    zero = of_bits64(bits64(a) & i64(0))  # so that the numbers have a type wherever this is translated to
-    c = select(a < f64(562949953421312.0), zero + f64(2.5682552973194106e-08), zero + f64(2.937095214933759e-16))
-    c = select(a < f64(9.444732965739290e21), c, zero + f64(3.2543794001732456e-23))
-    c = select(a < f64(1.5845632502852868e29), c, zero + f64(1.2089613708828537e-29))
-    return a * select(a < f64(2.6584559915698317e36), c, zero + f64(5.667556795740071e-37))
+    c = select(a < f64(562949953421312.0), zero + first, zero + second)
+    c = select(a < f64(9.444732965739290e21), c, zero + third)
+    c = select(a < f64(1.5845632502852868e29), c, zero + fourth)
+    return a * select(a < f64(2.6584559915698317e36), c, zero + fifth)
 
 
 @vectorisable
 def _piece_c64(a):
-    """a times the third."""
-    zero = of_bits64(bits64(a) & i64(0))  # so that the numbers have a type wherever this is translated to
-    c = select(a < f64(562949953421312.0), zero + f64(2.937095214933759e-16), zero + f64(3.2543794001732456e-23))
-    c = select(a < f64(9.444732965739290e21), c, zero + f64(1.2089613708828537e-29))
-    c = select(a < f64(1.5845632502852868e29), c, zero + f64(5.667556795740071e-37))
-    return a * select(a < f64(2.6584559915698317e36), c, zero + f64(2.6204031112097215e-44))
-
-
-@vectorisable
-def _piece_d64(a):
-    """a times the fourth."""
-    zero = of_bits64(bits64(a) & i64(0))  # so that the numbers have a type wherever this is translated to
-    c = select(a < f64(562949953421312.0), zero + f64(3.2543794001732456e-23), zero + f64(1.2089613708828537e-29))
-    c = select(a < f64(9.444732965739290e21), c, zero + f64(5.667556795740071e-37))
-    c = select(a < f64(1.5845632502852868e29), c, zero + f64(2.6204031112097215e-44))
-    return a * select(a < f64(2.6584559915698317e36), c, zero + f64(7.053957680880629e-52))
-
-
-@vectorisable
-def _piece_e64(a):
-    """a times the fifth."""
-    zero = of_bits64(bits64(a) & i64(0))  # so that the numbers have a type wherever this is translated to
-    c = select(a < f64(562949953421312.0), zero + f64(1.2089613708828537e-29), zero + f64(5.667556795740071e-37))
-    c = select(a < f64(9.444732965739290e21), c, zero + f64(2.6204031112097215e-44))
-    c = select(a < f64(1.5845632502852868e29), c, zero + f64(7.053957680880629e-52))
-    return a * select(a < f64(2.6584559915698317e36), c, zero + f64(1.582624282116559e-58))
+    """The third piece that matters."""
+    return _piece64(a, 2.937095214933759e-16, 3.2543794001732456e-23, 1.2089613708828537e-29, 5.667556795740071e-37,
+                    2.6204031112097215e-44)  # fmt: skip
 
 
 @vectorisable
 def _quarters_high64(a):
     """The first two pieces, less whole turns: exact."""
-    p = _piece_a64(a)
-    q = _piece_b64(a)
+    p = _piece64(a, 0.6366197466850281, 2.5682552973194106e-08, 2.937095214933759e-16, 3.2543794001732456e-23,
+                 1.2089613708828537e-29)  # fmt: skip
+    q = _piece64(a, 2.5682552973194106e-08, 2.937095214933759e-16, 3.2543794001732456e-23, 1.2089613708828537e-29,
+                 5.667556795740071e-37)  # fmt: skip
     return (p - f64(4.0) * floor(f64(0.25) * p)) + (q - f64(4.0) * floor(f64(0.25) * q))
 
 
@@ -178,7 +138,11 @@ def _quarters64(a):
 @vectorisable
 def _beyond64(a):
     """The remainder, an angle from -pi / 4 to pi / 4."""
-    r = ((_quarters_high64(a) - _quarters64(a)) + _piece_c64(a)) + (_piece_d64(a) + _piece_e64(a))
+    d = _piece64(a, 3.2543794001732456e-23, 1.2089613708828537e-29, 5.667556795740071e-37, 2.6204031112097215e-44,
+                 7.053957680880629e-52)  # fmt: skip
+    e = _piece64(a, 1.2089613708828537e-29, 5.667556795740071e-37, 2.6204031112097215e-44, 7.053957680880629e-52,
+                 1.582624282116559e-58)  # fmt: skip
+    r = ((_quarters_high64(a) - _quarters64(a)) + _piece_c64(a)) + (d + e)
     return r * f64(1.5707963267948966)
 
 
@@ -186,10 +150,8 @@ def _beyond64(a):
 def small_sine64(y):
     """sin(y) for |y| <= pi / 4, to 1e-11."""
     z = y * y
-    p = f64(-2.505210838544172e-08) * z + f64(2.7557319223985893e-06)
-    p = p * z + f64(-1.984126984126984e-04)
-    p = p * z + f64(8.333333333333333e-03)
-    p = p * z + f64(-0.16666666666666666)
+    p = polynomial(z, -2.505210838544172e-08, 2.7557319223985893e-06, -1.984126984126984e-04, 8.333333333333333e-03,
+                   -0.16666666666666666)  # fmt: skip
     return y + y * (z * p)
 
 
@@ -197,11 +159,8 @@ def small_sine64(y):
 def small_cosine64(y):
     """cos(y) for |y| <= pi / 4, to 1e-12."""
     z = y * y
-    p = f64(2.08767569878681e-09) * z + f64(-2.755731922398589e-07)
-    p = p * z + f64(2.48015873015873e-05)
-    p = p * z + f64(-1.388888888888889e-03)
-    p = p * z + f64(4.1666666666666664e-02)
-    p = p * z + f64(-0.5)
+    p = polynomial(z, 2.08767569878681e-09, -2.755731922398589e-07, 2.48015873015873e-05, -1.388888888888889e-03,
+                   4.1666666666666664e-02, -0.5)  # fmt: skip
     return f64(1.0) + z * p
 
 
@@ -260,11 +219,8 @@ def _beyond_quarters64(x, n):
 def _exact_sine64(y):
     """sin(y) for |y| <= pi / 4."""
     z = y * y
-    p = f64(1.58969099521155010221e-10) * z + f64(-2.50507602534068634195e-08)
-    p = p * z + f64(2.75573137070700676789e-06)
-    p = p * z + f64(-1.98412698298579493134e-04)
-    p = p * z + f64(8.33333333332248946124e-03)
-    p = p * z + f64(-1.66666666666666324348e-01)
+    p = polynomial(z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+                   -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01)  # fmt: skip
     return y + y * (z * p)
 
 
@@ -272,11 +228,8 @@ def _exact_sine64(y):
 def _exact_cosine64(y):
     """cos(y) for |y| <= pi / 4."""
     z = y * y
-    p = f64(-1.13596475577881948265e-11) * z + f64(2.08757232129817482790e-09)
-    p = p * z + f64(-2.75573143513906633035e-07)
-    p = p * z + f64(2.48015872894767294178e-05)
-    p = p * z + f64(-1.38888888888741095749e-03)
-    p = p * z + f64(4.16666666666666019037e-02)
+    p = polynomial(z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+                   2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02)  # fmt: skip
     w = f64(1.0) - f64(0.5) * z
     return w + (((f64(1.0) - w) - f64(0.5) * z) + z * (z * p))
 

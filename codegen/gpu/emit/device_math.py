@@ -146,6 +146,15 @@ def _translated(tree: ast.Module) -> dict[str, _Function]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
             (target,) = statement.targets
+            if (
+                isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) == "map"
+            ):  # in_float64 of several
+                wide = statement.value.args[1]
+                assert isinstance(target, ast.Tuple) and isinstance(wide, ast.Tuple)
+                for name, of in zip(map(ast.unparse, target.elts), map(ast.unparse, wide.elts), strict=True):
+                    text = f"def {name}(x):\n    return {of}(x.to(tl.float64)).to(tl.float32)\n"
+                    found[name] = _Function(text, (of,))
+                continue
             names = target.elts if isinstance(target, ast.Tuple) else [target]
             values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
             if len(names) == len(values):
@@ -213,6 +222,11 @@ class _Translation(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
         assert isinstance(node.func, ast.Name)
+        if node.func.id == "polynomial":  # Horner's scheme, written out
+            x, total, *rest = node.args
+            for coefficient in rest:
+                total = ast.BinOp(ast.BinOp(total, ast.Mult(), x), ast.Add(), coefficient)
+            return self.visit(total)  # type: ignore[no-any-return]
         name, arguments = node.func.id, [self.visit(a) for a in node.args]
         if name in ("f32", "f64", "i32", "i64"):
             (x,) = arguments
