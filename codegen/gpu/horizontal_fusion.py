@@ -17,7 +17,6 @@ own, because their gradients can be freed at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,9 +28,9 @@ from .driver.array import DeviceArray
 from .driver.launch import LoadedRoutine
 from .kernels import GpuKernel, loaded_kernel
 from .optimizer import OptimizerUpdate
-from .residency import ShapeKernel, SmallHostKernel, ViewKernel, on_device
+from .residency import ShapeKernel, SmallHostKernel, ViewKernel
 from .templates.multi_tensor import MOST, multi_tensor_update, sizes_of
-from .variables import all_unshared, is_unshared, pointer_of
+from .variables import mutable_values
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
@@ -207,35 +206,17 @@ class MultiTensorUpdate(GpuKernel):
         ):
             return self._one_by_one(shared, sets)
         device = self.device
-        # A reference to a variable's value would keep it from being updated in place, so no local variable here holds one.
         numbers = [self._there(i, x) for i, x in enumerate(shared)]
         gradients = [self._there(-1, each[self.places]) for each in sets]
-        with ExitStack() as held:
-            for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
-                held.enter_context(state.lock)
-            for state in states:
-                state.move(on_device(state, device))
-            shapes = [each[0].read().shape for each in sets]
-            lengths = tuple([g.size for g in gradients])
-            run = self._runs.get(lengths)
-            if run is None:
-                run = self._runs[lengths] = self._prepared_for(lengths)
-            with device.lock:
-                device.make_current()
-                if not all_unshared(states):
-                    device.must_run("an update of a variable whose value is still referenced")
-                if device.updates is not None:
-                    device.updates += states
-                addresses = [x.pointer for x in numbers]
-                new: list[Any] = []
-                for each, gradient, shape in zip(sets, gradients, shapes, strict=True):
-                    places = each[: self.places]
-                    addresses += [pointer_of(s) for s in places]
-                    addresses.append(gradient.pointer)
-                    new += [s._value if is_unshared(s) else device.empty(shape, self.dtype, s.name) for s in places]
-                run([*addresses, *[x.pointer for x in new]], self.label)
-                for state, value in zip(states, new, strict=True):
-                    state._value = value
+        lengths = tuple([g.size for g in gradients])
+        run = self._runs.get(lengths)
+        if run is None:
+            run = self._runs[lengths] = self._prepared_for(lengths)
+        with mutable_values(device, states, whole=True) as (old, new):
+            addresses = [x.pointer for x in numbers]
+            for i, gradient in enumerate(gradients):
+                addresses += [*old[i * self.places : (i + 1) * self.places], gradient.pointer]
+            run([*addresses, *new], self.label)
         return self._result([each[0] if u.is_ref else () for u, each in zip(self.updates, sets, strict=True)])
 
     def _one_by_one(self, shared: Sequence[Any], sets: Sequence[Sequence[Any]]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .kernels import GpuKernel
 from .residency import HostKernel, on_device
-from .variables import compare_with_reference, host_copies, is_unshared, pointer_of
+from .variables import compare_with_reference, host_copies, mutable_values
 
 
 class OptimizerUpdate(GpuKernel):
@@ -38,7 +37,7 @@ class OptimizerUpdate(GpuKernel):
         self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
         self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
 
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
         """Routines over all elements, whatever the shape."""
         n = int(np.prod(shapes[0], dtype=np.int64))
         outputs = [(shapes[0], self.dtype)] * self.places
@@ -53,32 +52,14 @@ class OptimizerUpdate(GpuKernel):
         rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
         device = self.device
         before = host_copies(states) if self.gpu.check else []
-        with ExitStack() as held:
-            for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
-                held.enter_context(state.lock)
-            for state in states:
-                state.move(on_device(state, device))
-            shape = states[0].read().shape
-            ready = self._ready.get(shape)
-            if ready is None:
-                arrays = [*[s._value for s in states], *rest]
-                ready = self._tuned(self.choose([shape], ()), arrays)  # type: ignore[arg-type]
-                self._ready[shape] = ready
-                del arrays
-            with device.lock:
-                device.make_current()
-                old = [pointer_of(s) for s in states]
-                if not all(map(is_unshared, states)):
-                    device.must_run("an update of a variable whose value is still referenced")
-                if device.updates is not None:
-                    device.updates += states
-                new: list[Any] = [
-                    s._value if is_unshared(s) else device.empty(shape, self.dtype, s.name) for s in states
-                ]
-                ready.run([*old, *[x.pointer for x in rest], *[x.pointer for x in new]], self.label)
-                for state, value in zip(states, new, strict=True):
-                    state._value = value
-                del new
+        shape = states[0].read().shape
+        ready = self._ready.get(shape)
+        if ready is None:
+            arrays = [*[on_device(s, device) for s in states], *rest]
+            ready = self._ready[shape] = self._tuned(self.choose([shape], ()), arrays)
+            del arrays
+        with mutable_values(device, states, whole=True) as (old, new):
+            ready.run([*old, *[x.pointer for x in rest], *new], self.label)
         if self.gpu.check:
             compare_with_reference(self.node, self.fallback, states, before, given)
         return states[0] if self.is_ref else ()

@@ -95,7 +95,7 @@ class SparseVariableKernel(GpuKernel):
             for i, x in enumerate(given)
         ]
         before = host_copies(states) if self.gpu.check else []
-        with mutable_values(device, states) as places:
+        with mutable_values(device, states) as (_, places):
             run([*places, *[x.pointer for x in arrays], *places], self.label)
         if self.gpu.check:
             compare_with_reference(self.node, self.fallback, states, before, given)

@@ -82,10 +82,16 @@ class AssignKernel:
 
 
 @contextmanager
-def mutable_values(device: Device, states: Sequence[VariableState]) -> Iterator[list[int]]:
-    """The addresses of variables' values. Inside the context, some of their elements may be changed in place."""
+def mutable_values(
+    device: Device, states: Sequence[VariableState], *, whole: bool = False
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The addresses of variables' values, and of what they become: the same where only the variable refers to its value.
+
+    Inside the context, some elements of the latter may be changed, which begin as copies of the values; with `whole`, all of them must
+    be written, and their content is undefined.
+    """
     with ExitStack() as held:
-        for state in sorted(states, key=lambda s: (s.name, id(s))):  # the order of update_together
+        for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
             held.enter_context(state.lock)
         for state in states:
             state.move(on_device(state, device))
@@ -94,10 +100,13 @@ def mutable_values(device: Device, states: Sequence[VariableState]) -> Iterator[
             device.must_run("an update of a variable whose value is still referenced")
         if device.updates is not None:
             device.updates += states
-        for state in states:
-            if not is_unshared(state):
-                state._value = device.copy(state._value, state.name)  # type: ignore[assignment, arg-type]
-        yield [pointer_of(s) for s in states]
+        old = [pointer_of(s) for s in states]
+        # A reference to a variable's value would keep it from being updated in place, so only others have one here.
+        new = {i: device.copy(s._value, s.name) if not whole else device.empty(s._value.shape, s._value.dtype, s.name)  # type: ignore[arg-type]
+               for i, s in enumerate(states) if not is_unshared(s)}  # fmt: skip
+        yield old, [new[i].pointer if i in new else pointer for i, pointer in enumerate(old)]
+        for i, value in new.items():
+            states[i]._value = value  # type: ignore[assignment]
 
 
 def host_copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
