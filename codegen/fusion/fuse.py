@@ -214,7 +214,7 @@ def fuse(
         types: the element types that kernels support.
         again: operations that take as long as reading one byte, for rematerialization; 0: no rematerialization.
         numbers: let each kernel have its own copy of arithmetic on scalars. Scalars with other consumers also stay as nodes.
-        longest: the longest axis of a running sum, argmin or argmax; 0: any length.
+        longest: the longest axis of a running sum; 0: any length.
 
     Guarantees: every value is made before its consumers run. Sends, receives, stateful nodes and all other steps keep their
     order. A fused node's value exists outside its kernel only if a step there takes it.

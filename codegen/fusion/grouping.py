@@ -32,7 +32,7 @@ from functools import cached_property
 from ...graph.core.dtypes import DType, resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims, element_count
-from ..ir.index_maps import EXTREMES, LOOKUPS, RANDOM_OPS, IndexMaps, index_maps_of
+from ..ir.index_maps import LOOKUPS, RANDOM_OPS, IndexMaps, index_maps_of
 from ..ir.legality import SUPPORTED, NotFusibleError, check_types
 from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of
 from ..ir.predicates import Predicate, Predicates, asked_for
@@ -42,7 +42,10 @@ from .op_rules import rule_of
 from .to_loops import write_alone
 
 MOST_NODES = 200
-_READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}  # ops that take a variable's handle and do not change the variable
+_READS = LOOKUPS | {
+    "ReadVariableOp",
+    "VarIsInitializedOp",
+}  # ops that take a variable's handle and do not change the variable
 _CHOICES = frozenset(["select"])
 DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
 LATEST = 16  # how many open groups are searched for a common input with a node
@@ -152,7 +155,7 @@ class Walk:
             rule_of(node)
             pattern = self.patterns[node] = index_maps_of(node).with_sizes(node, self.sizes)
             check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
-            if self.longest and (pattern.scanned is not None or node.type in EXTREMES):
+            if self.longest and pattern.scanned is not None:
                 self.check_length(pattern)
             alone = write_alone(node, pattern)
             if alone.operations & _CHOICES:
@@ -218,11 +221,13 @@ class Walk:
         return out
 
     def check_length(self, pattern: IndexMaps) -> None:
-        """Leave running sums, argmin and argmax along long axes to templates, which read such an axis once."""
+        """Leave running sums along long axes to kernels of their own, which cut few and long rows into pieces."""
         (along,) = pattern.reduced
         size = pattern.sizes[along]
         if size is None or size > self.longest:
-            raise NotFusibleError("its axis is long, or of a size that is not known: a template goes along that once")
+            raise NotFusibleError(
+                "its axis is long, or of a size that is not known: a kernel of its own can cut that into pieces"
+            )
 
     def is_number(self, node: Node, pattern: IndexMaps) -> bool:
         """Whether it computes a scalar from scalars, which each group may compute for itself."""

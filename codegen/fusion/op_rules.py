@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...graph.core.dtypes import bfloat16, bool_, float16, float32, int64
+from ...graph.core.dtypes import bfloat16, float16, float32, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import LoopNestBuilder, Scan
+from .row_loops import first_extreme
 from .tracer import Symbol, SymbolicMath, literal, python_number
 
 Rule = Callable[[LoopNestBuilder, Node, Sequence[int]], Sequence[int]]
@@ -146,20 +147,7 @@ def _as_position(builder: LoopNestBuilder, number: int) -> int:
 def _extreme(kind: str) -> Rule:
     """Argmax or argmin: the first position of the largest or smallest element, or of a NaN."""
 
-    def rule(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-        x, position = inputs
-        apply, dtype = builder.apply, builder.dtype(inputs[0])
-        if dtype is bool_:
-            raise NotFusibleError("places of truth values stay with NumPy")
-        found = apply("eq", x, builder.reduce(kind, x))
-        if dtype.is_floating:
-            found = apply("or", found, apply("isnan", x))
-        nowhere = builder.constant(int(int64.max), int64)
-        place = builder.reduce("min", apply("select", found, position, nowhere))
-        made = node.outputs[0].dtype
-        return [place if made is int64 else apply("cast", place, dtype=made)]
-
-    return rule
+    return lambda builder, node, inputs: [first_extreme(builder, kind, *inputs, node.outputs[0].dtype)]
 
 
 _rules: dict[str, Rule] = {

@@ -21,7 +21,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z, of CUDA; HIP has more
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z
+
+WARP = 32  # threads that run in step
 
 _SCALARS = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
             "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}  # fmt: skip
@@ -46,34 +48,23 @@ class Target:
     """A kind of GPU to compile for.
 
     Attributes:
-        kind: `cuda` or `hip`.
-        arch: compute capability times ten (90) for CUDA, the processor's name (`gfx942`) for HIP.
-        warp_size: threads that run in step.
+        arch: its compute capability, times ten: 90.
     """
 
-    kind: str
-    arch: int | str
-    warp_size: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("cuda", "hip"):
-            raise ValueError(f"kernels are compiled for cuda or hip, not for {self.kind!r}")
-        if not isinstance(self.arch, int if self.kind == "cuda" else str):
-            raise ValueError(f"a {self.kind} target has an arch such as {90 if self.kind == 'cuda' else 'gfx942'!r}")
+    arch: int
 
     @property
     def has_float8(self) -> bool:
         """Whether its instructions convert and multiply numbers of 8 bits, as IEEE-like formats without infinities have them."""
-        return self.kind == "cuda" and int(self.arch) >= 89
+        return self.arch >= 89
 
     def __str__(self) -> str:
-        return f"sm_{self.arch}" if self.kind == "cuda" else str(self.arch)
+        return f"sm_{self.arch}"
 
 
-SM80 = Target("cuda", 80, 32)  # A100
-SM90 = Target("cuda", 90, 32)  # H100, H200
-SM100 = Target("cuda", 100, 32)  # B200
-GFX942 = Target("hip", "gfx942", 64)  # MI300
+SM80 = Target(80)  # A100
+SM90 = Target(90)  # H100, H200
+SM100 = Target(100)  # B200
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +108,9 @@ class TritonKernel:
         text: a whole module, which imports nothing but Triton. It should begin with `HEADER`.
         parameters: the function's run-time arguments, in order.
         constants: name and value of each `tl.constexpr` argument. They follow the parameters.
-        num_warps, num_stages: Triton's. A block has num_warps times the target's warp_size threads.
+        num_warps, num_stages: Triton's. A block has num_warps times WARP threads.
         contract: whether a product and a sum may become one operation, rounded once. NumPy's results need `False`.
-        options: further options of Triton's compiler, for one kind of target: (("matrix_instr_nonkdim", 16),).
+        options: further options of Triton's compiler: (("maxnreg", 24),).
     """
 
     name: str
@@ -152,7 +143,7 @@ class Binary:
     """A compiled kernel.
 
     Attributes:
-        image: what the driver loads: a cubin, or an hsaco.
+        image: what the driver loads: a cubin.
         entry: the function in it.
         parameters: the run-time arguments. After them the function takes two addresses: of global_scratch and of
             profile_scratch; 0 is right for one whose size is 0.
@@ -182,7 +173,7 @@ class Binary:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.num_warps * self.target.warp_size
+        return self.num_warps * WARP
 
     def to_fields(self) -> dict[str, Any]:
         """All but the image, as plain data for JSON."""

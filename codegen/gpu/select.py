@@ -32,17 +32,12 @@ from .residency import HostKernel
 from .sparse import sparse_kernel
 from .variables import AssignKernel
 
-_MULTIPLYING = (
-    PRODUCTS
-    | {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
-    | {"Attention", "AttentionWithSums", "AttentionGrad"}
-)
-"""Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
+_MULTIPLYING = frozenset((*ATTENTION_MAKERS, "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"))
+"""Ops whose templates multiply matrices, as `PRODUCTS` do: those of float32 exactly, or by TF32."""
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
 _MAKERS: dict[str, Callable[..., Template]] = {
-    **dict.fromkeys(PRODUCTS, product_template),
     **ATTENTION_MAKERS,
     **COPY_MAKERS,
     **IMAGE_MAKERS,
@@ -62,13 +57,13 @@ def template_of(
     """
     make = _MAKERS.get(node.type)
     try:
+        if node.type in PRODUCTS:
+            return product_template(node, target, edges or (None, None, None), tf32=tf32)
         if any(edges):
-            if node.type in PRODUCTS:
-                return product_template(node, target, edges, tf32=tf32)
-            return convolution_with_edge(node, target, edges[-1], tf32)
+            return convolution_with_edge(node, edges[-1], tf32)
         if make is None:
             return None
-        return make(node, target, tf32=tf32) if node.type in _MULTIPLYING else make(node, target)
+        return make(node, tf32=tf32) if node.type in _MULTIPLYING else make(node)
     except (ValueError, KeyError):  # not these types, or attributes
         return None
 

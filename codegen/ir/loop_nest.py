@@ -116,7 +116,7 @@ class Value:
             `position` (along its one axis, from 0), `random` (of
             the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `scan` (the
             running sum or product along the reduced axis, which is only one then: see `Scan`), `reduce`,
-            `select`, or one of UNARY and BINARY.
+            `select`, `quotient` (of integers that are not negative; on GPUs only), or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
@@ -190,6 +190,10 @@ class LoopNest:
         """The axes along which a table's rows lie."""
         picked = self.values[gathered.args[0]].axes
         return tuple(a for a in gathered.axes if a not in picked)
+
+    def axes_of(self, store: Store) -> tuple[int, ...]:
+        """The axes over which an output is stored: of a table, also those that the row varies over."""
+        return store.axes if store.row is None else (*self.values[store.row].axes, *store.axes)
 
     @property
     def kept_axes(self) -> tuple[int, ...]:

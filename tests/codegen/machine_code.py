@@ -290,8 +290,6 @@ def facts_of_code(binary: Binary) -> Facts:
     Raises:
         FailedPreconditionError: there is no disassembler here, or the kernel is not for an NVIDIA GPU.
     """
-    if binary.target.kind != "cuda":
-        raise FailedPreconditionError(None, None, f"Machine code is read of NVIDIA's GPUs only, not of {binary.target}")
     return Facts(parsed(disassembled(binary.image)), binary.threads, binary.registers, binary.shared_bytes)
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from ....graph.core.graph import Node
 from ..driver.device import Device
-from ..ir import Target
-from ..templates.attention import attention, attention_gradient, attention_sizes
+from ..templates.attention import attention, attention_sizes
 from .template import Choice, Template
 
 Shape = tuple[int, ...]
@@ -41,37 +40,37 @@ def _sizes(q: Shape, k: Shape, v: Shape, mask: Shape | None) -> dict[str, int] |
         return None
 
 
-def _forward(node: Node, target: Target, *, tf32: bool = False) -> Template:
+def _forward(node: Node, *, tf32: bool = False) -> Template:
     """`Attention`, and `AttentionWithSums`, which keeps what the other throws away."""
     dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
     mask = node.inputs[3].dtype.base if len(node.inputs) > 3 else None
     results = len(node.outputs) if node.type == "AttentionWithSums" else 1
-    attention(dtype, 64, scale, target=target, mask=mask)  # ValueError for a type that no kernel has
+    attention(dtype, 64, scale, mask=mask)  # ValueError for a type that no kernel has
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
         q, k, v = shapes[:3]
         sizes = _sizes(q, k, v, shapes[3] if mask is not None else None)
         if sizes is None:
             return None
-        routines = attention(dtype, q[-1], scale, target=target, mask=mask, tf32=tf32, known=sizes)
+        routines = attention(dtype, q[-1], scale, mask=mask, tf32=tf32, known=sizes)
         sums = (tuple(q[:-1]), np.dtype(np.float32))
         return Choice(routines, sizes, [(q, dtype.np), sums], results=results)
 
     return Template(len(node.inputs), choose)
 
 
-def _gradient(node: Node, target: Target, *, tf32: bool = False) -> Template:
+def _gradient(node: Node, *, tf32: bool = False) -> Template:
     """`AttentionGrad`: the kernels take its inputs in its own order."""
     dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
     mask = node.inputs[6].dtype.base if len(node.inputs) > 6 else None
-    attention_gradient(dtype, 64, scale, target=target, mask=mask)
+    attention(dtype, 64, scale, backward=True, mask=mask)
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
         q, k, v, result, sums, grad = shapes[:6]
         sizes = _sizes(q, k, v, shapes[6] if mask is not None else None)
         if sizes is None or result != q or grad != q or sums != q[:-1]:
             return None
-        routines = attention_gradient(dtype, q[-1], scale, target=target, mask=mask, tf32=tf32, known=sizes)
+        routines = attention(dtype, q[-1], scale, backward=True, mask=mask, tf32=tf32, known=sizes)
         return Choice(routines, sizes, [(q, dtype.np), (k, dtype.np), (v, dtype.np)])
 
     return Template(len(node.inputs), choose)

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
-from ....graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
+from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
 from ...ir.tile_loops import TileLoops
 from ..driver.device import Device
-from ..ir import Routine, Target
-from ..templates.conv import convolution, filter_gradient, input_gradient
-from ..templates.depthwise import depthwise, depthwise_filter_gradient, depthwise_input_gradient
-from ..templates.pooling import avg_pool, avg_pool_gradient, max_pool, max_pool_gradient, max_pool_gradient_gradient
-from ..templates.windows import image_sizes
+from ..ir import Routine
+from ..templates.conv import convolution
+from ..templates.windows import WindowKernels, image_sizes
 from .template import Choice, Template
 
 Shape = tuple[int, ...]
@@ -33,30 +30,31 @@ def _in_layout(sizes: dict[str, int], data_format: str) -> Shape:
 # --- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def _convolution(
-    make: Callable[[DType, Window, int, str, dict[str, int]], Sequence[Routine]],
-    order: tuple[int, ...],
-    image: Callable[[Sequence[Shape], Sequence[Any]], Shape],
-    filters: Callable[[Sequence[Shape], Sequence[Any]], Shape],
-    result: str,
-    is_depthwise: bool,
-) -> Callable[[Node, Target], Template]:
-    """A maker of templates.
+_KERNELS = {
+    "result": (WindowKernels.depthwise, (0, 1)),
+    "image": (WindowKernels.depthwise_input_gradient, (1, 2, 0)),
+    "filter": (WindowKernels.depthwise_filter_gradient, (0, 2, 1)),
+}
+"""What comes out: the convolution, the gradient for the image, or for the filter -> the kernels of a depthwise convolution, and the
+node's inputs: those that are loaded, and that of which only the value is used."""
 
-    Args:
-        make: (type, window, filters of a channel, layout, sizes) -> routines.
-        order: the node's inputs: those that are loaded, and those that are only looked at.
-        image, filters: their shapes, from the shapes of what is loaded, and the values of the others.
-        result: what comes out: `result`, `image` or `filter`.
-    """
 
-    def maker(node: Node, target: Target) -> Template:
-        dtype = node.outputs[0].dtype.base
-        data_format = layout(node.attrs)
-        window_of(node.attrs, (1, 1))  # ValueError for attributes that no window has
+def _convolutions(which: str, is_depthwise: bool = False, edge: TileLoops | None = None) -> Callable[..., Template]:
+    """A maker of templates. `edge`: work on the result."""
+    depthwise, order = _KERNELS[which]
+
+    def maker(node: Node, *, tf32: bool = False) -> Template:
+        dtype, data_format = node.outputs[0].dtype.base, layout(node.attrs)
+        options: dict[str, Any] = {"data_format": data_format, "tf32": tf32}
+        options |= {} if edge is None else {"epilogue": edge}
+        some = window_of(
+            node.attrs, (1, 1)
+        )  # ValueError for attributes that no window has, or a type that no kernel has
+        WindowKernels(dtype, some, data_format, 1) if is_depthwise else convolution(dtype, some, which, **options)
 
         def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-            x, w = image(shapes, others), filters(shapes, others)
+            told = tuple(others[0]) if others else ()
+            x, w = {"result": (shapes[0], shapes[1]), "image": (told, shapes[0]), "filter": (shapes[0], told)}[which]
             if len(x) != 4 or len(w) != 4 or 0 in (*x, *w):
                 return None
             window = window_of(node.attrs, (w[0], w[1]))
@@ -65,83 +63,43 @@ def _convolution(
             except ValueError:
                 return None  # the reference says what is wrong, or can do what kernels cannot
             gradient = _in_layout(sizes, data_format)
-            if sizes["channels"] != w[2] or (result != "result" and shapes[1] != gradient) or 0 in gradient:
+            if sizes["channels"] != w[2] or (which != "result" and shapes[1] != gradient) or 0 in gradient:
                 return None
-            made = {"result": gradient, "image": x, "filter": w}[result]
-            return Choice(list(make(dtype, window, w[3], data_format, sizes))[:4], sizes, [(made, dtype.np)])
+            made = {"result": gradient, "image": x, "filter": w}[which]
+            ways = (
+                depthwise(WindowKernels(dtype, window, data_format, w[3]), sizes)
+                if is_depthwise
+                else convolution(dtype, window, which, known=sizes, **options)
+            )
+            return Choice(ways[:4], sizes, [(made, dtype.np)])
 
-        make(dtype, window_of(node.attrs, (1, 1)), 1, data_format, {})  # ValueError for a type that no kernel has
-        loaded = 2
-        return Template(loaded, choose, order)
+        return Template(2, choose, order)
 
     return maker
 
 
-def _first(shapes: Sequence[Shape], others: Sequence[Any]) -> Shape:
-    return shapes[0]
-
-
-def _second(shapes: Sequence[Shape], others: Sequence[Any]) -> Shape:
-    return shapes[1]
-
-
-def _told(shapes: Sequence[Shape], others: Sequence[Any]) -> Shape:
-    return tuple(others[0])
-
-
-def _family(
-    target: Target, is_depthwise: bool, edge: TileLoops | None, tf32: bool
-) -> list[Callable[..., Sequence[Routine]]]:
-    """Forward, and the gradients for image and filter."""
-    if is_depthwise:
-        return [
-            lambda d, w, m, f, known: depthwise(d, w, m, data_format=f, known=known),
-            lambda d, w, m, f, known: depthwise_input_gradient(d, w, m, data_format=f, known=known),
-            lambda d, w, m, f, known: depthwise_filter_gradient(d, w, m, data_format=f, known=known),
-        ]
-    return [
-        lambda d, w, m, f, known: convolution(
-            d, w, target=target, data_format=f, known=known, epilogue=edge, tf32=tf32
-        ),
-        lambda d, w, m, f, known: input_gradient(
-            d, w, target=target, data_format=f, known=known, epilogue=edge, tf32=tf32
-        ),
-        lambda d, w, m, f, known: filter_gradient(d, w, target=target, data_format=f, known=known, tf32=tf32),
-    ]
-
-
-def convolution_with_edge(node: Node, target: Target, edge: TileLoops | None, tf32: bool = False) -> Template:
+def convolution_with_edge(node: Node, edge: TileLoops | None, tf32: bool = False) -> Template:
     """The template of a convolution, or of its gradient for the image, with work on the result."""
-    return _convolutions(False, {"Conv2D": 0, "Conv2DBackpropInput": 1}[node.type], edge)(node, target, tf32=tf32)
-
-
-def _convolutions(is_depthwise: bool, which: int, edge: TileLoops | None = None) -> Callable[..., Template]:
-    order, image, filters, result = (
-        ((0, 1), _first, _second, "result"),
-        ((1, 2, 0), _told, _first, "image"),
-        ((0, 2, 1), _first, _told, "filter"),
-    )[which]
-
-    def maker(node: Node, target: Target, *, tf32: bool = False) -> Template:
-        make = _family(target, is_depthwise, edge, tf32)[which]
-        return _convolution(make, order, image, filters, result, is_depthwise)(node, target)
-
-    return maker
+    return _convolutions({"Conv2D": "result"}.get(node.type, "image"), edge=edge)(node, tf32=tf32)
 
 
 # --- pooling ---------------------------------------------------------------------------------------------------------
 
 
 def _pool(
-    make: Callable[..., list[Routine]], loaded: int, order: tuple[int, ...], image_is_told: bool, gives_image: bool
-) -> Callable[[Node, Target], Template]:
+    make: Callable[[WindowKernels, dict[str, int]], Sequence[Routine]],
+    loaded: int,
+    order: tuple[int, ...],
+    image_is_told: bool,
+    gives_image: bool,
+) -> Callable[[Node], Template]:
     """A maker of templates for one kind of pooling."""
 
-    def maker(node: Node, target: Target) -> Template:
+    def maker(node: Node) -> Template:
         dtype = node.outputs[0].dtype.base
         data_format = layout(node.attrs)
         window = window_of(node.attrs, height_and_width(node.attrs, "ksize"))
-        make(dtype, window, data_format)  # ValueError, KeyError for a type that no kernel has
+        kernels = WindowKernels(dtype, window, data_format)  # ValueError, KeyError for a type that no kernel has
 
         def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
             x = tuple(others[0]) if image_is_told else shapes[0]
@@ -155,7 +113,7 @@ def _pool(
             given = pooled if gives_image else x
             if 0 in pooled or (len(shapes) > 1 and shapes[-1] != given) or (image_is_told and shapes[0] != pooled):
                 return None
-            return Choice(make(dtype, window, data_format, sizes), sizes, [(x if gives_image else pooled, dtype.np)])
+            return Choice(make(kernels, sizes), sizes, [(x if gives_image else pooled, dtype.np)])
 
         return Template(loaded, choose, order)
 
@@ -163,15 +121,15 @@ def _pool(
 
 
 IMAGE_MAKERS: dict[str, Callable[..., Template]] = {
-    "Conv2D": _convolutions(False, 0),
-    "Conv2DBackpropInput": _convolutions(False, 1),
-    "Conv2DBackpropFilter": _convolutions(False, 2),
-    "DepthwiseConv2dNative": _convolutions(True, 0),
-    "DepthwiseConv2dNativeBackpropInput": _convolutions(True, 1),
-    "DepthwiseConv2dNativeBackpropFilter": _convolutions(True, 2),
-    "MaxPool": _pool(max_pool, 1, (0,), False, False),
-    "MaxPoolGrad": _pool(max_pool_gradient, 3, (0, 1, 2), False, True),
-    "MaxPoolGradGrad": _pool(max_pool_gradient_gradient, 3, (0, 1, 2), False, False),
-    "AvgPool": _pool(avg_pool, 1, (0,), False, False),
-    "AvgPoolGrad": _pool(avg_pool_gradient, 1, (1, 0), True, True),
+    "Conv2D": _convolutions("result"),
+    "Conv2DBackpropInput": _convolutions("image"),
+    "Conv2DBackpropFilter": _convolutions("filter"),
+    "DepthwiseConv2dNative": _convolutions("result", True),
+    "DepthwiseConv2dNativeBackpropInput": _convolutions("image", True),
+    "DepthwiseConv2dNativeBackpropFilter": _convolutions("filter", True),
+    "MaxPool": _pool(WindowKernels.max_pool, 1, (0,), False, False),
+    "MaxPoolGrad": _pool(WindowKernels.max_pool_gradient, 3, (0, 1, 2), False, True),
+    "MaxPoolGradGrad": _pool(WindowKernels.max_pool_gradient_gradient, 3, (0, 1, 2), False, False),
+    "AvgPool": _pool(WindowKernels.avg_pool, 1, (0,), False, False),
+    "AvgPoolGrad": _pool(WindowKernels.avg_pool_gradient, 1, (1, 0), True, True),
 }

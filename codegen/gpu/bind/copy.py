@@ -9,16 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
 from ....graph.core.opdef import opdef
 from ....graph.ops.array.padding import MIRROR_OFFSETS
 from ..driver.device import Device
-from ..ir import Target, triton_type
+from ..ir import triton_type
 from ..templates.strided_copy import Move, moves
 from ..templates.transpose import transposition, transposition_sizes
 from .template import Choice, Template, copied
@@ -53,79 +53,89 @@ def _views(node_type: str, attrs: dict[str, Any], shape: Shape, before: Sequence
     return out
 
 
-def _taken(position: int, looked: tuple[int, ...]) -> Callable[[Node, Target], Template]:
-    """A maker for ops with outputs that are views of one input, at this position. Of the others only the values are used."""
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """What a node moves: the shapes of its outputs, the boxes, and how many elements of output 0 become 0 first."""
 
-    def maker(node: Node, target: Target) -> Template:
-        dtype = node.inputs[position].dtype.base
+    outputs: Sequence[Shape]
+    moves: Sequence[Move]
+    filled: int = 0
+
+
+Rule: TypeAlias = "Callable[[Node, Sequence[Shape], Sequence[Any]], Boxes | None]"
+"""(node, shapes of the inputs that are loaded, values of the others) -> what is moved; None: the reference runs."""
+
+
+def _boxes(rule: Rule, loaded: int = 1, order: tuple[int, ...] | None = None) -> Callable[[Node], Template]:
+    """A maker for ops that move boxes. `loaded`: how many inputs are; -1: all; -2: all but the last. `order`: see `Template`."""
+
+    def maker(node: Node) -> Template:
+        count = loaded % (len(node.inputs) + 1)
+        dtype = node.inputs[order[0] if order else 0].dtype.base
         triton_type(dtype.name)  # KeyError for what kernels cannot have
-        attrs = node.opdef.kernel_attrs(node.attrs)
-        scalars = [node.inputs[i].dims == () for i in looked]
+        if count > _MOST_BOXES:
+            raise ValueError("each array is a launch")
 
         def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-            if 0 in shapes[0]:
+            found = rule(node, shapes, others)
+            if found is None or not found.moves:
                 return None
-            values = [np.asarray(o[0] if one else o, np.int64) for o, one in zip(others, scalars, strict=True)]
-            before = [v for i, v in zip(looked, values, strict=True) if i < position]
-            after = [v for i, v in zip(looked, values, strict=True) if i > position]
-            views = _views(node.type, attrs, shapes[0], before, after)
-            if views is None or len(views) != len(node.outputs):
-                return None
-            boxes = [
-                Move(0, number, tuple(zip(shape, strides, _dense(shape), strict=True)), begin)
-                for number, (begin, shape, strides) in enumerate(views)
-                if 0 not in shape
-            ]
-            if not boxes:
-                return None
-            routine, sizes = moves(dtype, boxes)
-            return Choice([routine], sizes, [(shape, dtype.np) for _, shape, _ in views])
+            routine, sizes = moves(dtype, found.moves, found.filled)
+            return Choice([routine], sizes, [(shape, dtype.np) for shape in found.outputs])
 
-        return Template(1, choose, (position, *looked))
+        return Template(count, choose, order)
 
     return maker
 
 
-def _slice_gradient(node: Node, target: Target) -> Template:
-    dtype = node.inputs[4].dtype.base
-    triton_type(dtype.name)
+def _taken(position: int, looked: tuple[int, ...]) -> Callable[[Node], Template]:
+    """A maker for ops with outputs that are views of one input, at this position. Of the others only the values are used."""
+
+    def rule(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+        if 0 in shapes[0]:
+            return None
+        values = [
+            np.asarray(o[0] if node.inputs[i].dims == () else o, np.int64) for i, o in zip(looked, others, strict=True)
+        ]
+        before = [v for i, v in zip(looked, values, strict=True) if i < position]
+        after = [v for i, v in zip(looked, values, strict=True) if i > position]
+        views = _views(node.type, node.opdef.kernel_attrs(node.attrs), shapes[0], before, after)
+        if views is None or len(views) != len(node.outputs):
+            return None
+        found = [
+            Move(0, number, tuple(zip(shape, strides, _dense(shape), strict=True)), begin)
+            for number, (begin, shape, strides) in enumerate(views)
+            if 0 not in shape
+        ]
+        return Boxes([shape for _, shape, _ in views], found)
+
+    return _boxes(rule, 1, (position, *looked))
+
+
+def _slice_gradient(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    shape = tuple(others[0])
+    if 0 in shape or 0 in shapes[0]:
+        return None
     attrs = node.opdef.kernel_attrs(node.attrs)
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        shape = tuple(others[0])
-        if 0 in shape or 0 in shapes[0]:
-            return None
-        views = _views("StridedSlice", attrs, shape, (), [np.asarray(o, np.int64) for o in others[1:]])
-        if views is None or views[0][1] != shapes[0]:
-            return None
-        begin, size, strides = views[0]
-        box = Move(0, 0, tuple(zip(size, _dense(size), strides, strict=True)), 0, begin)
-        routine, sizes = moves(dtype, [box], math.prod(shape))
-        return Choice([routine], sizes, [(shape, dtype.np)])
-
-    return Template(1, choose, (4, 0, 1, 2, 3))
+    views = _views("StridedSlice", attrs, shape, (), [np.asarray(o, np.int64) for o in others[1:]])
+    if views is None or views[0][1] != shapes[0]:
+        return None
+    begin, size, strides = views[0]
+    box = Move(0, 0, tuple(zip(size, _dense(size), strides, strict=True)), 0, begin)
+    return Boxes([shape], [box], math.prod(shape))
 
 
-def _pad(node: Node, target: Target) -> Template:
-    dtype = node.inputs[0].dtype.base
-    triton_type(dtype.name)
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        (shape,), (flat,) = shapes, others
-        if len(flat) != 2 * len(shape) or 0 in shape or min(flat, default=0) < 0:
-            return None
-        made = tuple(d + flat[2 * a] + flat[2 * a + 1] for a, d in enumerate(shape))
-        there = _dense(made)
-        end = sum(flat[2 * a] * t for a, t in enumerate(there))
-        routine, sizes = moves(
-            dtype, [Move(0, 0, tuple(zip(shape, _dense(shape), there, strict=True)), 0, end)], math.prod(made)
-        )
-        return Choice([routine], sizes, [(made, dtype.np)])
-
-    return Template(1, choose)
+def _pad(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    (shape,), (flat,) = shapes, others
+    if len(flat) != 2 * len(shape) or 0 in shape or min(flat, default=0) < 0:
+        return None
+    made = tuple(d + flat[2 * a] + flat[2 * a + 1] for a, d in enumerate(shape))
+    there = _dense(made)
+    end = sum(flat[2 * a] * t for a, t in enumerate(there))
+    return Boxes([made], [Move(0, 0, tuple(zip(shape, _dense(shape), there, strict=True)), 0, end)], math.prod(made))
 
 
-def _pieces(dtype: DType, shape: Shape, made: Shape, parts: Sequence[Sequence[Part]]) -> Choice | None:
+def _pieces(shape: Shape, made: Shape, parts: Sequence[Sequence[Part]]) -> Boxes | None:
     """Boxes for all combinations of an output's parts along each axis; None where these are too many."""
     if math.prod(map(len, parts)) > _MOST_BOXES or 0 in made or 0 in shape:
         return None
@@ -136,104 +146,70 @@ def _pieces(dtype: DType, shape: Shape, made: Shape, parts: Sequence[Sequence[Pa
         begin = sum(first * s for (_, first, _, _), s in zip(combined, near, strict=True))
         end = sum(place * t for (_, _, _, place), t in zip(combined, there, strict=True))
         boxes.append(Move(0, 0, axes, begin, end))
-    routine, sizes = moves(dtype, boxes)
-    return Choice([routine], sizes, [(made, dtype.np)])
+    return Boxes([made], boxes)
 
 
-def _roll(node: Node, target: Target) -> Template:
-    dtype = node.inputs[0].dtype.base
-    triton_type(dtype.name)
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        (shape,), (shifts, axes) = shapes, others
-        rank = len(shape)
-        if 0 in shape or len(shifts) != len(axes) or any(not -rank <= a < rank for a in axes):
-            return None
-        moved = [0] * rank
-        for shift, axis in zip(shifts, axes, strict=True):
-            moved[axis] = (moved[axis] + shift) % shape[axis]
-        parts = [[(d - m, 0, 1, m), *([(m, d - m, 1, 0)] if m else [])] for d, m in zip(shape, moved, strict=True)]
-        return _pieces(dtype, shape, shape, parts)
-
-    return Template(1, choose)
+def _roll(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    (shape,), (shifts, axes) = shapes, others
+    rank = len(shape)
+    if 0 in shape or len(shifts) != len(axes) or any(not -rank <= a < rank for a in axes):
+        return None
+    moved = [0] * rank
+    for shift, axis in zip(shifts, axes, strict=True):
+        moved[axis] = (moved[axis] + shift) % shape[axis]
+    parts = [[(d - m, 0, 1, m), *([(m, d - m, 1, 0)] if m else [])] for d, m in zip(shape, moved, strict=True)]
+    return _pieces(shape, shape, parts)
 
 
-def _mirror_pad(node: Node, target: Target) -> Template:
-    dtype = node.inputs[0].dtype.base
-    triton_type(dtype.name)
+def _mirror_pad(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    (shape,), (flat,) = shapes, others
+    if len(flat) != 2 * len(shape):
+        return None
     offset = MIRROR_OFFSETS[str(node.attrs["mode"])]
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        (shape,), (flat,) = shapes, others
-        if len(flat) != 2 * len(shape):
+    made, parts = [], []
+    for d, before, after in zip(shape, flat[::2], flat[1::2], strict=True):
+        if not 0 <= min(before, after) <= max(before, after) <= d - offset:
             return None
-        made, parts = [], []
-        for d, before, after in zip(shape, flat[::2], flat[1::2], strict=True):
-            if not 0 <= min(before, after) <= max(before, after) <= d - offset:
-                return None
-            made.append(before + d + after)
-            each = [(before, offset + before - 1, -1, 0), (d, 0, 1, before), (after, d - offset - 1, -1, before + d)]
-            parts.append([part for part in each if part[0]])
-        return _pieces(dtype, shape, tuple(made), parts)
-
-    return Template(1, choose)
+        made.append(before + d + after)
+        each = [(before, offset + before - 1, -1, 0), (d, 0, 1, before), (after, d - offset - 1, -1, before + d)]
+        parts.append([part for part in each if part[0]])
+    return _pieces(shape, tuple(made), parts)
 
 
-def _tile(node: Node, target: Target) -> Template:
-    dtype = node.inputs[0].dtype.base
-    triton_type(dtype.name)
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        (shape,), (times,) = shapes, others
-        if len(times) != len(shape) or 0 in shape or min(times, default=1) <= 0:
-            return None
-        made = tuple(n * d for n, d in zip(times, shape, strict=True))
-        axes: list[tuple[int, int, int]] = []
-        for n, d, near, far in zip(times, shape, _dense(shape), _dense(made), strict=True):
-            axes += [(n, 0, d * far), (d, near, far)]  # copies lie a whole axis apart, and come from one place
-        routine, sizes = moves(dtype, [Move(0, 0, tuple(axes))])
-        return Choice([routine], sizes, [(made, dtype.np)])
-
-    return Template(1, choose)
+def _tile(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    (shape,), (times,) = shapes, others
+    if len(times) != len(shape) or 0 in shape or min(times, default=1) <= 0:
+        return None
+    made = tuple(n * d for n, d in zip(times, shape, strict=True))
+    axes: list[tuple[int, int, int]] = []
+    for n, d, near, far in zip(times, shape, _dense(shape), _dense(made), strict=True):
+        axes += [(n, 0, d * far), (d, near, far)]  # copies lie a whole axis apart, and come from one place
+    return Boxes([made], [Move(0, 0, tuple(axes))])
 
 
-def _joined(pack: bool) -> Callable[[Node, Target], Template]:
-    """A maker for ConcatV2, or Pack."""
-
-    def maker(node: Node, target: Target) -> Template:
-        dtype = node.outputs[0].dtype.base
-        triton_type(dtype.name)
-        count = len(node.inputs) - (0 if pack else 1)
-        if count > 32:
-            raise ValueError("each array is a launch")
-
-        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-            axis = int(node.attrs["axis"]) if pack else others[0][0]
-            rank = len(shapes[0]) + (1 if pack else 0)
-            if not -rank <= axis < rank:
-                return None
-            axis %= rank
-            parts = [(*s[:axis], 1, *s[axis:]) for s in shapes] if pack else list(shapes)
-            if any(p[:axis] + p[axis + 1 :] != parts[0][:axis] + parts[0][axis + 1 :] for p in parts):
-                return None
-            made = (*parts[0][:axis], sum(p[axis] for p in parts), *parts[0][axis + 1 :])
-            if 0 in made:
-                return None
-            there, boxes, at = _dense(made), [], 0
-            for number, part in enumerate(parts):
-                if part[axis]:
-                    axes = tuple(zip(part, _dense(part), there, strict=True))
-                    boxes.append(Move(number, 0, axes, 0, at * there[axis]))
-                at += part[axis]
-            routine, sizes = moves(dtype, boxes)
-            return Choice([routine], sizes, [(made, dtype.np)])
-
-        return Template(count, choose)
-
-    return maker
+def _joined(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    """ConcatV2, or Pack."""
+    pack = node.type == "Pack"
+    axis = int(node.attrs["axis"]) if pack else others[0][0]
+    rank = len(shapes[0]) + pack
+    if not -rank <= axis < rank:
+        return None
+    axis %= rank
+    parts = [(*s[:axis], 1, *s[axis:]) for s in shapes] if pack else list(shapes)
+    if any(p[:axis] + p[axis + 1 :] != parts[0][:axis] + parts[0][axis + 1 :] for p in parts):
+        return None
+    made = (*parts[0][:axis], sum(p[axis] for p in parts), *parts[0][axis + 1 :])
+    if 0 in made:
+        return None
+    there, boxes, at = _dense(made), [], 0
+    for number, part in enumerate(parts):
+        if part[axis]:
+            boxes.append(Move(number, 0, tuple(zip(part, _dense(part), there, strict=True)), 0, at * there[axis]))
+        at += part[axis]
+    return Boxes([made], boxes)
 
 
-def _transpose(node: Node, target: Target) -> Template:
+def _transpose(node: Node) -> Template:
     dtype = node.inputs[0].dtype.base
     triton_type(dtype.name)  # KeyError for what kernels cannot have
 
@@ -254,19 +230,19 @@ def _transpose(node: Node, target: Target) -> Template:
     return Template(1, choose)
 
 
-COPY_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+COPY_MAKERS: dict[str, Callable[[Node], Template]] = {
     "Slice": _taken(0, (1, 2)),
     "StridedSlice": _taken(0, (1, 2, 3)),
-    "StridedSliceGrad": _slice_gradient,
+    "StridedSliceGrad": _boxes(_slice_gradient, 1, (4, 0, 1, 2, 3)),
     "Split": _taken(1, (0,)),
     "SplitV": _taken(0, (1, 2)),
     "Unpack": _taken(0, ()),
     "ReverseV2": _taken(0, (1,)),
-    "ConcatV2": _joined(False),
-    "Pack": _joined(True),
-    "Pad": _pad,
-    "MirrorPad": _mirror_pad,
-    "Roll": _roll,
-    "Tile": _tile,
+    "ConcatV2": _boxes(_joined, -2),
+    "Pack": _boxes(_joined, -1),
+    "Pad": _boxes(_pad),
+    "MirrorPad": _boxes(_mirror_pad),
+    "Roll": _boxes(_roll),
+    "Tile": _boxes(_tile),
     "Transpose": _transpose,
 }

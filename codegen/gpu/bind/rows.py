@@ -9,21 +9,24 @@ are written when the axes are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
+from ...fusion.row_loops import PIECE, extreme, piece_totals, running, running_in_pieces
+from ...fusion.table_loops import kept_in
 from ...ir.legality import SUPPORTED
-from ...ir.loop_nest import LoopNestBuilder
+from ...ir.loop_nest import LoopNestBuilder, Scan
 from ..driver.device import Device
-from ..emit.schedules import routines, size_names, specialise
-from ..ir import Target, triton_type
-from ..templates.gather import check_segment_sum, gather, segment_of, segment_sum
-from ..templates.radix_sort import long_sort
-from ..templates.scan_sort import LONGEST_SORTED, argument, scan, sort
+from ..emit.expr import Names
+from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
+from ..ir import Count, Routine, Scratch, triton_type
+from ..templates.gather import check_segment_of, check_segment_sum, gather, segment_of, segment_sum
+from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from .template import Choice, Template, copied
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
@@ -36,44 +39,91 @@ def _around(shape: Shape, axis: int) -> dict[str, int] | None:
     if not -len(shape) <= axis < len(shape) or 0 in shape:
         return None
     axis %= len(shape)
-    return {"before": math.prod(shape[:axis]), "length": shape[axis], "after": math.prod(shape[axis + 1 :])}
+    sizes = {"before": math.prod(shape[:axis]), "length": shape[axis], "after": math.prod(shape[axis + 1 :])}
+    return sizes | {"piece_size": PIECE, "pieces": -(-shape[axis] // PIECE), "elements": math.prod(shape)}
 
 
-def _scan(kind: str) -> Callable[[Node, Target], Template]:
-    def maker(node: Node, target: Target) -> Template:
-        dtype = node.outputs[0].dtype.base
-        routines = scan(kind, dtype, exclusive=bool(node.attrs["exclusive"]), reverse=bool(node.attrs["reverse"]))
+def scan(how: Scan, dtype: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to make running sums or products: `out0` of `in0`; a launch gives `before`, `length`, `after`, `pieces` and `piece_size`.
 
-        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-            sizes = _around(shapes[0], others[0][0])
-            return None if sizes is None else Choice(routines, sizes, [(shapes[0], dtype.np)])
+    One is for few and long rows: it cuts them into pieces, in three kernels. `sizes`: those of the launch.
+    """
+    axes = _axes(sizes)
+    across = len(axes) > 2
+    whole = candidates(running(how, dtype, across), Names(("in0",), ("out0",), axes), [sizes[a] for a in axes])
+    if sizes["length"] <= PIECE:
+        return whole
+    kept = kept_in(dtype)
+    pieces = ("before", "pieces", "piece_size", *axes[2:])
+    tables = {"in0": "elements", "out0": "elements"}
+    before_each = running(replace(how, exclusive=True), kept, across)
+    steps = (
+        (piece_totals(how, dtype, across), ("in0",), "scratch0", pieces),
+        (before_each, ("scratch0",), "scratch1", ("before", "pieces", *axes[2:])),
+        (running_in_pieces(how, dtype, across), ("in0", "scratch1"), "out0", pieces),
+    )
+    parts = [
+        launches(loops, Names(inputs, (out,), names, tables=tables), [sizes[n] for n in names])[:1]
+        for loops, inputs, out, names in steps
+    ]
+    totals = tuple(Count((n,)) for n in ("before", "pieces", "after"))
+    scratch = [Scratch(name, triton_type(kept.name), totals) for name in ("scratch0", "scratch1")]
+    cut = one_after_another(parts, scratch)
+    return cut + whole if sizes["before"] * sizes["after"] < BLOCKS // 2 else whole + cut
 
-        return Template(1, choose)
+
+def _axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
+    return ("before", "length") if sizes["after"] == 1 else ("before", "length", "after")
+
+
+def argument(kind: str, dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to find where along the axis the `max` or `min` of `in0` stands first; a NaN counts as that. Sizes as for `scan`."""
+    axes = _axes(sizes)
+    loops = extreme(kind, dtype, index, len(axes) > 2)
+    return candidates(loops, Names(("in0",), ("out0",), axes), [sizes[a] for a in axes])
+
+
+def _along(node: Node, ways: Callable[[dict[str, int]], tuple[Routine, ...]], keeps_axis: bool) -> Template:
+    """A template of a node that goes along the axis that its second input names."""
+    made = node.outputs[0].dtype.base.np
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        shape, axis = shapes[0], others[0][0]
+        sizes = _around(shape, axis)
+        if sizes is None:
+            return None
+        axis %= len(shape)
+        return Choice(ways(sizes), sizes, [(shape if keeps_axis else (*shape[:axis], *shape[axis + 1 :]), made)])
+
+    return Template(1, choose)
+
+
+def _scan(kind: str) -> Callable[[Node], Template]:
+    def maker(node: Node) -> Template:
+        dtype, how = _supported(node), Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"]))
+        return _along(node, lambda sizes: scan(how, dtype, sizes), True)
 
     return maker
 
 
-def _argument(kind: str) -> Callable[[Node, Target], Template]:
-    def maker(node: Node, target: Target) -> Template:
-        index = node.outputs[0].dtype.base
-        routines = argument(kind, node.inputs[0].dtype.base, index)
-
-        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-            shape, axis = shapes[0], others[0][0]
-            sizes = _around(shape, axis)
-            if sizes is None:
-                return None
-            axis %= len(shape)
-            return Choice(routines, sizes, [((*shape[:axis], *shape[axis + 1 :]), index.np)])
-
-        return Template(1, choose)
+def _argument(kind: str) -> Callable[[Node], Template]:
+    def maker(node: Node) -> Template:
+        dtype, index = _supported(node), node.outputs[0].dtype.base
+        return _along(node, lambda sizes: argument(kind, dtype, index, sizes), False)
 
     return maker
 
 
-def _top_k(node: Node, target: Target) -> Template:
+def _supported(node: Node) -> DType:
     dtype = node.inputs[0].dtype.base
-    long = long_sort(dtype, descending=True)  # ValueError for a type that is not sorted
+    if dtype not in SUPPORTED or dtype.is_bool:
+        raise ValueError(f"no kernel does {node.type} for {dtype.name}")
+    return dtype
+
+
+def _top_k(node: Node) -> Template:
+    dtype = node.inputs[0].dtype.base
+    long = long_sort(dtype)  # ValueError for a type that is not sorted
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, k = shapes[0], others[0][0]
@@ -82,13 +132,13 @@ def _top_k(node: Node, target: Target) -> Template:
         sizes = {"before": math.prod(shape[:-1]), "length": shape[-1], "k": k}
         made = (*shape[:-1], k)
         in_a_block = shape[-1] <= LONGEST_SORTED and dtype.size <= 4
-        routine = sort(dtype, shape[-1], descending=True) if in_a_block else long
+        routine = sort(dtype, shape[-1]) if in_a_block else long
         return Choice([routine], sizes, [(made, dtype.np), (made, np.dtype(np.int32))])
 
     return Template(1, choose)
 
 
-def _gather(node: Node, target: Target) -> Template:
+def _gather(node: Node) -> Template:
     params, indices = (t.dtype.base for t in node.inputs[:2])
     triton_type(params.name)  # KeyError for a type that kernels cannot have
 
@@ -114,14 +164,14 @@ def _gather(node: Node, target: Target) -> Template:
     return Template(2, choose)
 
 
-def _segments(node: Node, target: Target) -> Template:
+def _segments(node: Node) -> Template:
     dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
     kind = node.type.removeprefix("UnsortedSegment").lower()
 
     if kind == "sum":
         check_segment_sum(dtype)
     else:
-        segment_of(kind, dtype, index)  # ValueError for a type that is not combined
+        check_segment_of(kind, dtype)
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         data, ids = shapes
@@ -133,7 +183,7 @@ def _segments(node: Node, target: Target) -> Template:
         sizes = {"count": math.prod(ids), "after": after, "rows": segments, "elements": segments * after}
         if kind != "sum" and segments * sizes["count"] > _MOST_LOOKED_AT:
             return None
-        ways = segment_sum(dtype, index, sizes) if kind == "sum" else (segment_of(kind, dtype, index, after),)
+        ways = segment_sum(dtype, index, sizes) if kind == "sum" else segment_of(kind, dtype, index, sizes)
         return Choice(ways, sizes, [((segments, *inner), dtype.np)])
 
     return Template(2, choose)
@@ -142,7 +192,7 @@ def _segments(node: Node, target: Target) -> Template:
 _REDUCTIONS = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "Mean": "sum"}
 
 
-def _reduction(node: Node, target: Target) -> Template:
+def _reduction(node: Node) -> Template:
     dtype, kind, keep = node.inputs[0].dtype.base, _REDUCTIONS[node.type], bool(node.attrs.get("keep_dims", False))
     if dtype not in SUPPORTED or (node.type == "Mean" and not dtype.is_floating):
         raise ValueError("not this type")
@@ -176,7 +226,7 @@ def reduced(
     return Choice(routines(loops, specialise(loops, joined)), names, [(made, dtype.np)])
 
 
-ROW_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+ROW_MAKERS: dict[str, Callable[[Node], Template]] = {
     "Cumsum": _scan("sum"),
     "Cumprod": _scan("prod"),
     "ArgMax": _argument("max"),

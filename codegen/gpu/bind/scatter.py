@@ -9,7 +9,7 @@ from typing import Any
 from ....graph.core.graph import Node
 from ...fusion.table_loops import MOST_COORDINATES
 from ..driver.device import Device
-from ..ir import Target, triton_type
+from ..ir import triton_type
 from ..templates.gather import gather_nd
 from ..templates.scatter import check_scatter, launch_sizes, scatter
 from .template import Choice, Template
@@ -33,7 +33,7 @@ def fits(dims: Shape, coordinates: Shape, updates: Shape) -> bool:
     return updates == (*coordinates[:-1], *dims[coordinates[-1] :])
 
 
-def _scatter_nd(node: Node, target: Target) -> Template:
+def _scatter_nd(node: Node) -> Template:
     index, dtype = (t.dtype.base for t in node.inputs[:2])
     check_scatter("add", dtype)
 
@@ -48,7 +48,7 @@ def _scatter_nd(node: Node, target: Target) -> Template:
     return Template(2, choose)
 
 
-def _tensor_scatter(node: Node, target: Target) -> Template:
+def _tensor_scatter(node: Node) -> Template:
     kind = node.type.removeprefix("TensorScatter").lower()
     dtype, index = (t.dtype.base for t in node.inputs[:2])
     check_scatter(kind, dtype)
@@ -63,7 +63,7 @@ def _tensor_scatter(node: Node, target: Target) -> Template:
     return Template(3, choose)
 
 
-def _gather_nd(node: Node, target: Target) -> Template:
+def _gather_nd(node: Node) -> Template:
     dtype, index = (t.dtype.base for t in node.inputs[:2])
     triton_type(dtype.name)  # KeyError for a type that kernels cannot have
 
@@ -77,7 +77,7 @@ def _gather_nd(node: Node, target: Target) -> Template:
     return Template(2, choose)
 
 
-SCATTER_MAKERS: dict[str, Callable[[Node, Target], Template]] = {
+SCATTER_MAKERS: dict[str, Callable[[Node], Template]] = {
     "ScatterNd": _scatter_nd,
     "GatherNd": _gather_nd,
     **dict.fromkeys((f"TensorScatter{kind}" for kind in ("Update", "Add", "Sub", "Min", "Max")), _tensor_scatter),

@@ -80,7 +80,7 @@ class Device:
         ask = driver.CUdevice_attribute
         major = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         minor = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        self.target = Target("cuda", 10 * major + minor, 32)
+        self.target = Target(10 * major + minor)
         self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.l2_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))

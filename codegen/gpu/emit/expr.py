@@ -20,7 +20,7 @@ from ...fusion.range_analysis import is_below_zero, is_part
 from ...ir.loop_nest import LoopNest, Scan, Value
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
-              "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
+              "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "//"}  # fmt: skip
 NARROW = (float16, bfloat16, *FLOAT8)  # computed in float32
 _NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
 

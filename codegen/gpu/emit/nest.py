@@ -84,7 +84,7 @@ class _Writer(TileWriter):
             where, mask = self.address(store.axes), self.mask(store.axes)
         else:
             where, there = self.in_row(target, self.value(store.row), store.axes)
-            mask = self.mask((*store.axes, *self.loops.values[store.row].axes))
+            mask = self.mask(self.loops.axes_of(store))
             mask = f"{mask} & {there}" if mask else there
         arguments = [f"{target} + {where}" if where else target]
         arguments.append(f"{value}.to({stored_as(v.dtype)})" if v.dtype in NARROW else value)
@@ -130,7 +130,7 @@ class _Writer(TileWriter):
     def outputs(self, stage: int, full: bool) -> list[int]:
         """Outputs that can be stored after so many reductions: those along x, or those that are not."""
         found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
-        return [i for i in found if any(a in self.sides.x for a in self.loops.stores[i].axes) == full]
+        return [i for i in found if any(a in self.sides.x for a in self.loops.axes_of(self.loops.stores[i])) == full]
 
     # --- the body --------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class _Writer(TileWriter):
         if self.tile.form == PARTIAL:
             self.line(f"block = {block}")
             self.line("piece = block % SPLITS")
-            self.line(f"length = tl.cdiv(tl.cdiv({self.nx}, SPLITS), XB) * XB")
+            self.line(f"share = tl.cdiv(tl.cdiv({self.nx}, SPLITS), XB) * XB")
             block = "block // SPLITS"
         elif counted and side_y:
             self.line(f"block = {block}")
@@ -260,8 +260,8 @@ class _Writer(TileWriter):
         first, last = "0", self.nx
         if self.tile.form == PARTIAL:
             first, last = "first", "last"
-            self.line("first = piece * length")
-            self.line(f"last = tl.minimum(first + length, {self.nx})")
+            self.line("first = piece * share")
+            self.line(f"last = tl.minimum(first + share, {self.nx})")
         if self.scans(roots):
             self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):", body)
         else:

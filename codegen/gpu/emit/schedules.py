@@ -52,7 +52,6 @@ class Specialisation:
         splits: into how many pieces each row is cut; 1: it is not.
         last: where rows are cut, the power of two that the last axis fits into, as `row`, and whether it is that long.
         wide: whether some array has 2**31 elements or more.
-        aligned: whether the addresses of all arrays are multiples of 16 bytes.
     """
 
     divisible: tuple[bool, ...]
@@ -60,12 +59,11 @@ class Specialisation:
     exact: bool = False
     splits: int = 1
     wide: bool = False
-    aligned: bool = True
     kept: int = 0
     last: tuple[int, bool] = (0, False)
 
 
-def specialise(loops: LoopNest, sizes: Sequence[int], *, aligned: bool = True) -> Specialisation:
+def specialise(loops: LoopNest, sizes: Sequence[int]) -> Specialisation:
     """The facts of these sizes of the axes that decide which kernels there are."""
     sides = sides_of(loops)
     ny, nx = (math.prod(sizes[a] for a in side) for side in (sides.y, sides.x))
@@ -81,7 +79,7 @@ def specialise(loops: LoopNest, sizes: Sequence[int], *, aligned: bool = True) -
     last = (0, False) if splits == 1 else (_power(sizes[-1]), _power(sizes[-1]) == sizes[-1])
     # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.
     wide = math.prod((max(n, 1) for n in sizes), start=1) + (1 << 20) >= 2**31
-    return Specialisation(tuple(n % 16 == 0 for n in sizes), _power(nx), row == nx, splits, wide, aligned, kept, last)
+    return Specialisation(tuple(n % 16 == 0 for n in sizes), _power(nx), row == nx, splits, wide, kept, last)
 
 
 def _power(size: int) -> int:
@@ -112,6 +110,15 @@ def routines(loops: LoopNest, facts: Specialisation) -> tuple[Routine, ...]:
         size_names(loops),
         tuple(f"n{a}" for a in loops.reduced_axes) if any(v.op == "count" for v in loops.values) else (),
     )
+    return _ways(loops, names, facts)
+
+
+def candidates(loops: LoopNest, names: Names, sizes: Sequence[int]) -> tuple[Routine, ...]:
+    """As `routines`, with names of one's own, for axes of these sizes."""
+    return _ways(loops, names, specialise(loops, sizes))
+
+
+def _ways(loops: LoopNest, names: Names, facts: Specialisation) -> tuple[Routine, ...]:
     if facts.splits > 1 and not _has_scan(loops):
         ways = [_in_steps(loops, names, facts, stages) for stages in (1, STAGES)]
         return (*ways, *(Routine((k,)) for k in _kernels(loops, names, facts)[: facts.splits <= FEW_PIECES]))
@@ -222,7 +229,7 @@ def _launch(
     types = [triton_type(v.dtype.name) for v in loops.loads]
     types += output_types or [triton_type(loops.values[s.value].dtype.name) for s in loops.stores]
     parameters = [
-        Parameter(name, f"*{kind}", facts.aligned)
+        Parameter(name, f"*{kind}", True)
         for name, kind in zip((*names.inputs, *names.outputs), types, strict=True)
     ]
     whole = "i64" if facts.wide else "i32"
@@ -346,7 +353,8 @@ class _Steps:
     def called(self, part: LoopNest, inputs: Sequence[str], outputs: Sequence[str], sizes: tuple[str, ...]) -> Names:
         """What a part calls things."""
         counts = any(v.op == "count" for v in part.values)
-        return Names(tuple(inputs), tuple(outputs), sizes, self.names.counted if counts else ())
+        counted = self.names.counted if counts else ()
+        return replace(self.names, inputs=tuple(inputs), outputs=tuple(outputs), sizes=sizes, counted=counted)
 
 
 def _part(

@@ -4,15 +4,16 @@
     epilogue.py                       elementwise work on the tiles of a product or a convolution
     attention.py, attention_tiles.py  flash attention, forward and backward; the tile table
     conv.py                           convolutions as implicit GEMM, and their gradients
-    depthwise.py, pooling.py          windows without channels to sum over; windows.py: where a window's taps lie
+    windows.py                        where a window's taps lie; pooling and depthwise convolutions, which are loops
     strided_copy.py, transpose.py     copies of boxes; transposes by way of a tile in shared memory
-    scan_sort.py, radix_sort.py       running sums, arg-extremes, sorts within a block; sorts of longer rows
+    sort.py                           sorts within a block; sorts of longer rows
     gather.py, scatter.py             rows by index, segment reductions; scatters in which one update owns a row
     multi_tensor.py                   one launch for the same update of many tensors
     random.py, sparse_optimizer.py    integers and float64 normals; an optimizer's step for some rows
     text.py                           a kernel from its body, arguments and grid
 
 Each module has plain functions from element types, static facts and flags to `Routine`s (`gpu/ir.py`). Where one of several may be the
-fastest, the function gives a list, likely ones first, for the autotuner. Sizes are parameters, so one kernel serves all batch
-sizes; `aligned` says which facts about them may be relied on. `bind` and the launchers import this package; it imports `emit` and `ir`.
+fastest, the function gives a list, likely ones first, for the autotuner. Sizes are parameters, so one kernel serves all batch sizes;
+of those that are `known` never to change, multiples of 16 give vector loads. `bind` and the launchers import this package; it
+imports `emit` and `ir`.
 """

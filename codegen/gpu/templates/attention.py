@@ -17,9 +17,8 @@ threads have neighbouring columns, so the second operand must lie there with its
 all threads would read the same banks. So for such products the operands that are used transposed are turned in memory first,
 once, which costs little beside them.
 
-q, `result` and their gradients are [batch, heads, queries, size], k and v [batch, kv_heads, keys, size], where heads is a
-multiple of kv_heads, or with the axes heads and length exchanged (`heads_first=False`). Everything is contiguous. A query whose
-scores are all -inf gets zeros.
+q, `result` and their gradients are [batch, heads, queries, size], k and v [batch, heads, keys, size]. Everything is contiguous. A
+query whose scores are all -inf gets zeros.
 
 Launch names, forward: in0 q, in1 k, in2 v, [in3 mask]; out0 result, out1 lse (float32 [batch, heads, queries]). Backward: in0 q,
 in1 k, in2 v, in3 result, in4 lse, in5 gradient of the result, [in6 mask]; out0 dq, out1 dk, out2 dv. Sizes: `attention_sizes`.
@@ -33,7 +32,7 @@ from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
+from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .attention_tiles import Blocks, blocks_for
 from .text import Constants, inside, lines, make_kernel
 
@@ -42,9 +41,7 @@ _EVEN = 16  # rows of what is turned begin at multiples of so many numbers
 _TURNED = 64  # positions that a program turns
 
 
-def attention_sizes(
-    q: Sequence[int], k: Sequence[int], mask: Sequence[int] | None = None, heads_first: bool = True
-) -> dict[str, int]:
+def attention_sizes(q: Sequence[int], k: Sequence[int], mask: Sequence[int] | None = None) -> dict[str, int]:
     """The sizes that a launch needs, from the operands' shapes.
 
     Args:
@@ -53,11 +50,11 @@ def attention_sizes(
     Raises:
         ValueError: the shapes do not fit.
     """
-    batch, heads, queries, size = q if heads_first else (q[0], q[2], q[1], q[3])
-    batch_k, kv_heads, keys, size_k = k if heads_first else (k[0], k[2], k[1], k[3])
-    if batch != batch_k or size != size_k or not kv_heads or heads % kv_heads:
+    batch, heads, queries, size = q
+    keys = k[2]
+    if (batch, heads, size) != (k[0], k[1], k[3]):
         raise ValueError(f"queries of shape {tuple(q)} do not go with keys of shape {tuple(k)}")
-    out = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys}
+    out = {"batch": batch, "heads": heads, "queries": queries, "keys": keys}
     if mask is not None:
         if mask[3] != keys or any(m not in (1, n) for m, n in zip(mask, (batch, heads, queries), strict=False)):
             raise ValueError(f"a mask of shape {tuple(mask)} does not go with scores {(batch, heads, queries, keys)}")
@@ -72,23 +69,19 @@ def attention(
     size: int,
     scale: float,
     *,
-    target: Target,
-    causal: bool = False,
+    backward: bool = False,
     mask: DType | None = None,
-    heads_first: bool = True,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
     at: Sequence[Blocks] | None = None,
 ) -> list[Routine]:
-    """Ways to compute attention.
+    """Ways to compute attention, or its gradients for q, k and v. The mask gets no gradient.
 
     Args:
         dtype: of q, k, v and the result: float32, float16, bfloat16.
         size: of a head, 1 to 256; 16 to 128 run well.
         scale: what the scores are multiplied by.
-        causal: a query sees no keys that come after it; the last query sees all keys.
         mask: element type of what is added to the scores; None: nothing is.
-        heads_first: the order of axes, see above.
         tf32: products of float32 may be made from 10 bits of each factor.
         known: sizes that never change.
         at: the blocks to use instead of the usual ones.
@@ -96,33 +89,9 @@ def attention(
     Raises:
         ValueError: no kernel can do this.
     """
-    writer = _Attention(dtype, size, scale, causal, mask, heads_first, tf32, known or {}, _turns(dtype, tf32, target))
-    choice = at or blocks_for(dtype, writer.padded, mask is not None, False, target)
-    return [writer.forward(b) for b in choice]
-
-
-def attention_gradient(
-    dtype: DType,
-    size: int,
-    scale: float,
-    *,
-    target: Target,
-    causal: bool = False,
-    mask: DType | None = None,
-    heads_first: bool = True,
-    tf32: bool = False,
-    known: Mapping[str, int] | None = None,
-    at: Sequence[Blocks] | None = None,
-) -> list[Routine]:
-    """Ways to compute the gradients of `attention` for q, k and v; the arguments are the same. The mask gets no gradient."""
-    writer = _Attention(dtype, size, scale, causal, mask, heads_first, tf32, known or {}, _turns(dtype, tf32, target))
-    choice = at or blocks_for(dtype, writer.padded, mask is not None, True, target)
-    return [writer.backward(b) for b in choice]
-
-
-def _turns(dtype: DType, tf32: bool, target: Target) -> bool:
-    """Whether operands are turned in memory first."""
-    return dtype is float32 and not tf32 and target.kind == "cuda"
+    writer = _Attention(dtype, size, scale, mask, tf32, known or {}, dtype is float32 and not tf32)
+    choice = at or blocks_for(dtype, writer.padded, mask is not None, backward)
+    return [writer.backward(b) if backward else writer.forward(b) for b in choice]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +101,10 @@ class _Attention:
     dtype: DType
     size: int
     scale: float
-    causal: bool
     mask: DType | None
-    heads_first: bool
     tf32: bool
     known: Mapping[str, int]
-    turned: bool = False
+    turned: bool = False  # whether operands are turned in memory first
 
     def __post_init__(self) -> None:
         if self.dtype not in (float32, float16, bfloat16):
@@ -156,52 +123,50 @@ class _Attention:
 
     def forward(self, b: Blocks) -> Routine:
         """The forward kernel."""
-        launch = Launch(self.forward_kernel(b), _grid("queries", b.own, "heads"))
+        launch = Launch(self.forward_kernel(b), _grid("queries", b.own))
         if not self.turned:
             return Routine((launch,))
-        return Routine((self.turn("in1", "scratch0", "kv_heads", "keys"), launch), (self.scratch("scratch0", "keys"),))
+        return Routine((self.turn("in1", "scratch0", "keys"), launch), (self.scratch("scratch0", "keys"),))
 
     def backward(self, b: Blocks) -> Routine:
         """The three backward kernels."""
         launches = (
             Launch(self.delta_kernel(), Grid((Count(_ROWS, 32),))),
-            Launch(self.keys_kernel(b), _grid("keys", b.own, "kv_heads")),
-            Launch(self.queries_kernel(b), _grid("queries", b.own, "heads")),
+            Launch(self.keys_kernel(b), _grid("keys", b.own)),
+            Launch(self.queries_kernel(b), _grid("queries", b.own)),
         )
         delta = Scratch("scratch0", "fp32", (Count(_ROWS),))
         if not self.turned:
             return Routine(launches, (delta,))
         turns = [("in0", "queries"), ("in5", "queries"), ("in1", "keys"), ("in2", "keys")]
-        heads = {"queries": "heads", "keys": "kv_heads"}
-        first = [self.turn(name, f"scratch{i}", heads[along], along) for i, (name, along) in enumerate(turns, 1)]
+        first = [self.turn(name, f"scratch{i}", along) for i, (name, along) in enumerate(turns, 1)]
         scratch = [self.scratch(f"scratch{i}", along) for i, (_, along) in enumerate(turns, 1)]
         return Routine((*first, *launches), (delta, *scratch))
 
     def scratch(self, name: str, length: str) -> Scratch:
         """Memory for an operand that is turned: its positions side by side, rows of them at multiples of 16."""
-        heads = "heads" if length == "queries" else "kv_heads"
         return Scratch(
-            name, "fp32", (Count(("batch", heads)), Count((), times=self.size), Count((length,), _EVEN, _EVEN))
+            name, "fp32", (Count(("batch", "heads")), Count((), times=self.size), Count((length,), _EVEN, _EVEN))
         )
 
-    def turn(self, source: str, to: str, heads: str, length: str) -> Launch:
+    def turn(self, source: str, to: str, length: str) -> Launch:
         """From [batch, heads, length, SIZE] to [batch, heads, SIZE, length], as far as the next multiple of 16."""
         text = lines(
             f"blocks = tl.cdiv({length}, BLOCK)",
             "number = tl.program_id(0)",
-            f"image = (number // blocks // {heads}).to(tl.int64)",
-            f"head = number // blocks % {heads}",
+            "image = (number // blocks // heads).to(tl.int64)",
+            "head = number // blocks % heads",
             "first = number % blocks * BLOCK",
             "rows = first + tl.arange(0, BLOCK)",
             "columns = tl.arange(0, PADDED)",
-            f"start = {self.start('head', heads, length, 'first')}",
-            f"tile = tl.load({source} + start + {self.tile(heads, 'BLOCK')}{self.inner(f'(rows < {length})')})",
-            f"there = {to} + {self.turned_start('head', heads, length)} + columns[:, None] * {_line(length)} + rows[None, :]",
+            f"start = {self.start(length, 'first')}",
+            f"tile = tl.load({source} + start + {self.tile('BLOCK')}{self.inner(f'(rows < {length})')})",
+            f"there = {to} + {self.turned_start(length)} + columns[:, None] * {_line(length)} + rows[None, :]",
             f"tl.store(there, tl.trans(tile), mask=(columns < SIZE)[:, None] & (rows < {length})[None, :])",
         )
-        parameters = self.parameters([source, to], "", [heads, length])
+        parameters = self.parameters([source, to], "", ["heads", length])
         constants = (("BLOCK", _TURNED), ("SIZE", self.size), ("PADDED", self.padded))
-        return Launch(make_kernel("attention_turned", parameters, constants, text), _grid(length, _TURNED, heads))
+        return Launch(make_kernel("attention_turned", parameters, constants, text), _grid(length, _TURNED))
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -225,15 +190,13 @@ class _Attention:
         """What all kernels but `delta` take."""
         return (("OWN", b.own), ("ALONG", b.along), ("SIZE", self.size), ("PADDED", self.padded))
 
-    def start(self, head: str, heads: str, length: str, position: str) -> str:
+    def start(self, length: str, position: str) -> str:
         """Offset of a head's first number at a position, in int64."""
-        if self.heads_first:
-            return f"((image * {heads} + {head}) * {length} + {position}) * SIZE"
-        return f"((image * {length} + {position}) * {heads} + {head}) * SIZE"
+        return f"((image * heads + head) * {length} + {position}) * SIZE"
 
-    def turned_start(self, head: str, heads: str, length: str) -> str:
+    def turned_start(self, length: str) -> str:
         """Offset of a head's first number in what is turned, in int64."""
-        return f"(image * {heads} + {head}) * SIZE * {_line(length)}"
+        return f"(image * heads + head) * SIZE * {_line(length)}"
 
     def turned_tile(self, name: str, at: str, positions: str, bound: str, length: str) -> str:
         """Load a tile of what is turned: [PADDED, positions]."""
@@ -242,14 +205,9 @@ class _Attention:
         mask = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
         return f"{name} = tl.load({at} + columns[:, None] * {_line(length)} + {positions}[None, :]{mask})"
 
-    def step(self, heads: str) -> str:
-        """Distance from one position to the next."""
-        return "SIZE" if self.heads_first else f"{heads} * SIZE"
-
-    def tile(self, heads: str, block: str) -> str:
+    def tile(self, block: str) -> str:
         """Offsets of a block of positions, [block, PADDED]."""
-        step = self.step(heads) if self.heads_first else f"({self.step(heads)})"
-        return f"tl.arange(0, {block})[:, None] * {step} + columns[None, :]"
+        return f"tl.arange(0, {block})[:, None] * SIZE + columns[None, :]"
 
     def inner(self, bound: str) -> str:
         """`, mask=...` of a tile whose positions are inside where `bound` holds; empty text: all are."""
@@ -282,30 +240,23 @@ class _Attention:
         return repr(self.scale * math.log2(math.e))
 
     def block_of_queries(self, b: Blocks) -> str:
-        """Which queries a program has: those with most keys first, which evens out the load when causal."""
+        """Which queries a program has."""
         return lines(
             "blocks = tl.cdiv(queries, OWN)",
             "number = tl.program_id(0)",
             "image = (number // blocks // heads).to(tl.int64)",
             "head = number // blocks % heads",
-            "first = (blocks - 1 - number % blocks) * OWN",
+            "first = number % blocks * OWN",
             "rows = first + tl.arange(0, OWN)",
             "columns = tl.arange(0, PADDED)",
-            "kv_head = head // (heads // kv_heads)",
         )
 
     def along_keys(self, b: Blocks, body: Sequence[str], masked_body: Sequence[str]) -> str:
-        """Two loops: over the blocks of keys that all queries of the block see whole, and over the others."""
-        if self.causal:
-            whole = "whole = tl.maximum(tl.minimum(keys, first + keys - queries + 1), 0) // ALONG * ALONG"
-            end = "end = tl.minimum(keys, first + keys - queries + OWN)"
-        else:
-            whole, end = "whole = keys // ALONG * ALONG", "end = keys"
+        """Two loops: over the whole blocks of keys, and over the last one."""
         return lines(
-            whole,
-            end,
+            "whole = keys // ALONG * ALONG",
             inside("for start in range(0, whole, ALONG):", body),
-            inside("for start in range(whole, end, ALONG):", masked_body),
+            inside("for start in range(whole, keys, ALONG):", masked_body),
         )
 
     def scores(self, masked: bool, mask_load: bool, scaled: bool = True) -> list[str]:
@@ -317,10 +268,7 @@ class _Attention:
                 f"s += tl.load(mask_at + mask_offsets, mask={bound}, other=0.0).to(tl.float32) * {math.log2(math.e)!r}"
             )
         if masked:
-            seen = "(below < keys - start)[None, :]"
-            if self.causal:
-                seen += " & (start + below[None, :] <= rows[:, None] + (keys - queries))"
-            out.append(f"s = tl.where({seen}, s, float('-inf'))")
+            out.append("s = tl.where((below < keys - start)[None, :], s, float('-inf'))")
         return out
 
     def mask_start(self, name: str) -> list[str]:
@@ -355,21 +303,21 @@ class _Attention:
                 f"v = tl.load(v_at + k_offsets{self.inner(bound)})",
                 f"total = {self.dot(self.rounded('p'), 'v', 'total * less[:, None]')}",
                 "largest = most",
-                "" if self.turned else f"k_at += {self.step('kv_heads')} * ALONG",
-                f"v_at += {self.step('kv_heads')} * ALONG",
+                "" if self.turned else "k_at += SIZE * ALONG",
+                "v_at += SIZE * ALONG",
                 "mask_at += ALONG" if has_mask else "",
             ]
 
         text = lines(
             self.block_of_queries(b),
             "below = tl.arange(0, ALONG)",
-            f"q_start = {self.start('head', 'heads', 'queries', 'first')}",
-            f"q_offsets = {self.tile('heads', 'OWN')}",
+            f"q_start = {self.start('queries', 'first')}",
+            f"q_offsets = {self.tile('OWN')}",
             f"q = tl.load(in0 + q_start + q_offsets{self.inner('(rows < queries)')})",
-            f"k_start = {self.start('kv_head', 'kv_heads', 'keys', '0')}",
-            f"k_turned = {self.turned_start('kv_head', 'kv_heads', 'keys')}" if self.turned else "k_at = in1 + k_start",
+            f"k_start = {self.start('keys', '0')}",
+            f"k_turned = {self.turned_start('keys')}" if self.turned else "k_at = in1 + k_start",
             "v_at = in2 + k_start",
-            f"k_offsets = {self.tile('kv_heads', 'ALONG')}",
+            f"k_offsets = {self.tile('ALONG')}",
             self.mask_start("in3"),
             "largest = tl.full([OWN], float('-inf'), tl.float32)",
             "weight = tl.zeros([OWN], tl.float32)",
@@ -384,7 +332,7 @@ class _Attention:
             "tl.store(out1 + (image * heads + head) * queries + rows, lse, mask=rows < queries)",
         )
         read = ["in0", "scratch0" if self.turned else "in1", "in2"]
-        parameters = self.parameters(read, "in3", ["heads", "kv_heads", "queries", "keys"])
+        parameters = self.parameters(read, "in3", ["heads", "queries", "keys"])
         outputs = self.parameters(["out0", "out1:fp32"])
         arrays = [p for p in parameters if p.is_address]
         sizes = [p for p in parameters if not p.is_address]
@@ -393,13 +341,6 @@ class _Attention:
 
     def delta_kernel(self) -> TritonKernel:
         """For each query, the sum of its result times the result's gradient."""
-        if self.heads_first:
-            order = ["lse_rows = rows"]
-        else:
-            order = [
-                "image = rows // (queries * heads)",
-                "lse_rows = (image * heads + rows % heads) * queries + rows // heads % queries",
-            ]
         bound = self.inner("(rows < count)")
         text = lines(
             "rows = tl.program_id(0).to(tl.int64) * 32 + tl.arange(0, 32)",
@@ -408,8 +349,7 @@ class _Attention:
             "at = rows[:, None] * SIZE + columns[None, :]",
             f"result = tl.load(in3 + at{bound}).to(tl.float32)",
             f"gradient = tl.load(in5 + at{bound}).to(tl.float32)",
-            order,
-            "tl.store(scratch0 + lse_rows, tl.sum(result * gradient, 1), mask=rows < count)",
+            "tl.store(scratch0 + rows, tl.sum(result * gradient, 1), mask=rows < count)",
         )
         parameters = self.parameters(["in3", "in5", "scratch0:fp32"], "", ["batch", "heads", "queries"])
         return make_kernel("attention_delta", parameters, (("SIZE", self.size), ("PADDED", self.padded)), text)
@@ -417,66 +357,54 @@ class _Attention:
     def keys_kernel(self, b: Blocks) -> TritonKernel:
         """Gradients of a block of keys and values: scores are upright here, keys down and queries across."""
         bound = "(across < queries - start)"
-        causal = (
-            "s = tl.where(rows[:, None] <= (start + across)[None, :] + (keys - queries), s, float('-inf'))"
-            if self.causal
-            else ""
-        )
         mask_load = mask_start = ""
         if self.mask is not None:
             mask_start = lines(
-                "mask_at = in6 + image * mask_batch + head * mask_head + first + begin * mask_row.to(tl.int64)",
+                "mask_at = in6 + image * mask_batch + head * mask_head + first",
                 "mask_offsets = tl.arange(0, OWN)[:, None] + across[None, :] * mask_row",
             )
             outside = f"(rows < keys)[:, None] & {bound}[None, :]"
             mask_load = f"s += tl.load(mask_at + mask_offsets, mask={outside}, other=0.0).to(tl.float32) * {math.log2(math.e)!r}"
         loop = inside(
-            "for start in range(begin, queries, ALONG):",
+            "for start in range(0, queries, ALONG):",
             self.upright("q", "q_at", "scratch1 + q_turned + start", "across", bound, "queries", again=True),
             f"lse = tl.load(in4 + line + start + across, mask={bound}, other=float('inf'))",
             f"delta = tl.load(scratch0 + line + start + across, mask={bound}, other=0.0)",
             f"s = {self.dot('k', 'q_across')} * {self.factor}",
             mask_load,
-            causal,
             "p = tl.exp2(s - lse[None, :])",
             self.upright("do", "do_at", "scratch2 + q_turned + start", "across", bound, "queries", again=True),
             f"dv = {self.dot(self.rounded('p'), 'do', 'dv')}",
             f"dp = {self.dot('v', 'do_across')}",
             "ds = p * (dp - delta[None, :])",
             f"dk = {self.dot(self.rounded('ds'), 'q', 'dk')}",
-            f"q_at += {self.step('heads')} * ALONG",
-            f"do_at += {self.step('heads')} * ALONG",
+            "q_at += SIZE * ALONG",
+            "do_at += SIZE * ALONG",
             "mask_at += mask_row.to(tl.int64) * ALONG" if self.mask is not None else "",
         )
-        begin = "tl.maximum(first - (keys - queries), 0) // ALONG * ALONG" if self.causal else "0"
         text = lines(
             "blocks = tl.cdiv(keys, OWN)",
             "number = tl.program_id(0)",
-            "image = (number // blocks // kv_heads).to(tl.int64)",
-            "kv_head = number // blocks % kv_heads",
+            "image = (number // blocks // heads).to(tl.int64)",
+            "head = number // blocks % heads",
             "first = number % blocks * OWN",
             "rows = first + tl.arange(0, OWN)",
             "columns = tl.arange(0, PADDED)",
             "across = tl.arange(0, ALONG)",
-            f"k_start = {self.start('kv_head', 'kv_heads', 'keys', 'first')}",
-            f"k_offsets = {self.tile('kv_heads', 'OWN')}",
+            f"k_start = {self.start('keys', 'first')}",
+            f"k_offsets = {self.tile('OWN')}",
             f"k = tl.load(in1 + k_start + k_offsets{self.inner('(rows < keys)')})",
             f"v = tl.load(in2 + k_start + k_offsets{self.inner('(rows < keys)')})",
             "dk = tl.zeros([OWN, PADDED], tl.float32)",
             "dv = tl.zeros([OWN, PADDED], tl.float32)",
-            f"q_offsets = {self.tile('heads', 'ALONG')}",
-            "shared = heads // kv_heads",
-            f"begin = {begin}",
-            inside(
-                "for head in range(kv_head * shared, kv_head * shared + shared):",
-                f"q_start = {self.start('head', 'heads', 'queries', 'begin')}",
-                "q_at = in0 + q_start",
-                "do_at = in5 + q_start",
-                f"q_turned = {self.turned_start('head', 'heads', 'queries')}" if self.turned else "",
-                "line = (image * heads + head) * queries",
-                mask_start,
-                loop,
-            ),
+            f"q_offsets = {self.tile('ALONG')}",
+            f"q_start = {self.start('queries', '0')}",
+            "q_at = in0 + q_start",
+            "do_at = in5 + q_start",
+            f"q_turned = {self.turned_start('queries')}" if self.turned else "",
+            "line = (image * heads + head) * queries",
+            mask_start,
+            loop,
             f"inside = (rows < keys)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
             f"tl.store(out1 + k_start + k_offsets, (dk * {self.scale!r}).to({stored_as(self.dtype)}), mask=inside)",
             f"tl.store(out2 + k_start + k_offsets, dv.to({stored_as(self.dtype)}), mask=inside)",
@@ -491,7 +419,7 @@ class _Attention:
             *(["scratch1", "scratch2"] if self.turned else []),
         ]
         names += ["out1", "out2"]
-        parameters = self.parameters(names, "in6", ["heads", "kv_heads", "queries", "keys"])
+        parameters = self.parameters(names, "in6", ["heads", "queries", "keys"])
         return make_kernel(
             "attention_keys", parameters, self.constants(b), text, num_warps=b.warps, num_stages=b.stages
         )
@@ -510,25 +438,25 @@ class _Attention:
                 f"dp = {self.dot('do', 'v_across')}",
                 "ds = p * (dp - delta[:, None])",
                 f"dq = {self.dot(self.rounded('ds'), 'k', 'dq')}",
-                f"k_at += {self.step('kv_heads')} * ALONG",
-                "" if self.turned else f"v_at += {self.step('kv_heads')} * ALONG",
+                "k_at += SIZE * ALONG",
+                "" if self.turned else "v_at += SIZE * ALONG",
                 "mask_at += ALONG" if self.mask is not None else "",
             ]
 
         text = lines(
             self.block_of_queries(b),
             "below = tl.arange(0, ALONG)",
-            f"q_start = {self.start('head', 'heads', 'queries', 'first')}",
-            f"q_offsets = {self.tile('heads', 'OWN')}",
+            f"q_start = {self.start('queries', 'first')}",
+            f"q_offsets = {self.tile('OWN')}",
             f"q = tl.load(in0 + q_start + q_offsets{self.inner('(rows < queries)')})",
             f"do = tl.load(in5 + q_start + q_offsets{self.inner('(rows < queries)')})",
             "line = (image * heads + head) * queries",
             "lse = tl.load(in4 + line + rows, mask=rows < queries, other=float('inf'))",
             "delta = tl.load(scratch0 + line + rows, mask=rows < queries, other=0.0)",
-            f"k_start = {self.start('kv_head', 'kv_heads', 'keys', '0')}",
-            f"k_offsets = {self.tile('kv_heads', 'ALONG')}",
+            f"k_start = {self.start('keys', '0')}",
+            f"k_offsets = {self.tile('ALONG')}",
             "k_at = in1 + k_start",
-            f"k_turned = {self.turned_start('kv_head', 'kv_heads', 'keys')}" if self.turned else "v_at = in2 + k_start",
+            f"k_turned = {self.turned_start('keys')}" if self.turned else "v_at = in2 + k_start",
             self.mask_start("in6"),
             "dq = tl.zeros([OWN, PADDED], tl.float32)",
             self.along_keys(b, body(False), body(True)),
@@ -537,7 +465,7 @@ class _Attention:
         )
         values = ["scratch3", "scratch4"] if self.turned else ["in2"]
         names = ["in0", "in1", "in4:fp32", "in5", "scratch0:fp32", *values, "out0"]
-        parameters = self.parameters(names, "in6", ["heads", "kv_heads", "queries", "keys"])
+        parameters = self.parameters(names, "in6", ["heads", "queries", "keys"])
         return make_kernel("attention_queries", parameters, self.constants(b), text, num_warps=b.warps,
                            num_stages=b.stages)  # fmt: skip
 
@@ -547,6 +475,6 @@ def _line(length: str) -> str:
     return f"(tl.cdiv({length}, {_EVEN}) * {_EVEN})"
 
 
-def _grid(length: str, block: int, heads: str) -> Grid:
+def _grid(length: str, block: int) -> Grid:
     """One program for each block of positions of each head."""
-    return Grid((Count((length,), block), Count(("batch", heads))))
+    return Grid((Count((length,), block), Count(("batch", "heads"))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, float32
-from ..ir import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +51,10 @@ _BACKWARD_FLOAT = {
 }
 
 
-# 8 warps of an MI300 have 256 registers a thread; 4 have 512.
-_FORWARD_HIP = {
-    64: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
-    128: (Blocks(64, 32, 4, 2),),
-    256: (Blocks(32, 32, 4, 1),),
-}
-_BACKWARD_HIP = {
-    64: (Blocks(64, 32, 4, 2), Blocks(64, 64, 4, 2)),
-    128: (Blocks(32, 32, 4, 2),),
-    256: (Blocks(32, 16, 4, 1),),
-}
-
-
-def blocks_for(dtype: DType, padded: int, masked: bool, backward: bool, target: Target) -> tuple[Blocks, ...]:
+def blocks_for(dtype: DType, padded: int, masked: bool, backward: bool) -> tuple[Blocks, ...]:
     """Blocks for a problem, likely ones first."""
     if dtype is float32:
         table = _BACKWARD_FLOAT if backward else _FORWARD_FLOAT
-    elif target.kind == "hip":
-        table = _BACKWARD_HIP if backward else _FORWARD_HIP
     elif backward:
         table = _BACKWARD_MASKED if masked else _BACKWARD
     else:

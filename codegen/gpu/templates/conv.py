@@ -29,7 +29,7 @@ from ....graph.ops.nn.conv_geometry import Window
 from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
+from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .epilogue import EpilogueWriter, TilePosition
 from .gemm import added
 from .gemm_tiles import Tile
@@ -53,20 +53,21 @@ _FEW_CHANNELS = 16  # below that, a tap's channels do not fill a step
 def convolution(
     dtype: DType,
     window: Window,
+    makes: str = "result",
     *,
-    target: Target,
     data_format: str = "NHWC",
     epilogue: TileLoops | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
     at: Sequence[Tile] | None = None,
 ) -> list[Routine]:
-    """Ways to convolve images of shape `data_format` with a filter.
+    """Ways to convolve images of shape `data_format` with a filter, or to compute a gradient.
 
     Args:
         dtype: of image and filter: float32, float64, float16, bfloat16.
         window: taps, strides, dilations, padding.
-        epilogue: from the result, float32 over the axes of `data_format`, to the outputs. None: rounded to `dtype`.
+        makes: `result`, or the gradient for the `image` or the `filter`.
+        epilogue: from the result, float32 over the axes of `data_format`, to the outputs. None: rounded to `dtype`. Not for a filter.
         tf32: products of float32 may be made from 10 bits of each factor.
         known: sizes that never change; see `windows.py` for their names. Multiples of 16 give vector loads.
         at: the tiles to use instead of the usual ones.
@@ -74,60 +75,28 @@ def convolution(
     Raises:
         ValueError: no kernel can do this.
     """
-    writer = _Convolution(
-        dtype, window, Layout(data_format), epilogue or plain(dtype, 4, computed=added(dtype)), tf32, known or {}
-    )
-    return [writer.forward(t) for t in at or _tiles(dtype, target, writer.known, "filters")]
+    work = epilogue or plain(dtype, 4, computed=added(dtype))
+    writer = _Convolution(dtype, window, Layout(data_format), work, tf32, known or {})
+    if makes == "filter":
+        return [writer.filter(t) for t in at or _filter_tiles(dtype, window, writer.known)]
+    if makes == "image":
+        return [writer.input(t) for t in at or _tiles(dtype, writer.known, "channels")]
+    return [writer.forward(t) for t in at or _tiles(dtype, writer.known, "filters")]
 
 
-def input_gradient(
-    dtype: DType,
-    window: Window,
-    *,
-    target: Target,
-    data_format: str = "NHWC",
-    epilogue: TileLoops | None = None,
-    tf32: bool = False,
-    known: Mapping[str, int] | None = None,
-    at: Sequence[Tile] | None = None,
-) -> list[Routine]:
-    """Ways to compute a convolution's gradient for the image; arguments as for `convolution`."""
-    writer = _Convolution(
-        dtype, window, Layout(data_format), epilogue or plain(dtype, 4, computed=added(dtype)), tf32, known or {}
-    )
-    return [writer.input(t) for t in at or _tiles(dtype, target, writer.known, "channels")]
-
-
-def filter_gradient(
-    dtype: DType,
-    window: Window,
-    *,
-    target: Target,
-    data_format: str = "NHWC",
-    tf32: bool = False,
-    known: Mapping[str, int] | None = None,
-    at: Sequence[Tile] | None = None,
-) -> list[Routine]:
-    """Ways to compute a convolution's gradient for the filter; arguments as for `convolution`."""
-    writer = _Convolution(dtype, window, Layout(data_format), plain(dtype, 4, computed=added(dtype)), tf32, known or {})
-    return [writer.filter(t) for t in at or _filter_tiles(dtype, target, window, writer.known)]
-
-
-def _tiles(dtype: DType, target: Target, known: Mapping[str, int], across: str) -> list[Tile]:
+def _tiles(dtype: DType, known: Mapping[str, int], across: str) -> list[Tile]:
     """Likely tiles first: none that is mostly outside the result."""
     wide = known.get(across, 1 << 14)
     found = [t for t in _TILES_OF.get(dtype, _HALF) if t.n <= 32 or t.n < 2 * wide]
-    if target.kind == "hip":
-        found = [replace(t, stages=2, k=min(t.k, 32)) for t in found]
     return list(dict.fromkeys(found))
 
 
-def _filter_tiles(dtype: DType, target: Target, window: Window, known: Mapping[str, int]) -> list[Tile]:
+def _filter_tiles(dtype: DType, window: Window, known: Mapping[str, int]) -> list[Tile]:
     """Tiles, with as many programs to a tile as fill a GPU."""
     high = math.prod(window.taps) * known.get("channels", 64)
     positions = math.prod(known.get(n, 32) for n in ("images", "rows", "columns"))
     out = []
-    for t in _tiles(dtype, target, known, "filters"):
+    for t in _tiles(dtype, known, "filters"):
         count = -(-high // t.m) * -(-known.get("filters", 64) // t.n)
         splits = max(1, min(2 * H100_MULTIPROCESSORS // count, positions // (4 * t.k), 64))
         out.append(replace(t, splits=1 << (splits.bit_length() - 1)))

@@ -51,23 +51,22 @@ class EpilogueWriter(ExpressionWriter):
     Args:
         work: the epilogue, or a prologue.
         first_input: the number of the kernel's input that is input 1 of the work.
-        aligned: whether the addresses of its inputs are multiples of 16.
     """
 
-    def __init__(self, work: TileLoops, first_input: int, aligned: bool = True) -> None:
+    def __init__(self, work: TileLoops, first_input: int) -> None:
         super().__init__(work.loops)
         self.work = work
         self.first_input = first_input
-        self.parameters = tuple(Parameter(self._input(v), "*" + triton_type(v.dtype.name), aligned) for v in work.extra)
+        self.parameters = tuple(Parameter(self._input(v), "*" + triton_type(v.dtype.name), True) for v in work.extra)
         self._at = TilePosition((), (), ())
 
     def _input(self, value: Value) -> str:
         return f"in{self.first_input + value.data - 1}"
 
-    def outputs(self, aligned: bool = True) -> tuple[Parameter, ...]:
+    def outputs(self) -> tuple[Parameter, ...]:
         """A parameter for each store, when stores are what the kernel writes."""
         types = [triton_type(d.name) for d in self.work.outputs]
-        return tuple(Parameter(f"out{i}", f"*{t}", aligned) for i, t in enumerate(types))
+        return tuple(Parameter(f"out{i}", f"*{t}", True) for i, t in enumerate(types))
 
     def compute(self, tile: str, at: TilePosition, prefix: str = "v") -> tuple[list[str], list[str]]:
         """The lines that compute, and for each store the name of its value; `tile` names input 0."""

@@ -7,8 +7,8 @@
 
 An index that is out of range picks zeros, and a row with such an index is left out, as on GPUs in TensorFlow; on CPUs it is an
 error. Rows are added by atomic additions in float32 (or the type itself, if it is wider, or whole): so the last bits of a sum of
-floats may differ from run to run. All of that is loops (`table_loops`). Extremes and products are made by one block for each segment,
-which looks at all indices.
+floats may differ from run to run. For extremes and products each segment looks at all indices. All of that is loops
+(`fusion/table_loops.py`, `fusion/row_loops.py`).
 """
 
 from __future__ import annotations
@@ -16,33 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....graph.core.dtypes import DType
+from ...fusion.row_loops import segments
 from ...fusion.table_loops import added, converted, kept_in, picked, picked_inside
-from ..emit.expr import Names, type_of
-from ..emit.schedules import launches, one_after_another
-from ..ir import Count, Grid, Routine, Scratch, triton_type
+from ...ir.legality import SUPPORTED
+from ..emit.expr import Names
+from ..emit.schedules import candidates, launches, one_after_another
+from ..ir import Count, Routine, Scratch, triton_type
 from .scatter import ADDED, beginning
-from .text import address, make_launch
-
-_TILE = 1024  # elements of a tile
-
-_COMBINE = """    block = tl.program_id(0).to(tl.int64)
-    across = tl.cdiv(after, XB)
-    segment = block // across
-    column = (block % across) * XB + tl.arange(0, XB)[None, :]
-    total = tl.full([YB, XB], {identity}, {kind})
-    seen = tl.zeros([YB, 1], tl.int32)
-    for start in range(0, count, YB):
-        row = start + tl.arange(0, YB).to(tl.int64)[:, None]
-        here = tl.load(in1 + row, mask=row < count, other=-1).to(tl.int64) == segment
-        m = here & (column < after)
-        x = tl.load(in0 + row * after + column, mask=m, other=0).to({kind})
-        total = tl.where(m, combined(total, x), total)
-        seen = seen | here.to(tl.int32)
-    value = tl.reduce(total, 0, combined, keep_dims=True)
-    value = tl.where(tl.max(seen, 0, keep_dims=True) > 0, value, tl.full([1, XB], {empty}, {kind}))
-    tl.store(out0 + segment * after + column, value.to(tl.{name}), mask=column < after)
-"""
-_COMBINED = {"prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)"}
 
 
 def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
@@ -97,31 +77,18 @@ def check_segment_sum(dtype: DType) -> None:
         raise ValueError(f"rows of {dtype.name} cannot be added in memory")
 
 
-def segment_of(kind: str, dtype: DType, index: DType, after: int = _TILE) -> Routine:
-    """Rows of a segment combined: `max`, `min` or `prod`. A launch gives `count`, `after` and `rows`.
+def segment_of(kind: str, dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to combine the rows of a segment: `max`, `min` or `prod`. A launch gives `count`, `after` and `rows`, which are `sizes`.
 
-    `after` here: about how large it will be; the result is right for any. A segment without rows gets the type's smallest number, its
-    largest one, or 1.
-
-    Raises:
-        ValueError: no kernel does this with this type.
+    A segment without rows gets the type's smallest number, its largest one, or 1.
     """
-    if dtype.name == "bool" or kind not in _COMBINED:
+    check_segment_of(kind, dtype)
+    axes = ("rows", "count", *(("after",) if sizes["after"] > 1 else ()))
+    names = Names(("in0", "in1"), ("out0",), axes, tables={"in0": "count"})
+    return candidates(segments(kind, dtype, index, len(axes) > 2), names, [sizes[a] for a in axes])
+
+
+def check_segment_of(kind: str, dtype: DType) -> None:
+    """ValueError where no kernel combines rows of this type."""
+    if dtype.is_bool or dtype not in SUPPORTED or kind not in ("max", "min", "prod"):
         raise ValueError(f"no kernel makes the {kind} of rows of {dtype.name}")
-    edge = dtype.min if kind == "max" else dtype.max
-    empty: float | int = 1 if kind == "prod" else float(edge) if dtype.is_floating else int(edge)
-    identity = repr(empty)
-    if dtype.is_floating and kind != "prod":
-        identity = f'float("{"-" if kind == "max" else ""}inf")'
-    value = _COMBINED[kind] if dtype.is_floating else _COMBINED[kind].replace("m", "tl.m", 1)
-    body = _COMBINE.format(identity=identity, empty=repr(empty), kind=type_of(dtype), name=dtype.name)
-    across = min(256, 1 << max(after - 1, 0).bit_length())
-    blocks = {"YB": _TILE // across, "XB": across}
-    launch = make_launch(
-        f"segment_{kind}", body, {"in0": address(dtype), "in1": address(index), "out0": address(dtype)},
-        {"count": "i64", "after": "i64", "rows": "i64"}, blocks,
-        Grid((Count(("after",), blocks["XB"]), Count(("rows",)))),
-        calls=[kind + "imum"] if dtype.is_floating and kind != "prod" else [],
-        own=f"@triton.jit\ndef combined(a, b):\n    return {value}\n\n\n",
-    )  # fmt: skip
-    return Routine((launch,))

@@ -9,14 +9,14 @@ from ....graph.core.dtypes import DType
 from ...target import H100_MULTIPROCESSORS, MULTIPROCESSORS
 from ..ir import Target
 
-_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, "gfx942": 64 * 1024}
+_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that one block may have."""
 
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _FEWEST_EXACT = 4  # the same for products without matrix instructions, whose steps take longer
 _FEW_ROWS = 256  # of the result: with fewer, transposing the second operand costs too much relative to the product
 # Programs of the persistent form: as many as multiprocessors.
-_PERSISTENT: dict[int | str, int] = {arch: MULTIPROCESSORS[arch] for arch in (90, 100)}
+_PERSISTENT: dict[int, int] = {arch: MULTIPROCESSORS[arch] for arch in (90, 100)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,7 @@ def tiles(
     m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
     found = []
     for t in choice:
-        if target.kind == "hip":
-            t = replace(t, stages=2, k=min(t.k, 64 if dtype.size <= 2 else 32))
-        # AMD keeps the next tiles in registers
-        stages = t.stages if target.kind == "cuda" else 1
-        fits = (t.m + t.n) * t.k * dtype.size * stages <= _SHARED.get(target.arch, 99 * 1024)
+        fits = (t.m + t.n) * t.k * dtype.size * t.stages <= _SHARED.get(target.arch, 99 * 1024)
         too_large = (t.m > 16 and t.m >= 2 * m) or (t.n > 64 and t.n >= 2 * n)
         if fits and not too_large and t not in found:
             found.append(t)
@@ -125,7 +121,7 @@ def tiles(
             deeper = (t.m + t.n) * t.k * dtype.size * (t.stages + 1) <= _SHARED.get(target.arch, 0)
             out.append(replace(t, described=True, stages=t.stages + deeper))
         out.append(t)
-    if exact and turned and dtype.size == 4 and target.kind == "cuda":
+    if exact and turned and dtype.size == 4:
         straight = [replace(t, straight=True) for t in out[:_MOST_STRAIGHT]]
         out = straight + out if m >= _FEW_ROWS else out[:1] + straight + out[1:]
     return out
@@ -133,9 +129,8 @@ def tiles(
 
 def can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], known: Mapping[str, int]) -> bool:
     """Whether both operands can be described."""
-    modern = target.kind == "cuda" and int(target.arch) >= 90
     beside = "m" if transposed[0] else "k", "k" if transposed[1] else "n"
-    return modern and dtype.size <= 2 and all(known.get(name, 1) % 16 == 0 for name in beside)
+    return target.arch >= 90 and dtype.size <= 2 and all(known.get(name, 1) % 16 == 0 for name in beside)
 
 
 def _waste(t: Tile, m: int, n: int) -> float:

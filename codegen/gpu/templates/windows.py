@@ -1,4 +1,8 @@
-"""What convolutions and pooling share: sizes, and where a pixel lies in memory.
+"""What convolutions and pooling share: sizes, and where a pixel lies in memory; the kernels of pooling and depthwise convolutions.
+
+These kernels are made from loops (`fusion/window_loops.py`). Launch names: in0... as the loops have them; out0. The largest pixel's
+gradient is made by two kernels: one writes which tap is the largest of each window, the other one goes over the pixels; so is the
+mean's. No two programs add to one number, so the result does not depend on their order.
 
 Static facts come as a `Window` (taps, strides, dilations, padding): they are constants of the kernels. Sizes, and with them the
 padding that "SAME" needs, are parameters:
@@ -7,17 +11,25 @@ padding that "SAME" needs, are parameters:
     rows, columns, filters            of the result
     top, left                         pixels of padding before the image
     phase_rows, phase_columns         height and width, divided by the strides and rounded up
+    taps_high, taps_wide              taps of the window
+    image_size, result_size           numbers in the image, in the result
     filter_size                       numbers in the filter
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.ops.nn.conv_geometry import Window
-from ..ir import Parameter
-from .text import Constants, inside
+from ...fusion import window_loops as loops_of
+from ...fusion.table_loops import kept_in
+from ...ir.loop_nest import LoopNest
+from ..emit.expr import Names
+from ..emit.schedules import candidates, one_after_another
+from ..ir import Count, Parameter, Routine, Scratch, triton_type
+from .text import Constants
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
@@ -50,7 +62,8 @@ def image_sizes(
         "images": n, "height": height, "width": width, "channels": channels, "rows": rows, "columns": columns,
         "filters": filters, "top": window.pads(0, height)[0], "left": window.pads(1, width)[0],
         "phase_rows": -(-height // sh), "phase_columns": -(-width // sw),
-        "filter_size": kh * kw * filters * (1 if depthwise else channels),
+        "filter_size": kh * kw * filters * (1 if depthwise else channels), "taps_high": kh, "taps_wide": kw,
+        "image_size": n * height * width * channels, "result_size": n * rows * columns * filters,
     }  # fmt: skip
 
 
@@ -87,21 +100,92 @@ class Layout:
         """Four things, one per axis, in the order of the axes in memory."""
         return (n, c, h, w) if self.channels_first else (n, h, w, c)
 
-    def decode(self, flat: str, sizes: tuple[str, str, str], names: tuple[str, str, str, str]) -> list[str]:
-        """Lines that take an offset into an image apart; `names` of (n, h, w, c)."""
-        height, width, channels = sizes
-        n, h, w, c = names
-        if self.channels_first:
-            return [f"{w} = {flat} % {width}", f"{h} = {flat} // {width} % {height}",
-                    f"{c} = {flat} // {width} // {height} % {channels}",
-                    f"{n} = ({flat} // {width} // {height} // {channels}).to(tl.int64)"]  # fmt: skip
-        return [f"{c} = {flat} % {channels}", f"{w} = {flat} // {channels} % {width}",
-                f"{h} = {flat} // {channels} // {width} % {height}",
-                f"{n} = ({flat} // {channels} // {width} // {height}).to(tl.int64)"]  # fmt: skip
+
+# --- pooling and depthwise convolutions ------------------------------------------------------------------------------
 
 
-def for_taps(window: Window, *body: str | Sequence[str]) -> str:
-    """Loops over all taps (i, j): written out, unless they are many."""
-    many = window.taps[0] * window.taps[1] > 25
-    loop = "for {0} in range({1}):" if many else "for {0} in tl.static_range({1}):"
-    return inside(loop.format("i", "KH"), inside(loop.format("j", "KW"), *body))
+@dataclass(frozen=True, slots=True)
+class WindowKernels:
+    """The kernels of one window, type and layout.
+
+    Attributes:
+        dtype: of all arrays.
+        window: taps, strides, dilations, padding.
+        data_format: "NHWC" or "NCHW".
+        multiplier: filters of each channel, of depthwise convolutions.
+    """
+
+    dtype: DType
+    window: Window
+    data_format: str = "NHWC"
+    multiplier: int = 0
+
+    def __post_init__(self) -> None:
+        triton_type(self.dtype.name)  # KeyError for a type that kernels cannot have
+        if self.multiplier and self.dtype not in (float32, float16, bfloat16):
+            raise ValueError(
+                f"depthwise convolutions are computed in float32, float16 or bfloat16, not in {self.dtype.name}"
+            )
+        if self.dtype.is_bool or self.dtype.is_complex:
+            raise ValueError(f"no kernel pools {self.dtype.name}")
+
+    def max_pool(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: image. All of these: ways for these `image_sizes`, the likely best one first."""
+        return self._over("rows", loops_of.max_pool, sizes, {"in0": "image_size"})
+
+    def max_pool_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: image; in2: gradient of the result. (in1, the result, is not needed.)"""
+        choice = self._over("rows", loops_of.max_pool_choice, sizes, {"in0": "image_size"}, "scratch0")
+        arrays = {"scratch0": "result_size", "in2": "result_size"}
+        return _in_two(choice, self._over("height", loops_of.max_pool_gradient, sizes, arrays), "i32")
+
+    def max_pool_gradient_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: image; in2: an array like the image; out0: like the result."""
+        arrays = {"in0": "image_size", "in2": "image_size"}
+        return self._over("rows", loops_of.max_pool_gradient_gradient, sizes, arrays)
+
+    def avg_pool(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: image."""
+        return self._over("rows", loops_of.avg_pool, sizes, {"in0": "image_size"})
+
+    def avg_pool_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: gradient of the result."""
+        shares = self._over("positions", loops_of.avg_pool_shares, sizes, {"in0": "result_size"}, "scratch0")
+        added = self._over("height", loops_of.avg_pool_gradient, sizes, {"scratch0": "result_size"})
+        return _in_two(shares, added, triton_type(kept_in(self.dtype).name))
+
+    def depthwise(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: image; in1: filter."""
+        return self._over("rows", loops_of.depthwise, sizes, {"in0": "image_size", "in1": "filter_size"})
+
+    def depthwise_input_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: filter; in1: gradient of the result."""
+        arrays = {"in0": "filter_size", "in1": "result_size"}
+        return self._over("height", loops_of.depthwise_input_gradient, sizes, arrays)
+
+    def depthwise_filter_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """in0: image; in1: gradient of the result."""
+        return self._over("taps", loops_of.depthwise_filter_gradient, sizes, {"in0": "image_size", "in1": ""})
+
+    def _over(
+        self,
+        space: str,
+        make: Callable[..., LoopNest],
+        sizes: Mapping[str, int],
+        arrays: Mapping[str, str],
+        out: str = "out0",
+    ) -> tuple[Routine, ...]:
+        """Ways to run a nest. `arrays`: the inputs' names, with the sizes that bound the rows that are read of them."""
+        is_many = space == "taps" or (space != "positions" and loops_of.taps_are_axes(self.window))
+        channels = "filters" if self.multiplier and space != "height" else "channels"
+        high, wide = ("height", "width") if space == "height" else ("rows", "columns")
+        axes = (*(("taps_high", "taps_wide") if is_many else ()),
+                *Layout(self.data_format).ordered("images", high, wide, channels))  # fmt: skip
+        nest = make(self.dtype, self.window, *([self.multiplier] if self.multiplier else []), self.data_format)
+        return candidates(nest, Names(tuple(arrays), (out,), axes, tables=arrays), [sizes[a] for a in axes])
+
+
+def _in_two(first: Sequence[Routine], then: Sequence[Routine], kept: str) -> tuple[Routine, ...]:
+    """Two kernels, of which the second reads what the first one writes for each number of the result: a `kept`."""
+    parts = [[way.launches[0] for way in ways] for ways in (first, then)]
+    return one_after_another(parts, [Scratch("scratch0", kept, (Count(("result_size",)),))])

@@ -27,7 +27,7 @@ from typing import Any
 from ....graph.core.errors import FailedPreconditionError, InternalError
 from ... import artifact_cache
 from ...target import cores
-from ..ir import Binary, Target, TritonKernel
+from ..ir import WARP, Binary, Target, TritonKernel
 from .elf import facts_of
 from .workers import Places
 
@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # of the files; a change makes all of them anew
 _HIDDEN = 2  # addresses that Triton adds behind a kernel's own parameters: of global and of profile scratch
-_IMAGE = {"cuda": "cubin", "hip": "hsaco"}
 _LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
 
 _binaries: dict[str, Binary] = {}
@@ -199,18 +198,18 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
     knobs = triton.knobs
     with knobs.cache.scope(), knobs.nvidia.scope(), tempfile.TemporaryDirectory(prefix="dovetail-triton-") as own:
         knobs.cache.dir = own  # what Triton keeps of its own would be a second copy
-        if target.kind == "cuda" and int(target.arch) <= _LAST_WITH_OLD_ASSEMBLER:
+        if target.arch <= _LAST_WITH_OLD_ASSEMBLER:
             # Newer Tritons bring two assemblers. The older one's files can be loaded by the drivers of CUDA 12, too.
             knobs.nvidia.ptxas_blackwell = knobs.nvidia.ptxas.path
         try:
             function = getattr(load_source(kernel.text), kernel.name)
             source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.constants), attrs=promises)
-            made = triton.compile(source, target=GPUTarget(target.kind, target.arch, target.warp_size), options=options)
+            made = triton.compile(source, target=GPUTarget("cuda", target.arch, WARP), options=options)
         except Exception as e:
             raise InternalError(
                 None, None, f"Triton {triton_version()} does not compile {kernel.name} for {target}: {e}\n{kernel.text}"
             ) from e  # fmt: skip
-    image, metadata = bytes(made.asm[_IMAGE[target.kind]]), made.metadata
+    image, metadata = bytes(made.asm["cubin"]), made.metadata
     facts = facts_of(image, metadata.name)
     expected = layout(kernel)
     if facts.parameters != expected:

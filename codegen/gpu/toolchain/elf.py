@@ -4,8 +4,7 @@ A compiler adds parameters of its own and lays all of them out. Whoever launches
 driver checks that; so the layout is read back from the binary. It needs neither a GPU nor the vendor's tools.
 
 A cubin has a section `.nv.info.<function>` of attributes, one per parameter, and a section `.nv.info` with registers and frame
-sizes (the attributes' numbers are those that `cuobjdump -elf` prints). An hsaco has a note with a msgpack map, whose keys are
-described in LLVM's "User Guide for AMDGPU Backend", code object V5.
+sizes (the attributes' numbers are those that `cuobjdump -elf` prints).
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 _KPARAM_INFO, _REGCOUNT, _FRAME_SIZE = 0x17, 0x2F, 0x11
 _SIZED = 4  # the format of an attribute whose value is as many bytes as its header says
-_AMD_METADATA = 32  # the type of the note
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +33,15 @@ class ImageFacts:
 
 
 def facts_of(image: bytes, entry: str) -> ImageFacts:
-    """Read a cubin or an hsaco.
+    """Read a cubin.
 
     Raises:
-        ValueError: it is neither, or has no such function.
+        ValueError: it is none, or has no such function.
     """
     if image[:5] != b"\x7fELF\x02":
         raise ValueError("a GPU binary is an ELF file of 64 bits")
     sections = dict(_sections(image))
-    facts = _of_hsaco(sections[".note"], entry) if ".note" in sections else _of_cubin(sections, image, entry)
+    facts = _of_cubin(sections, entry)
     if facts is None:
         raise ValueError(f"the binary has no function {entry!r}")
     return facts
@@ -60,7 +57,7 @@ def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
         yield image[at : image.index(b"\0", at)].decode(), image[h[4] : h[4] + h[5]]
 
 
-def _of_cubin(sections: dict[str, bytes], image: bytes, entry: str) -> ImageFacts | None:
+def _of_cubin(sections: dict[str, bytes], entry: str) -> ImageFacts | None:
     own = sections.get(f".nv.info.{entry}")
     if own is None:
         return None
@@ -98,21 +95,3 @@ def _symbol(sections: dict[str, bytes], name: str) -> int:
         if names[at : names.index(b"\0", at)].decode() == name and symbols[24 * i + 4] & 0xF == 2:  # a function
             return i
     return -1
-
-
-def _of_hsaco(note: bytes, entry: str) -> ImageFacts | None:
-    import msgpack  # here, because only binaries for AMD need it
-
-    name_size, size, kind = struct.unpack_from("<III", note, 0)
-    if kind != _AMD_METADATA:
-        return None
-    at = 12 + -(-name_size // 4) * 4
-    metadata: dict[str, Any] = msgpack.unpackb(note[at : at + size])
-    for kernel in metadata["amdhsa.kernels"]:
-        if kernel[".name"] == entry:
-            arguments = [
-                (a[".offset"], a[".size"]) for a in kernel[".args"] if not a[".value_kind"].startswith("hidden_")
-            ]
-            registers = kernel[".vgpr_count"] + kernel.get(".agpr_count", 0)
-            return ImageFacts(tuple(arguments), registers, kernel[".private_segment_fixed_size"])
-    return None

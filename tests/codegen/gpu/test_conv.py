@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.gpu.ir import GFX942, SM90, Target
-from dovetail.codegen.gpu.templates.conv import convolution, filter_gradient, input_gradient
+from dovetail.codegen.gpu.ir import SM90, Target
+from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.templates.windows import image_sizes
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
@@ -95,7 +95,7 @@ def test_numbers(case: Case, data_format: str) -> None:
     y, dx, dw = oracle(x, w, dy, window)
     laid_x, laid_dy = stored(x, data_format), stored(dy, data_format)
     sizes = image_sizes(window, laid_x.shape, case.filters, data_format)
-    options: dict[str, Any] = {"target": SM90, "data_format": data_format}
+    options: dict[str, Any] = {"data_format": data_format}
 
     known = {"channels": case.image[3]}
     for facts in ({}, known):
@@ -105,13 +105,13 @@ def test_numbers(case: Case, data_format: str) -> None:
         check(out, stored(y, data_format), DIGITS[dtype.name], "the result")
 
     out = np.full_like(laid_x, np.nan)
-    (of_input,) = input_gradient(dtype, window, **options, at=SMALL)
+    (of_input,) = convolution(dtype, window, "image", **options, at=SMALL)
     run(of_input, {"in0": w, "in1": laid_dy, "out0": out}, sizes)
     check(out, stored(dx, data_format), DIGITS[dtype.name], "the input's gradient")
 
     for splits in (1, 2):
         out = np.full_like(w, np.nan)
-        (of_filter,) = filter_gradient(dtype, window, **options, at=[Tile(16, 16, 32, 4, 2, splits)])
+        (of_filter,) = convolution(dtype, window, "filter", **options, at=[Tile(16, 16, 32, 4, 2, splits)])
         run(of_filter, {"in0": laid_x, "in1": laid_dy, "out0": out}, sizes)
         check(out, dw, DIGITS[dtype.name], f"the filter's gradient, {splits} parts")
 
@@ -132,7 +132,7 @@ def test_epilogue(data_format: str) -> None:
     x, w = x.astype(np.float32), w.astype(np.float32)
     bias, residual = rng.standard_normal(7).astype(np.float32), rng.standard_normal((2, 4, 5, 7)).astype(np.float32)
     y, _, _ = oracle(x, w, residual, window)
-    (routine,) = convolution(float32, window, target=SM90, data_format=data_format, epilogue=edge, at=SMALL)
+    (routine,) = convolution(float32, window, data_format=data_format, epilogue=edge, at=SMALL)
     laid, laid_residual = stored(x, data_format), stored(residual, data_format)
     outs = [np.full_like(laid_residual, np.nan) for _ in range(2)]
     arrays = {"in0": laid, "in1": w, "in2": bias, "in3": laid_residual, "out0": outs[0], "out1": outs[1]}
@@ -144,7 +144,7 @@ def test_epilogue(data_format: str) -> None:
 
 def test_no_whole_numbers() -> None:
     with pytest.raises(ValueError, match="not in int32"):
-        convolution(int32, Window((1, 1), (1, 1)), target=SM90)
+        convolution(int32, Window((1, 1), (1, 1)))
 
 
 @pytest.mark.slow
@@ -153,16 +153,12 @@ def test_compiles(target: Target) -> None:
     window = Window((3, 3), (2, 2), padding="SAME")
     known = {"channels": 64, "filters": 128, "images": 32, "rows": 28, "columns": 28}
     made = [
-        convolution(bfloat16, window, target=target, known=known)[0],
-        convolution(
-            float32, window, target=target, tf32=True, data_format="NCHW", known={"channels": 3, "filters": 64}
-        )[0],
-        input_gradient(bfloat16, window, target=target, known=known)[0],
-        filter_gradient(bfloat16, window, target=target, known=known)[0],
+        convolution(bfloat16, window, known=known)[0],
+        convolution(float32, window, tf32=True, data_format="NCHW", known={"channels": 3, "filters": 64})[0],
+        convolution(bfloat16, window, "image", known=known)[0],
+        convolution(bfloat16, window, "filter", known=known)[0],
     ]
-    if target in (SM90, GFX942):
-        made += [
-            f(float64, window, target=target, known=known)[0] for f in (convolution, input_gradient, filter_gradient)
-        ]
+    if target is SM90:
+        made += [convolution(float64, window, makes, known=known)[0] for makes in ("result", "image", "filter")]
     for routine in made:
         compiles(routine, [target], stack=16)

@@ -1,6 +1,5 @@
 """Pooling and depthwise convolutions: their numbers in Triton's interpreter, and what they compile to."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,17 +7,8 @@ import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.gpu.ir import Routine, Target
-from dovetail.codegen.gpu.templates.depthwise import depthwise, depthwise_filter_gradient, depthwise_input_gradient
-from dovetail.codegen.gpu.templates.pooling import (
-    avg_pool,
-    avg_pool_gradient,
-    max_pool,
-    max_pool_gradient,
-    max_pool_gradient_gradient,
-)
-from dovetail.codegen.gpu.templates.windows import image_sizes
-from dovetail.codegen.ir.loop_nest import LoopNestBuilder
-from dovetail.codegen.ir.tile_loops import TileLoops
+from dovetail.codegen.gpu.templates.windows import WindowKernels, image_sizes
+from dovetail.codegen.ir.legality import NotFusibleError
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -86,12 +76,17 @@ def test_largest(name: str, dtype: DType, data_format: str) -> None:
                 picked[n, *p, c] = like[n, *best, c]
     sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
     arrays = {"in0": stored(x, data_format), "in2": stored(dy, data_format)}
-    for make, want in ((max_pool, y), (max_pool_gradient, dx), (max_pool_gradient_gradient, picked)):
-        out = np.zeros_like(stored(want.astype(dtype.np), data_format))
-        given = arrays if make is not max_pool_gradient_gradient else {**arrays, "in2": stored(like, data_format)}
-        (routine,) = make(dtype, window, data_format)
-        run(routine, {**given, "out0": out}, sizes)
-        check(out, stored(want.astype(dtype.np), data_format), DIGITS[dtype.name])
+    pool = WindowKernels(dtype, window, data_format)
+    picks = {**arrays, "in2": stored(like, data_format)}
+    for ways, given, want in (
+        (pool.max_pool(sizes), arrays, y),
+        (pool.max_pool_gradient(sizes), arrays, dx),
+        (pool.max_pool_gradient_gradient(sizes), picks, picked),
+    ):
+        for routine in ways[:1]:
+            out = np.full_like(stored(want.astype(dtype.np), data_format), 9)
+            run(routine, {**given, "out0": out}, sizes)
+            check(out, stored(want.astype(dtype.np), data_format), DIGITS[dtype.name])
 
 
 def test_nan_is_the_largest() -> None:
@@ -99,9 +94,10 @@ def test_nan_is_the_largest() -> None:
     window = Window((1, 4), (1, 1))
     out, dx = np.zeros((1, 1, 1, 1), np.float32), np.full_like(x, -1)
     sizes = image_sizes(window, x.shape)
-    run(max_pool(float32, window)[0], {"in0": x, "out0": out}, sizes)
+    pool = WindowKernels(float32, window)
+    run(pool.max_pool(sizes)[0], {"in0": x, "out0": out}, sizes)
     assert np.isnan(out).all()
-    run(max_pool_gradient(float32, window)[0], {"in0": x, "in2": np.full_like(out, 5), "out0": dx}, sizes)
+    run(pool.max_pool_gradient(sizes)[0], {"in0": x, "in2": np.full_like(out, 5), "out0": dx}, sizes)
     np.testing.assert_array_equal(dx.ravel(), [0, 5, 0, 0])
 
 
@@ -120,18 +116,21 @@ def test_mean(name: str, dtype: DType, data_format: str) -> None:
             dx[:, *pixel] += dy[:, *p].astype(np.float64) / len(pixels)
     sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
     out = np.zeros_like(stored(dy, data_format))
-    run(avg_pool(dtype, window, data_format)[0], {"in0": stored(x, data_format), "out0": out}, sizes)
+    pool = WindowKernels(dtype, window, data_format)
+    run(pool.avg_pool(sizes)[0], {"in0": stored(x, data_format), "out0": out}, sizes)
     check(out, stored(y, data_format), DIGITS[dtype.name])
     out = np.zeros_like(stored(x, data_format))
-    run(avg_pool_gradient(dtype, window, data_format)[0], {"in0": stored(dy, data_format), "out0": out}, sizes)
+    run(pool.avg_pool_gradient(sizes)[0], {"in0": stored(dy, data_format), "out0": out}, sizes)
     check(out, stored(dx, data_format), DIGITS[dtype.name])
 
 
 def test_what_is_not_pooled() -> None:
     with pytest.raises(ValueError, match="no kernel pools bool"):
-        max_pool(bool_, WINDOWS["valid"])
-    with pytest.raises(ValueError, match="no kernel pools int64"):
-        avg_pool(int64, WINDOWS["valid"])
+        WindowKernels(bool_, WINDOWS["valid"])
+    with pytest.raises(NotFusibleError, match="division of integers"):
+        WindowKernels(int64, WINDOWS["valid"]).avg_pool(image_sizes(WINDOWS["valid"], IMAGE))
+    with pytest.raises(ValueError, match="not in float64"):
+        WindowKernels(float64, WINDOWS["valid"], multiplier=1)
     with pytest.raises(ValueError, match="count to 2\\^31"):
         image_sizes(WINDOWS["valid"], (1 << 16, 256, 256, 3))
 
@@ -177,45 +176,49 @@ def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
     laid = {"x": stored(x, data_format), "dy": stored(dy, data_format)}
     sizes = image_sizes(window, laid["x"].shape, filters, data_format, depthwise=True)
     digits = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype.name]
-    for make, first, second, want in (
-        (depthwise, laid["x"], w, stored(y, data_format)),
-        (depthwise_input_gradient, w, laid["dy"], stored(dx, data_format)),
-        (depthwise_filter_gradient, laid["x"], laid["dy"], dw),
+    kernels = WindowKernels(dtype, window, data_format, multiplier)
+    for ways, first, second, want in (
+        (kernels.depthwise(sizes), laid["x"], w, stored(y, data_format)),
+        (kernels.depthwise_input_gradient(sizes), w, laid["dy"], stored(dx, data_format)),
+        (kernels.depthwise_filter_gradient(sizes), laid["x"], laid["dy"], dw),
     ):
-        out = np.zeros(want.shape, dtype.np)
-        (routine,) = make(dtype, window, multiplier, data_format=data_format)
-        run(routine, {"in0": first, "in1": second, "out0": out}, sizes)
-        check(out, want, digits)
+        for routine in ways[:2]:
+            out = np.full(want.shape, 9, dtype.np)
+            run(routine, {"in0": first, "in1": second, "out0": out}, sizes)
+            check(out, want, digits)
 
 
-def test_depthwise_epilogue() -> None:
-    """Bias by channel, then relu6."""
-    build = LoopNestBuilder([False] * 4)
-    biased = build.apply("add", build.load(0, float32, range(4)), build.load(1, float32, [3]))
-    low = build.apply("maximum", biased, build.constant(0.0, float32))
-    build.store(build.apply("minimum", low, build.constant(6.0, float32)), range(4))
-    x, w = np.full((1, 4, 4, 3), 2, np.float32), np.ones((2, 2, 3, 1), np.float32)
-    bias, out = np.array([-9, 1, -7], np.float32), np.zeros((1, 3, 3, 3), np.float32)
-    (routine,) = depthwise(float32, Window((2, 2), (1, 1)), 1, epilogue=TileLoops(*build.finish()))
-    sizes = image_sizes(Window((2, 2), (1, 1)), x.shape, 3, depthwise=True)
-    run(routine, {"in0": x, "in1": w, "in2": bias, "out0": out}, sizes)
-    np.testing.assert_array_equal(out, np.broadcast_to(np.array([0, 6, 1], np.float32), out.shape))
+def test_the_gradient_of_a_filter_over_many_positions_is_summed_in_pieces() -> None:
+    window, image = Window((2, 2), (1, 1)), (2, 90, 80, 2)
+    sizes = image_sizes(window, image, 2, depthwise=True)
+    rng = np.random.default_rng(3)
+    x, dy = rng.standard_normal(image), rng.standard_normal((2, 89, 79, 2))
+    want = np.array([[(x[:, i : i + 89, j : j + 79] * dy).sum((0, 1, 2)) for j in range(2)] for i in range(2)])
+    first, *_ = WindowKernels(float32, window, multiplier=1).depthwise_filter_gradient(sizes)
+    assert len(first.launches) == 2
+    out = np.zeros((2, 2, 2), np.float32)
+    run(first, {"in0": x.astype(np.float32), "in1": dy.astype(np.float32), "out0": out}, sizes)
+    check(out, want, 3e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_compiles(target: Target) -> None:
-    window, known = Window((3, 3), (2, 2), padding="SAME"), {"channels": 64, "filters": 64}
-    pools: list[Callable[..., list[Routine]]] = [
-        max_pool,
-        max_pool_gradient,
-        max_pool_gradient_gradient,
-        avg_pool,
-        avg_pool_gradient,
-    ]
-    made = [make(bfloat16, window, known=known) for make in pools]
-    made += [make(float32, window, "NCHW") for make in (max_pool, avg_pool_gradient)]
-    for make in (depthwise, depthwise_input_gradient, depthwise_filter_gradient):
-        made.append(make(bfloat16, window, 1, known=known))
-    for routine in (r for routines in made for r in routines):
+    window = Window((3, 3), (2, 2), padding="SAME")
+    made: list[Routine] = []
+    for dtype, data_format, image in (
+        (bfloat16, "NHWC", (32, 56, 56, 64)),
+        (float32, "NCHW", (32, 64, 56, 56)),
+    ):
+        sizes = image_sizes(window, image, data_format=data_format)
+        pool = WindowKernels(dtype, window, data_format)
+        made += [*pool.max_pool(sizes)[:1], *pool.max_pool_gradient(sizes)[:1], *pool.avg_pool(sizes)[:1]]
+        made += [*pool.max_pool_gradient_gradient(sizes)[:1], *pool.avg_pool_gradient(sizes)[:1]]
+        kernels = WindowKernels(dtype, window, data_format, 1)
+        made += [*kernels.depthwise(sizes)[:1], *kernels.depthwise_input_gradient(sizes)[:1]]
+        made += [*kernels.depthwise_filter_gradient(sizes)[:1]]
+    whole = Window((7, 7), (1, 1))
+    sizes = image_sizes(whole, (32, 7, 7, 2048))
+    made += WindowKernels(bfloat16, whole).avg_pool(sizes)[:1]
+    for routine in made:
         compiles(routine, [target], stack=16)

@@ -12,8 +12,8 @@ import pytest
 from machine_code import Code, disassembler, facts_of_code
 
 from dovetail.codegen.gpu.ir import SM90, Routine
-from dovetail.codegen.gpu.templates.attention import attention, attention_gradient
-from dovetail.codegen.gpu.templates.conv import convolution, input_gradient
+from dovetail.codegen.gpu.templates.attention import attention
+from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
@@ -106,8 +106,8 @@ SIZES = {"batch": 8, "heads": 8, "kv_heads": 8, "queries": 2048, "keys": 2048}
 @pytest.mark.parametrize("case", ATTENTION.values(), ids=ATTENTION)
 def test_attention_in_half_precision(case: tuple[DType, int, Any]) -> None:
     dtype, size, wanted = case
-    forward = attention(dtype, size, 0.125, target=SM90, known=SIZES)[0]
-    backward = attention_gradient(dtype, size, 0.125, target=SM90, known=SIZES)[0]
+    forward = attention(dtype, size, 0.125, known=SIZES)[0]
+    backward = attention(dtype, size, 0.125, known=SIZES, backward=True)[0]
     pairs = ((forward, "attention"), (backward, "attention_keys"), (backward, "attention_queries"))
     for (routine, name), instructions in zip(pairs, wanted, strict=True):
         code, loop = multiplying(routine, name)
@@ -117,8 +117,8 @@ def test_attention_in_half_precision(case: tuple[DType, int, Any]) -> None:
 
 def test_exact_attention() -> None:
     """Three quarters of the instructions multiply and add: all others of a block of keys are few beside its products."""
-    forward = attention(float32, 64, 0.125, target=SM90, known=SIZES)[0]
-    backward = attention_gradient(float32, 64, 0.125, target=SM90, known=SIZES)[0]
+    forward = attention(float32, 64, 0.125, known=SIZES)[0]
+    backward = attention(float32, 64, 0.125, known=SIZES, backward=True)[0]
     for routine, name in ((forward, "attention"), (backward, "attention_keys"), (backward, "attention_queries")):
         _, loop = multiplying(routine, name)
         assert loop.share("FFMA") >= 0.7, name
@@ -129,8 +129,8 @@ def test_convolutions() -> None:
     """A quarter of a multiprocessor issues fewer instructions for a step than its matrix unit is busy for."""
     known = {"images": 64, "height": 28, "width": 28, "channels": 256, "filters": 256, "rows": 28, "columns": 28}
     window = Window((3, 3), (1, 1), (1, 1), "SAME")
-    for make, name in ((convolution, "convolution"), (input_gradient, "convolution_input")):
-        code, loop = multiplying(make(bfloat16, window, target=SM90, known=known)[0], name)
+    for makes, name in (("result", "convolution"), ("image", "convolution_input")):
+        code, loop = multiplying(convolution(bfloat16, window, makes, known=known)[0], name)
         assert shapes(loop) == {"64x128x16": 4}
         warps, cycles = (
             8 // 4,

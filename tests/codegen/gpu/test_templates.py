@@ -7,10 +7,10 @@ import pytest
 
 from dovetail.codegen.gpu.ir import SM90, Routine
 from dovetail.codegen.gpu.templates.attention import attention
-from dovetail.codegen.gpu.templates.conv import input_gradient
+from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
-from dovetail.codegen.gpu.templates.pooling import max_pool_gradient
+from dovetail.codegen.gpu.templates.windows import WindowKernels, image_sizes
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import bfloat16, float32
@@ -36,11 +36,17 @@ def dense_layer() -> Routine:
     )[0]
 
 
+def max_pool_gradient() -> Routine:
+    """Two pixels beside each other, channels last."""
+    window = Window((1, 2), (1, 2))
+    return WindowKernels(float32, window).max_pool_gradient(image_sizes(window, (32, 56, 56, 64)))[0]
+
+
 TEMPLATES = {
     "dense_layer": dense_layer,
-    "causal_attention": lambda: attention(bfloat16, 64, 0.125, target=SM90, causal=True)[0],
-    "convolution_input": lambda: input_gradient(bfloat16, Window((3, 3), (2, 2), padding="SAME"), target=SM90)[0],
-    "max_pool_gradient": lambda: max_pool_gradient(float32, Window((3, 3), (2, 2), padding="SAME"), "NCHW")[0],
+    "masked_attention": lambda: attention(bfloat16, 64, 0.125, mask=bfloat16)[0],
+    "convolution_input": lambda: convolution(bfloat16, Window((3, 3), (2, 2), padding="SAME"), "image")[0],
+    "max_pool_gradient": max_pool_gradient,
 }
 
 

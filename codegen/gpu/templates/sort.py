@@ -1,14 +1,15 @@
-"""Radix sort of rows of any length and numeric type, from the least significant digit on.
+"""Sorts of rows: short ones by one block each, others by their digits.
 
-Each element becomes a *key*, an unsigned integer with the same order as the elements, and its index. A pass sorts by a digit of four
-bits: blocks count the occurrences of each digit in their elements; running sums of these counts, over all blocks and digits of a
-row, give the target of each block's first element with each digit; the blocks move their keys and indices there. A pass is stable, so
-after all passes rows are sorted, and equal elements keep their order.
+Rows of up to LONGEST_SORTED elements of 32 bits or less are sorted by one block each, together with their places as one word of 64
+bits: so equal elements keep their order, and the places come for nothing.
+
+All others are sorted by radix, from the least significant digit on. Each element becomes a *key*, an unsigned integer with the same
+order as the elements, and its index. A pass sorts by a digit of four bits: blocks count the occurrences of each digit in their elements;
+running sums of these counts, over all blocks and digits of a row, give the target of each block's first element with each digit; the
+blocks move their keys and indices there. A pass is stable, so after all passes rows are sorted, and equal elements keep their order.
 
 The passes alternate between two sets of kernels, from one pair of arrays to the other and back. The digit of a pass is counted on the
 GPU (`scratch5`), so that one compiled kernel serves all passes.
-
-Rows of up to `rows.LONGEST_SORTED` elements of 32 bits or less are sorted by one block each instead (`rows.sort`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..emit.expr import NARROW
 from ..ir import Count, Grid, Launch, Routine, Scratch
 from .text import address, make_launch
 
+LONGEST_SORTED = 4096  # elements of a row that is sorted in one block
 _BLOCK = 1024  # elements of a block
 _DIGITS = 16
 _ROW = Grid((Count(("before",)), Count(("length",), _BLOCK)))
@@ -70,18 +72,15 @@ _TAKE = """    block = tl.program_id(0).to(tl.int64)
 _ADDED = "@triton.jit\ndef added(a, b):\n    return a + b\n\n\n"
 
 
-def long_sort(dtype: DType, *, descending: bool = False) -> Routine:
-    """Sort rows, or take the first `k` of what is sorted.
-
-    `in0` is [before, length], with length below 2**31; `out0` [before, k] gets the values, `out1` their places (int32). NaN is the
-    largest; equals keep their order. A launch gives `before`, `length` and `k`.
+def long_sort(dtype: DType) -> Routine:
+    """As `sort`, for rows of any length below 2**31, and elements of any width. A launch gives `before`, `length` and `k`.
 
     Raises:
         ValueError: elements of this type have no order.
     """
     if dtype.np.kind not in "iufV" or dtype.size > 8 or dtype.size < 2 and dtype.is_floating:
         raise ValueError(f"elements of {dtype.name} are not sorted")
-    wide, word, bits = _key(dtype, descending)
+    wide, word, bits = _key(dtype)
     key = "*u64" if bits == 64 else "*u32"
     arrays = {"in0": address(dtype), "scratch0": key, "scratch1": "*i32", "scratch5": "*i32"}
     numbers = {"length": "i64"}
@@ -117,11 +116,11 @@ def long_sort(dtype: DType, *, descending: bool = False) -> Routine:
     return Routine(tuple(launches), tuple(scratch))
 
 
-def _key(dtype: DType, descending: bool) -> tuple[str, str, int]:
+def _key(dtype: DType) -> tuple[str, str, int]:
     """How an element is widened, the lines that make its key, and how many bits of the key count."""
     bits = 8 * dtype.size if not dtype.is_floating else max(8 * dtype.size, 32)
     every = (1 << max(bits, 32)) - 1
-    flip = f"    key = key ^ {every}\n" if descending else ""
+    flip = f"    key = key ^ {every}\n"  # from the largest on
     if dtype.is_floating:
         top, quiet = (1 << (bits - 1), 0x7FF8 << 48 if bits == 64 else 0x7FC00000)
         lines = (
@@ -137,3 +136,47 @@ def _key(dtype: DType, descending: bool) -> tuple[str, str, int]:
     signed = f".to(tl.{'uint' if dtype.is_unsigned else 'int'}{kept})"
     lines = f"    key = x{signed}.to(tl.uint{kept}) ^ {top}\n"
     return "", lines + flip, bits
+
+
+def sort(dtype: DType, length: int) -> Routine:
+    """The first `k` of each row, from the largest on.
+
+    `in0` is [before, length]; `out0` [before, k] gets the values, `out1` their places (int32). NaN is the largest; equals keep their
+    order. A launch gives `before`, `length` and `k`.
+
+    Args:
+        length: the longest row; a kernel serves all that have no more elements than the next power of two.
+
+    Raises:
+        ValueError: rows are too long, or elements wider than 32 bits.
+    """
+    if length > LONGEST_SORTED:
+        raise ValueError(f"rows of up to {LONGEST_SORTED} elements are sorted in a block, not of {length}")
+    if dtype.size > 4:
+        raise ValueError(f"elements of up to 32 bits are sorted with their places, not {dtype.name}")
+    body = _BLOCK_SORT.format(
+        kind="tl.float32" if dtype.is_floating else "tl.int64", key=_ORDERED if dtype.is_floating else "    word = x\n"
+    )
+    across = 1 << max(length - 1, 1).bit_length()
+    arrays = {"in0": address(dtype), "out0": address(dtype), "out1": "*i32"}
+    numbers = {"before": "i64", "length": "i64", "k": "i64"}
+    warps = max(1, min(8, across // 128))
+    launch = make_launch("sort", body, arrays, numbers, {"XB": across}, Grid((Count(("before",)),)), warps=warps)
+    return Routine((launch,))
+
+
+# As a whole number: the bits of a positive float are in order; those of a negative one in the opposite.
+_ORDERED = """    x = tl.where(x == 0.0, 0.0, x)
+    word = x.to(tl.int32, bitcast=True)
+    word = tl.where(x != x, 0x7FFFFFFF, tl.where(word < 0, word ^ 0x7FFFFFFF, word))
+"""
+_BLOCK_SORT = """    row = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, XB).to(tl.int64)
+    x = tl.load(in0 + row * length + i, mask=i < length, other=0).to({kind})
+{key}    both = word.to(tl.int64) * XB + (XB - 1 - i)
+    both = tl.sort(tl.where(i < length, both, -0x8000000000000000), 0, True)
+    place = XB - 1 - (both & (XB - 1))
+    m = i < k
+    tl.store(out0 + row * k + i, tl.load(in0 + row * length + place, mask=m), mask=m)
+    tl.store(out1 + row * k + i, place.to(tl.int32), mask=m)
+"""

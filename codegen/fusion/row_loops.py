@@ -1,0 +1,117 @@
+"""Loop nests along one axis of [before, length, after]: running sums and products, the places of extremes, segments' extremes.
+
+Without `across` there is no last axis. A running sum of few and long rows is cut into pieces of PIECE elements, in three nests:
+`piece_totals`, a running sum of these without the element itself, and `running_in_pieces`, which begins each piece with it. Elements
+behind the end of a row are read as row -1 of a table, and not stored.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from ...graph.core.dtypes import DType, bool_, int32, int64
+from ..ir.legality import NotFusibleError
+from ..ir.loop_nest import LoopNest, LoopNestBuilder, Scan
+from .table_loops import kept_in
+from .tracer import Symbol, SymbolicMath, literal
+
+PIECE = 8192  # elements
+
+
+def first_extreme(builder: LoopNestBuilder, kind: str, x: int, position: int, index: DType) -> int:
+    """The first position along the reduced axis of the `max` or `min` of x, or of a NaN."""
+    apply, dtype = builder.apply, builder.dtype(x)
+    if dtype is bool_:
+        raise NotFusibleError("places of truth values stay with NumPy")
+    found = apply("eq", x, builder.reduce(kind, x))
+    if dtype.is_floating:
+        found = apply("or", found, apply("isnan", x))
+    nowhere = builder.constant(int(int64.max), int64)
+    place = builder.reduce("min", apply("select", found, position, nowhere))
+    return place if index is int64 else apply("cast", place, dtype=index)
+
+
+@cache
+def extreme(kind: str, dtype: DType, index: DType, across: bool) -> LoopNest:
+    """The place of the `max` or `min` of in0 along the axis.
+
+    >>> from dovetail.graph.core.dtypes import float32
+    >>> print(extreme("max", float32, int64, False))
+    loops over d0, reducing d1
+      v0: float32[d0, d1] = load in0
+      v1: int64[d1] = position
+      v2: float32[d0] = reduce max v0
+      v3: bool[d0, d1] = eq v0 v2
+      v4: bool[d0, d1] = isnan v0
+      v5: bool[d0, d1] = or v3 v4
+      v6: int64 = constant 9223372036854775807
+      v7: int64[d0, d1] = select v5 v1 v6
+      v8: int64[d0] = reduce min v7
+      store out0[d0] = v8
+    """
+    builder = LoopNestBuilder([False, True, *[False] * across])
+    x = builder.load(0, dtype, range(2 + across))
+    builder.store(first_extreme(builder, kind, x, builder.position(1, int64), index), [0, 2][: 1 + across])
+    return builder.finish()[0]
+
+
+@cache
+def running(how: Scan, dtype: DType, across: bool) -> LoopNest:
+    """Sums or products of in0 up to each element."""
+    builder = LoopNestBuilder([False, True, *[False] * across])
+    builder.store(builder.scan(how, builder.load(0, dtype, range(2 + across))), range(2 + across))
+    return builder.finish()[0]
+
+
+def _piece(how: Scan, dtype: DType, across: bool) -> tuple[LoopNestBuilder, int, int]:
+    """The space [before, pieces, PIECE, after], the element of in0, and its number among all rows."""
+    builder = LoopNestBuilder([False, False, True, *[False] * across])
+    row, piece, at = (Symbol(builder, builder.position(axis, int64)) for axis in range(3))
+    length, i = Symbol(builder, builder.size("length", int64)), piece * PIECE + at
+    number = SymbolicMath.where(i < length, row * length + i, -1)
+    x = Symbol(builder, builder.gather(0, dtype, number.number, [3] if across else []))
+    x = SymbolicMath.cast(x, kept_in(dtype))
+    return builder, (x if how.kind == "sum" else SymbolicMath.where(i < length, x, 1)).number, number.number
+
+
+@cache
+def piece_totals(how: Scan, dtype: DType, across: bool) -> LoopNest:
+    """The sum or product of each piece."""
+    builder, x, _ = _piece(how, dtype, across)
+    builder.store(builder.reduce(how.kind, x), [0, 1, 3][: 2 + across])
+    return builder.finish()[0]
+
+
+@cache
+def running_in_pieces(how: Scan, dtype: DType, across: bool) -> LoopNest:
+    """Sums or products up to each element; in1: what is before each piece."""
+    builder, x, number = _piece(how, dtype, across)
+    before = builder.load(1, kept_in(dtype), [0, 1, 3][: 2 + across])
+    total = builder.apply({"sum": "add", "prod": "mul"}[how.kind], before, builder.scan(how, x))
+    total = total if kept_in(dtype) is dtype else builder.apply("cast", total, dtype=dtype)
+    builder.store(total, [3] if across else [], number)
+    return builder.finish()[0]
+
+
+@cache
+def segments(kind: str, dtype: DType, index: DType, across: bool) -> LoopNest:
+    """The `max`, `min` or `prod` of the rows of in0, [count, after], of each segment that in1 names.
+
+    Each segment looks at all indices, and reads its own rows. One without rows gets the type's smallest number, its largest, or 1.
+    """
+    builder = LoopNestBuilder([False, True, *[False] * across])
+    named = SymbolicMath.cast(Symbol(builder, builder.load(1, index, [1])), int64)
+    here = named == Symbol(builder, builder.position(0, int64))
+    row = SymbolicMath.where(here, Symbol(builder, builder.position(1, int64)), -1)
+    x = Symbol(builder, builder.gather(0, dtype, row.number, [2] if across else []))
+    edge = 1 if kind == "prod" else dtype.min if kind == "max" else dtype.max
+    empty = float(edge) if dtype.is_floating else int(edge)
+    infinite = dtype.is_floating and kind != "prod"
+    start = math.copysign(math.inf, empty) if infinite else empty
+    total = Symbol(builder, builder.reduce(kind, SymbolicMath.where(here, x, start).number))
+    if infinite:
+        seen = builder.reduce("max", SymbolicMath.cast(here, int32).number)
+        total = SymbolicMath.where(Symbol(builder, seen) > 0, total, literal(builder, empty, dtype))
+    builder.store(total.number, [0, 2][: 1 + across])
+    return builder.finish()[0]
