@@ -3,7 +3,7 @@
 Requests, partial specs, colocation and supported device types have become groups and candidates already
 (`rules/colocation.py`); a group is a unit of the problem, its candidates are the devices it may have. Nodes that
 the step does not run stay where the rules put them, unless they share a group with one that runs. The
-placement by the rules is one of the starts, so the answer is never predicted to be slower than that.
+placement by the rules is one of the starts.
 """
 
 from __future__ import annotations
