@@ -2,10 +2,10 @@
 
 The machine is that of the placement search, but for one thing: a device runs its part of a plan in the plan's order and waits
 where a value has not come yet, as programs do, while in the search it takes the ready node that comes first. (The order of a plan
-that was searched is mostly the one in which nodes start there: `schedule/from_search.py`.) A value travels once to each other device that needs
-it, beside the work; channels over one link share it or wait for each other. What a task reads in
-another one's memory does not travel. A value occupies memory on its device from the moment its node starts until its last use or
-departure there, and on a receiving device from its arrival until its last use.
+that was searched is mostly the one in which nodes start there: `schedule/from_search.py`.) A value travels once to each other
+device that needs it, beside the work; channels over one link share it or wait for each other. What a task reads in another one's
+memory does not travel. A value occupies memory on its device from the moment its node starts until its last use or departure there,
+and on a receiving device from its arrival until its last use.
 """
 
 from __future__ import annotations
