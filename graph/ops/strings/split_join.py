@@ -87,8 +87,12 @@ def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | N
     """
     operands = [convert(x, string, name="inputs") for x in inputs]
     dims: Dims = None
-    for t in operands:  # the op broadcasts, for `+`; TensorFlow's string_join does not
-        dims = dims if t.dims == () else merge(dims, t.dims)
+    try:  # the op broadcasts, for `+`; TensorFlow's string_join does not
+        for t in operands:
+            dims = dims if t.dims == () else merge(dims, t.dims)
+    except ValueError as e:
+        names = ", ".join(map(repr, operands))
+        raise ValueError(f"string_join: {e}. Give texts of one shape, or scalars, not {names}") from None
     return make("StringJoin", operands, {"separator": separator}, name).outputs[0]
 
 
