@@ -105,8 +105,8 @@ def items_of(var_list: Any) -> Iterator[Item]:
 def _items(what: Any, name: str | None) -> Iterator[Item]:
     handle = getattr(what, "resource_handle", what)
     if isinstance(handle, Tensor) and handle.op.type == TABLE:
-        for part in (TablePart(handle, name or handle.op.name, i) for i in (0, 1)):
-            yield Item(part.name, "", part)
+        for half in (TablePart(handle, name or handle.op.name, i) for i in (0, 1)):
+            yield Item(half.name, "", half)
         return
     if not isinstance(what, Variable):
         raise TypeError(f"Variable to save is not a Variable: {what!r}")

@@ -187,15 +187,15 @@ class Saver:
 
     def _values(self, graph: Graph, items: Sequence[Item]) -> list[Tensor]:
         """The values of variables of one task; those of a server that others change, too, are read at one moment, if it is to be so."""
-        beside: dict[str, list[int]] = {}
+        beside: dict[str, dict[int, Tensor]] = {}
         for n, item in enumerate(items):
             spec = DeviceSpec.from_string(item.variable.device or "")
             if self._consistent and spec.job and spec.device_type != "GPU" and isinstance(item.variable, Variable):
-                beside.setdefault(item.variable.device, []).append(n)
+                beside.setdefault(item.variable.device, {})[n] = item.variable._place()
         read: dict[int, Tensor] = {}
-        for numbers in beside.values():
-            places = [items[n].variable._place() for n in numbers]
-            read.update(zip(numbers, make("ReadTogether", places, None, "ReadTogether").outputs, strict=True))
+        for places in beside.values():
+            values = make("ReadTogether", list(places.values()), None, "ReadTogether").outputs
+            read.update(zip(places, values, strict=True))
         found = []
         for n, item in enumerate(items):
             with graph.device(None), graph.device(cpu_of(item.variable)):
