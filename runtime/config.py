@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..codegen.options import KernelOptions
-from ..graph.core.errors import InvalidArgumentError
+from ..graph.core.errors import invalid
 from ..graph.core.repeated_field import Repeated
 from ..graph.core.settings import setting
 from ..placer.cluster.spec import ClusterDef, ClusterSpec
@@ -244,7 +244,7 @@ class ConfigProto(Options):
                 deterministic=deterministic,
             )
         except ValueError as e:
-            raise InvalidArgumentError(None, None, f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
+            raise invalid(f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
 
     def over(self, defaults: ConfigProto) -> ConfigProto:
         """A copy in which another config's options replace those with default values."""

@@ -342,9 +342,3 @@ def mean_of(total: Array, size: int) -> Array:
     """The mean, from a sum over `size` members."""
     mean: Array = (total / size).astype(total.dtype, copy=False)
     return mean
-
-
-__all__ = [
-    "CHUNK_BYTES", "DOUBLING_BYTES", "DirectExchange", "RecursiveDoubling", "MessageAlgorithm", "Part", "RingAllReduce", "TreeBroadcast",
-    "all_gather", "all_reduce", "mean_of", "flatten", "reduce_scatter", "result_like", "result_of", "unflatten",
-]  # fmt: skip

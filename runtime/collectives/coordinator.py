@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError, from_code
+from ...graph.core.errors import AbortedError, UnavailableError, from_code, invalid
 from ...graph.resources.async_request import AsyncResource
 from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
@@ -91,7 +91,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         name, task_of = self.memberships.name_of(members)
         if task_of[rank] != self.task:
             text = f"Member {rank} of the group is {members[rank]}, but its op runs on {self.task or 'this process'}"
-            raise InvalidArgumentError(None, None, text)
+            raise invalid(text)
         with self.lock:
             membership = self.memberships.of_session(session, name, task_of)
         if shared is None or not membership.is_spread:
@@ -117,7 +117,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         if membership.error is not None:
             raise type(membership.error)(None, None, membership.error.message)
         if request.key in membership.by_message or request.key in membership.in_memory:
-            raise InvalidArgumentError(None, None, f"{request.what}: member {request.key[2]} takes part twice at once")
+            raise invalid(f"{request.what}: member {request.key[2]} takes part twice at once")
         if isinstance(request, SharedMemoryRequest):
             self._in_memory.enqueue(request)
         else:
@@ -300,6 +300,3 @@ class Coordinator(AsyncResource[AnyRequest]):
                         "Start it again; all workers then go on from the last checkpoint, in new sessions."
                     )
                     self.memberships.fail(m, UnavailableError(None, None, text))
-
-
-__all__ = ["Coordinator"]

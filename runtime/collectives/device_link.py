@@ -164,6 +164,3 @@ _REASONS = {
 def refusal_text(refused: LinkRefused, members: Sequence[str]) -> str:
     """The text for a refusal."""
     return f"member {refused.rank} ({members[refused.rank]}) {_REASONS[refused.why]}"
-
-
-__all__ = ["LinkAgreement", "LinkRefused", "RefusalReason", "instances_without_link", "refusal_text"]

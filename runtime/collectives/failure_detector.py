@@ -126,6 +126,3 @@ class FailureDetector:
                 if seconds > self._patience_s and not self._lives(task, max(last[0], since)):
                     found.append((task, seconds))
         return found
-
-
-__all__ = ["COUNTED", "FailureDetector", "LossCounter"]

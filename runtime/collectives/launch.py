@@ -171,6 +171,3 @@ def _read_only(array: Array) -> Array:
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
-
-
-__all__ = ["CollectiveLauncher", "signature"]

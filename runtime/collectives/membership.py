@@ -232,9 +232,3 @@ def _waiting_text(request: AnyRequest) -> str:
         return request.what
     members = ", ".join(f"member {r}" + (f" ({t})" if (t := membership.task_of[r]) else "") for r in sorted(ranks))
     return f"{request.what}: {'not joined by' if absent else 'awaiting'} {members}"
-
-
-__all__ = [
-    "HANDSHAKE_RUN", "MAX_EARLY_PARTS", "AnyRequest", "BufferQueue", "Group", "Key", "Membership", "MessageRequest",
-    "SharedMemoryRequest", "stop_link",
-]  # fmt: skip

@@ -18,7 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError, UnavailableError
+from ...graph.core.errors import (
+    AbortedError,
+    OpError,
+    ResourceExhaustedError,
+    UnavailableError,
+    invalid,
+)
 from .algorithms import Array
 from .device_link import LinkAgreement
 from .failure_detector import COUNTED
@@ -61,7 +67,7 @@ class PeerMessenger:
             self._send(task, head | fields, tensors)
         except KeyError:
             text = f"{task} is a member of the group, but no task of the server's cluster"
-            self.unsent.append((membership, InvalidArgumentError(None, None, text)))
+            self.unsent.append((membership, invalid(text)))
         except (OSError, OpError) as e:  # an unknown host, a server that is stopping
             self.unsent.append((membership, UnavailableError(None, None, f"{task} cannot be reached: {e}")))
 
@@ -119,7 +125,7 @@ class MembershipService:
             if not self._messenger.has_peers and set(task_of) != {self.task}:
                 others = ", ".join(sorted(set(task_of) - {self.task}))
                 text = f"{others}: a session without servers reaches no other task; give the session a server's target"
-                raise InvalidArgumentError(None, None, text)
+                raise invalid(text)
             name = hashlib.blake2s("\n".join(members).encode(), digest_size=12).hexdigest()
             if len(self._names) >= MAX_GROUPS:
                 self._names.clear()
@@ -243,6 +249,3 @@ def too_far_ahead_error(task: str) -> OpError:
         f"More than {MAX_EARLY_PARTS} parts of {task} wait for this task to get to their collectives: {task} runs too far ahead. Let "
         "it take something back from the others, such as an all_reduce or a barrier.",
     )  # fmt: skip
-
-
-__all__ = ["MembershipService", "PeerMessenger", "Send", "ended_early_error", "too_far_ahead_error"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...graph.core.errors import InvalidArgumentError, OpError
+from ...graph.core.errors import OpError, invalid
 from .algorithms import Array, Part
 from .device_link import LinkAgreement
 from .membership import MAX_EARLY_PARTS, AnyRequest, Key, Membership, MessageRequest
@@ -95,7 +95,4 @@ def _mismatch_error(request: AnyRequest, sender: int, signature: str) -> OpError
         f"{request.what}: member {request.key[2]} brings {request.signature}, but member {sender} {signature}; "
         "all members must run the same program"
     )
-    return InvalidArgumentError(None, None, text)
-
-
-__all__ = ["MessageExecutor"]
+    return invalid(text)

@@ -286,9 +286,3 @@ class BufferHandshake(MessageAlgorithm):
         if self.is_done:
             return set()
         return set(range(1, self.size)) - self._opened.keys() if self.rank == 0 else {0}
-
-
-__all__ = [
-    "AREAS", "ASLEEP", "AWAKE", "FLAT_BYTES", "LINE", "NOTIFY", "REDUCED", "SLOTS", "STAGED", "TAKEN", "BufferHandshake", "BufferLayout",
-    "SharedBuffer", "SharedMemory", "label_of",
-]  # fmt: skip

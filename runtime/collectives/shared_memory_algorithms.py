@@ -46,19 +46,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.errors import invalid
 from ...graph.resources.collective_context import REDUCTIONS
 from .algorithms import Array, mean_of, result_of
 from .shared_buffer import ASLEEP, AWAKE, FLAT_BYTES, LINE, NOTIFY, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
-
-__all__ = [
-    "SharedMemoryGather",
-    "GatherList",
-    "SCATTER_BYTES",
-    "SharedMemoryReduceScatter",
-    "SharedMemoryAllReduce",
-    "has_plain_bytes",
-]
 
 
 class GatherList:
@@ -250,7 +241,7 @@ class SharedMemoryAllReduce:
             run, areas, label = buffer.read_label(r)
             free &= areas
             if (run, label) != mine:
-                raise InvalidArgumentError(None, None, _mismatch(buffer.rank, mine, r, (run, label)))
+                raise invalid(_mismatch(buffer.rank, mine, r, (run, label)))
         return free
 
     def _bounds(self, number: int) -> list[int]:

@@ -181,6 +181,3 @@ class _HandshakeRequest(MessageRequest):
         """Handle the agreement."""
         super().answer(value)
         self._agreed(value)
-
-
-__all__ = ["WAKE", "SharedMemoryExecutor"]

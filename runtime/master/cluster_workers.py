@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...graph.core.device import is_compatible, parse_strict
-from ...graph.core.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ...graph.core.errors import CancelledError, DeadlineExceededError, UnavailableError, invalid
 from ...placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
 from ..config import ConfigProto
 from ..rpc.pending_call import ConnectionPool, call
@@ -124,9 +124,7 @@ class ClusterWorkers(WorkerClients):
                         (task,) = answering
                         devices = [device_from_fields(d) for d in reply.fields["devices"]]
                         if any(d.name.task_name != task for d in devices):
-                            raise InvalidArgumentError(
-                                None,
-                                None,
+                            raise invalid(
                                 f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: "
                                 "the cluster specs differ",
                             )

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from ...graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
+from ...graph.core.errors import AbortedError, ResourceExhaustedError, invalid
 from ...graph.core.settings import setting
 from ...graph.io.deserialize import extend_from_bytes
 from ...placer.cluster.spec import ClusterSpec
@@ -101,7 +101,7 @@ class MasterHandlers:
         try:
             config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
         except TypeError as e:
-            raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+            raise invalid(f"Malformed config: {e}") from None
         if config.cluster_def is not None:
             self._check_cluster(ClusterSpec(config.cluster_def))
             config.isolate_session_state = True
@@ -163,8 +163,7 @@ class MasterHandlers:
             here = peers.address(task) if task in own else "no task of the server's"
             there = tasks.get(task, "not there")
             if here != there:
-                raise InvalidArgumentError(
-                    None, None,
+                raise invalid(
                     f"ConfigProto.cluster_def is not the cluster of the server of {self._responder.task}: {task} is {there} in "
                     f"cluster_def, and {here} in the server's cluster. Start servers with that cluster, or leave it out; a session "
                     "that is to see some tasks only says so with device_filters",
@@ -207,7 +206,7 @@ class MasterHandlers:
         try:
             config = ConfigProto.from_fields(message.fields.get("config") or {})
         except TypeError as e:
-            raise InvalidArgumentError(None, None, f"Malformed config: {e}") from None
+            raise invalid(f"Malformed config: {e}") from None
         self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
         return Message("closed", {"request": message.fields["request"]})
 
@@ -216,13 +215,10 @@ def _names(message: Message) -> list[list[str]]:
     """Fetches, targets and feeds."""
     lists = [message.fields[what] for what in ("fetches", "targets", "feeds")]
     if not all(isinstance(name, str) for names in lists for name in names):
-        raise InvalidArgumentError(None, None, "Fetches, targets and feeds are names")
+        raise invalid("Fetches, targets and feeds are names")
     return lists
 
 
 def _client_of(message: Message) -> str:
     """The name of the process that asks for a session."""
     return (message.fields.get("client") or "")[:NAME_CHARS]
-
-
-__all__ = ["MasterHandlers"]

@@ -51,7 +51,7 @@ from ...codegen.ir.partition import (
     RunPredicated,
     SendTensor,
 )
-from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import nbytes
 from ...placer.partition.one_sided_access import remote_places
@@ -62,11 +62,6 @@ from ..config import ConfigProto, check_config
 
 if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
-
-__all__ = [
-    "LEAST_BYTES", "LEAST_WORK", "Published", "coalesce_receives", "coalesced_sends", "kernels_of", "lower_partitions",
-    "overlap_collectives",
-]  # fmt: skip
 
 LEAST_BYTES = 64 << 10  # the two hand-overs between threads take as long as reducing this many bytes
 LEAST_WORK = 1 << 18  # as long as this many arithmetic operations plus bytes moved
@@ -311,9 +306,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
 
     unit = next((u for u in lower_partitions(plan.partitioned, plan.graph) if u.device == device), None)
     if unit is None:
-        raise InvalidArgumentError(
-            None, None, f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}"
-        )
+        raise invalid(f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}")
     options = check_config(config).kernel_options()
     info = next((d for d in plan.cluster.devices if str(d.name) == device), None)
     on_gpu = ":GPU:" in device and info is not None and not info.emulated

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from ...codegen.ir.partition import PartitionGraph
-from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError
+from ...graph.core.errors import AbortedError, OpError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
 from ...placer.cost.profile import Profile, as_profile
@@ -156,7 +156,7 @@ class Master:
                 return self._plan(session, fetches, targets, feeds)[0]
             found = session.plans.get(program)
             if found is None:
-                raise InvalidArgumentError(None, None, f"No program {program} is prepared in session {handle}")
+                raise invalid(f"No program {program} is prepared in session {handle}")
             return found
 
     def _plan(
@@ -178,7 +178,7 @@ class Master:
                 objective="latency" if _knows_client(costs) else "makespan",
             )
         except (KeyError, ValueError, TypeError) as e:
-            raise InvalidArgumentError(None, None, str(e)) from None
+            raise invalid(str(e)) from None
         access = FoundAccess(self._workers, session)
         plan = plan_step(
             graph,

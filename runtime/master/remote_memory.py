@@ -64,6 +64,3 @@ def _name(node: Node, place: Place) -> Sequence[str]:
     kind = kind_of(node)
     assert isinstance(kind, AccumulatorKind)
     return accumulator_name(*place[1:], kind)
-
-
-__all__ = ["FoundAccess"]

@@ -14,8 +14,6 @@ from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
 from ..config import ConfigProto
 
-__all__ = ["MasterSession", "TaskPart"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskPart:

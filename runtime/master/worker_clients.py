@@ -9,8 +9,6 @@ from ..config import ConfigProto
 from ..worker.registration import Registration
 from ..worker.worker import Worker
 
-__all__ = ["WorkerClients"]
-
 
 class WorkerClients:
     """The workers of a cluster of one task, which are called directly; `cluster_workers.py` extends it to more tasks.

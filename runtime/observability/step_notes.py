@@ -38,9 +38,7 @@ from ..wire.messages import ChannelKey
 clock = time.perf_counter_ns
 """The clock of all notes."""
 
-MAX_NOTES = (
-    250_000  # of each kind and task: a loop may run forever, and its trace must not fill the memory
-)
+MAX_NOTES = 250_000  # of each kind and task: a loop may run forever, and its trace must not fill the memory
 
 Row: TypeAlias = tuple[int, int, int, int, int]
 """A `KernelNote` with Python's identifier of the thread."""

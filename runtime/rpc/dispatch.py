@@ -24,8 +24,6 @@ from ...graph.core.settings import setting
 from ..transport.endpoint import Endpoint
 from ..wire.messages import Message, WireError
 
-__all__ = ["RequestExecutor", "Responder"]
-
 
 class AddressBook(Protocol):
     """The addresses of a cluster's tasks: `/job:worker/replica:0/task:1` -> `host:port`."""

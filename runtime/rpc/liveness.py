@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection
 
 from ..timeouts import FORGET_S
 
-__all__ = ["ClientRegistry", "Leases", "RegisteredClient"]
-
 
 class Leases:
     """The leases of one master's sessions. Any thread may call `seen`.

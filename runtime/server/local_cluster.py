@@ -75,7 +75,9 @@ class LocalCluster:
         keys: str | Path | None = None,
     ) -> None:
         if not isinstance(jobs, Mapping):
-            raise TypeError(f"`jobs` must be numbers of tasks such as {{'ps': 1, 'worker': 2}}, or addresses, not {jobs!r}")
+            raise TypeError(
+                f"`jobs` must be numbers of tasks such as {{'ps': 1, 'worker': 2}}, or addresses, not {jobs!r}"
+            )
         for job, at in jobs.items():
             if isinstance(at, (bool, str)) or not isinstance(at, (int, Sequence)):
                 raise TypeError(f"Job {job!r} must have a number of tasks or a list of addresses, not {at!r}")

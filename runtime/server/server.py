@@ -33,7 +33,7 @@ from typing import Any
 import threadpoolctl
 
 from ...codegen.gpu.driver.api import gpu_memory
-from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, UnknownError
+from ...graph.core.errors import NotFoundError, OpError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
@@ -59,8 +59,6 @@ from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
 from ..worker.tensor_exchange import TensorExchange
 from ..worker.worker import Worker
-
-__all__ = ["Server", "ServerDef", "use_batch_scheduling"]
 
 
 def use_batch_scheduling() -> None:
@@ -153,16 +151,16 @@ class Server:
         self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
         if not self._address.rpartition(":")[2].strip().isdigit():
             task = f"/job:{self.job_name}/task:{self.task_index}"
-            raise InvalidArgumentError(
-                None, None, f"The address {self._address!r} of {task} has no port: write 'host:port'"
-            )
+            raise invalid(f"The address {self._address!r} of {task} has no port: write 'host:port'")
         self._insecure = insecure
         self._keys = server_keys(keys, part_of(self.job_name, self.task_index))
         if self._keys is not None:
             for job in self.cluster_spec.jobs:
                 for address in self.cluster_spec.job_tasks(job):
                     if address and address != self._address:
-                        self._keys.server(address)  # a missing key is an error now, not when the first tensor is sent there
+                        self._keys.server(
+                            address
+                        )  # a missing key is an error now, not when the first tensor is sent there
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
@@ -282,7 +280,9 @@ class Server:
         self.stop()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped.is_set() else "not started" if self._responder.endpoint is None else self.target
+        state = (
+            "stopped" if self._stopped.is_set() else "not started" if self._responder.endpoint is None else self.target
+        )
         return f"<dt.train.Server {self.task} {state}>"
 
     # --- sessions of this process ----------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
             )
         job_name = cluster.jobs[0]
     if job_name not in cluster.jobs:
-        raise InvalidArgumentError(None, None, f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
+        raise invalid(f"The cluster has no job '{job_name}'; its jobs: {', '.join(cluster.jobs)}")
     indices = cluster.task_indices(job_name)
     if task_index is None:
         if len(indices) != 1:
@@ -461,7 +461,5 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
             )
         task_index = indices[0]
     if task_index not in indices:
-        raise InvalidArgumentError(
-            None, None, f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}"
-        )
+        raise invalid(f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}")
     return job_name, task_index

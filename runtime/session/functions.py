@@ -69,6 +69,3 @@ def compile_function(
         return run(*values)
 
     return call
-
-
-__all__ = ["Call", "compile_function"]

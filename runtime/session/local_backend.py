@@ -141,7 +141,11 @@ class LocalBackend:
                 inbox.get()()
 
         try:
-            with nullcontext() if active is None else active.calling(lambda: worker.abort(number, "The step around it has ended")):
+            with (
+                nullcontext()
+                if active is None
+                else active.calling(lambda: worker.abort(number, "The step around it has ended"))
+            ):
                 if limits:
                     self._drive_within(min(limits), number, drive)
                 else:

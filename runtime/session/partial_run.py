@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...graph.core.errors import InvalidArgumentError, UnimplementedError
+from ...graph.core.errors import UnimplementedError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
 from ...placer.partition.prune import needed
@@ -45,7 +45,7 @@ class PartialRun:
 
     def __init__(self, graph: Graph, fetches: Fetches, feeds: Iterable[Tensor]) -> None:
         if not fetches.tensors and not fetches.targets:
-            raise InvalidArgumentError(None, None, "Must specify at least one target to fetch or execute.")
+            raise invalid("Must specify at least one target to fetch or execute.")
         self._graph = graph
         self._left = set(fetches.tensors) | set(fetches.targets)
         self._agreed = frozenset(self._left)
@@ -97,14 +97,14 @@ class PartialRun:
     def _check(self, fetched: set[str], feeds: Mapping[str, Any]) -> None:
         for name in feeds:
             if name not in self._feeds:
-                raise InvalidArgumentError(None, None, f"The feed {name} was not specified in partial_run_setup.")
+                raise invalid(f"The feed {name} was not specified in partial_run_setup.")
             if name in self._fed:
-                raise InvalidArgumentError(None, None, f"The feed {name} has already been fed.")
+                raise invalid(f"The feed {name} has already been fed.")
         for name in fetched:
             if name not in self._agreed:
-                raise InvalidArgumentError(None, None, f"The fetch {name} was not specified in partial_run_setup.")
+                raise invalid(f"The fetch {name} was not specified in partial_run_setup.")
             if name not in self._left:
-                raise InvalidArgumentError(None, None, f"The fetch {name} has already been fetched.")
+                raise invalid(f"The fetch {name} has already been fetched.")
 
     def _to_run(self, fetched: set[str], known: Mapping[Tensor, Any]) -> list[Node]:
         """The nodes that a call runs, in order."""
@@ -118,8 +118,7 @@ class PartialRun:
             lacking += [n.outputs[0] for n in _placeholders(found) if n.outputs[0] in missing]
             lacking += [t for t in tensors if t in missing]
             if lacking:
-                raise InvalidArgumentError(
-                    None, None,
+                raise invalid(
                     f"Fetch {name} can't be computed from the feeds that have been fed so far. It needs {lacking[0].name}",
                 )  # fmt: skip
             nodes.update(dict.fromkeys(found))
@@ -191,6 +190,3 @@ def _levels(nodes: Iterable[Node]) -> dict[Node, int]:
             level -= 1
         levels[node] = max(level, 0)
     return levels
-
-
-__all__ = ["PartialRun"]

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...graph.core.default_graph import default_session, get_default_graph
-from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.scopes import open_blocks
@@ -90,8 +90,7 @@ class Session:
             self._backend = _within
         elif target:
             if self._config.use_per_session_threads or self._config.session_inter_op_thread_pool:
-                raise InvalidArgumentError(
-                    None, None,
+                raise invalid(
                     f"use_per_session_threads and session_inter_op_thread_pool are for sessions in this process: the server at {target} "
                     "runs steps with its own threads (inter_op_parallelism_threads of its config). Leave them out",
                 )  # fmt: skip
@@ -216,7 +215,7 @@ class Session:
         self._check_runnable()
         run = self._partial_runs.get(handle)
         if run is None:
-            raise InvalidArgumentError(None, None, "Must run 'setup' before performing partial runs!")
+            raise invalid("Must run 'setup' before performing partial runs!")
         wanted = self._parse(fetches)
         try:
             found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._steps.run(w, f, None))

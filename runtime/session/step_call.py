@@ -27,8 +27,6 @@ from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message
 from ..worker.colocated import CallerThread, ColocatedServer
 
-__all__ = ["ColocatedPart", "StepCall"]
-
 MAX_TEMPLATES = 256  # cached encoded headers of run messages, per set of connections
 
 ColocatedPart: TypeAlias = tuple[ColocatedServer, str, TaskPart]

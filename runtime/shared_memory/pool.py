@@ -292,6 +292,3 @@ def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         ValueError: they cannot be read.
     """
     return _borrower.borrow(place, size)
-
-
-__all__ = ["Pool", "block_of", "borrow", "borrowed", "mapper", "pool_of_process", "share_variables", "address_of"]

@@ -63,9 +63,3 @@ class RecordAddress(NamedTuple):
 def words_of(memory: mmap.mmap, offset: int) -> memoryview:
     """The words of a record in a mapped segment."""
     return memoryview(memory)[offset : offset + RECORD_BYTES].cast("Q")
-
-
-__all__ = [
-    "CODES", "HOLDER", "MOST_DIMS", "NUMBER", "PAGE", "RECORDS", "RECORD_BYTES", "TURN", "TYPES", "VERSION", "WANTED", "WHERE",
-    "RecordAddress", "can_publish", "words_of",
-]  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from ...codegen.ir.partition import Posted, RecvTensor
 from ...graph.core.dtypes import DType, as_dtype
-from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError, from_code
+from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError, from_code, invalid
 from ...graph.core.graph import Node
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...graph.resources.accumulator import AccumulatorKind
@@ -108,7 +108,7 @@ class RemoteVariables:
             shape = tuple([int(n) for n in dims.split(",") if n])
             kind = AccumulatorKind(False, as_dtype(dtype), shape, reduction)
         except (TypeError, ValueError) as e:
-            raise InvalidArgumentError(None, None, f"A publish message is malformed: {e}") from None
+            raise invalid(f"A publish message is malformed: {e}") from None
         if not self._opens:
             return None
         posts, container = self.posts, container or self._default_container
@@ -139,13 +139,12 @@ class RemoteVariables:
                     raise AbortedError(None, None, _GONE.format(name=name, task=self._task))
                 wanted = as_dtype(dtype)
             except (TypeError, KeyError, ValueError) as e:
-                raise InvalidArgumentError(None, None, f"A want message is malformed: {e}") from None
+                raise invalid(f"A want message is malformed: {e}") from None
             state = session.resources.get_or_create(
                 container or self._default_container, name, VariableState, partial(VariableState, name, wanted)
             )
             if state.dtype is not wanted:
-                raise InvalidArgumentError(
-                    None, None,
+                raise invalid(
                     f"Trying to access variable '{name}' as {wanted.name}, but another graph made it as {state.dtype.name}: use "
                     "another name, another container, or the same type",
                 )  # fmt: skip
@@ -243,6 +242,3 @@ def kind_of(node: Node) -> DType | AccumulatorKind:
     attrs = node.attrs
     dtype: DType = attrs["dtype"]
     return AccumulatorKind(False, dtype, attrs["shape"], attrs["reduction_type"]) if node.type == ACCUMULATOR else dtype
-
-
-__all__ = ["RemoteVariables", "Want", "accumulator_name", "kind_of"]

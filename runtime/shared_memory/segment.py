@@ -33,26 +33,6 @@ import numpy as np
 
 from ...graph.core.interpreter_state import process_id
 
-__all__ = [
-    "Block",
-    "Mapper",
-    "FIRST",
-    "MOST_LOANS",
-    "NUMBER",
-    "PAGE",
-    "RETIRED",
-    "Reference",
-    "SHRINK",
-    "Segment",
-    "MappingError",
-    "is_alive",
-    "is_available",
-    "make_own",
-    "map_segment",
-    "new_segment",
-    "words_of",
-]
-
 PAGE: Final = 4096
 NUMBER, RETIRED, FIRST = 0, 2, 4  # in 32-bit words: the segment's number takes two
 MOST_LOANS: Final = PAGE // 4 - FIRST

@@ -371,6 +371,3 @@ def release_stuck() -> None:
     """Release memory that stopped processes could have written to."""
     if _stuck:
         _stuck[:] = [(shared, layout) for shared, layout in list(_stuck) if not shared.try_to_settle()]
-
-
-__all__ = ["Layout", "LockFile", "OwnSharedVariable", "SharedVariable", "release_stuck"]

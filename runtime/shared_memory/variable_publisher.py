@@ -176,6 +176,3 @@ class _Published:
     resources: Resources
     record: _Record
     sessions: set[str]
-
-
-__all__ = ["VariablePublisher"]

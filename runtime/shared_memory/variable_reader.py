@@ -224,6 +224,3 @@ def reader_of(place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> R
         if found is None:
             found = _readers[key] = RemoteSharedVariable(place, dtype, borrower)
         return found
-
-
-__all__ = ["ProcessHandle", "Readable", "RemoteSharedVariable", "RemoteVariable", "VariableReaders", "reader_of"]

@@ -34,9 +34,7 @@ UNKNOWN_HOST = "a host that has hung up"
 MAX_ADMITTED = 16_384  # as many as a socket can have; a forgotten peer is authenticated again
 
 _ZAP_VERSION = b"1.0"
-_LATER = (
-    b"300"  # after 400 ("denied") ZeroMQ's client never retries; the key may be allowed in a moment
-)
+_LATER = b"300"  # after 400 ("denied") ZeroMQ's client never retries; the key may be allowed in a moment
 _GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03"  # start of a ZMTP 3 greeting; nothing is agreed on
 _MECHANISM = slice(12, 32)  # where the other side's greeting names its mechanism
 _GREETING_BYTES = 64

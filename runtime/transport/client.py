@@ -39,8 +39,6 @@ from .zmq_sockets import (
     shared_context,
 )
 
-__all__ = ["Connection", "SEND_TIMEOUT_S", "ConnectionPoller"]
-
 SEND_ON_MS = 1.0  # interval at which sending of a large message is tried again
 
 

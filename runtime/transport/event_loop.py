@@ -208,6 +208,3 @@ class EventLoop:
         self._poller.close()
         self._wake_in.close()
         self._wake_out.close()
-
-
-__all__ = ["TICK_S", "EventLoop", "PolledSockets"]

@@ -71,6 +71,3 @@ def _taken(count: int) -> list[int]:
 def _let_go(descriptors: list[int]) -> None:
     for fd in descriptors:
         os.close(fd)
-
-
-__all__ = ["RESERVE", "DescriptorReserve"]

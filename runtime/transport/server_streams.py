@@ -234,6 +234,3 @@ class ServerStreams:
             stream.close()
         for listener in self._listeners:
             listener.close()
-
-
-__all__ = ["ServerStreams"]

@@ -27,8 +27,6 @@ from ..timeouts import STREAM_SILENCE_MS
 from .event_loop import EventLoop
 from .stream import Stream
 
-__all__ = ["CONNECT_S", "OFFERS", "StreamListener", "connect_stream"]
-
 OFFERS: Final = frozenset(("unix", "tcp"))  # the first words of offers
 CONNECT_S: Final = 1.0  # for connecting, and for the answer to the token
 _MOST_ACCEPTED: Final = 256  # sockets that wait for their peers' messages; beyond that, the oldest are closed

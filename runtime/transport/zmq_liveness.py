@@ -68,6 +68,3 @@ class ConnectionMonitor:
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
         self._monitor.close(linger=0)
-
-
-__all__ = ["ConnectionMonitor"]

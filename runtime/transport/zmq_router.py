@@ -387,6 +387,3 @@ class ZmqRouter:
         if self._zap is not None:
             self._zap.close()
         self._context.term()
-
-
-__all__ = ["MAX_BACKLOG", "Counters", "ZmqRouter", "address_of", "dialled_name", "is_dialled", "name_of"]

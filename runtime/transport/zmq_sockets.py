@@ -20,9 +20,7 @@ from .zmq_auth import prove
 from .zmq_liveness import ConnectionMonitor
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
-MAX_FRAME_BYTES = (
-    2 * CHUNK_BYTES
-)  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
+MAX_FRAME_BYTES = 2 * CHUNK_BYTES  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
 MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields outside the header
 LINGER_MS = 1_000  # how long a closed socket may go on sending
 RETRY_MS = 5  # retry interval while messages wait for a slow peer

@@ -38,9 +38,7 @@ from .schema import KINDS, Order, WireError, kind_of, numbers_of
 
 CHUNK_BYTES: Final = 512 << 10
 """Bytes of a chunk. A link of 128 KiB/s still sends one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
-WINDOW_BYTES: Final = (
-    4 << 20
-)  # bytes of chunks in ZeroMQ at a time: enough to keep it busy until the next ones
+WINDOW_BYTES: Final = 4 << 20  # bytes of chunks in ZeroMQ at a time: enough to keep it busy until the next ones
 ACK_EVERY_S: Final = 0.25  # least interval of acknowledgements, in seconds
 
 _FIRST: Final = 0x95  # no other message starts with this byte (`messages.py`)
@@ -296,11 +294,11 @@ class Reassembler:
         elif number != self._number:
             if number == self._over:
                 return None  # the rest of a refused message
-            raise self._refused(number, "its message has not begun here: the connection broke, or the message has ended already")
-        elif place != self._place or len(label) != _LABEL.size:
             raise self._refused(
-                number, f"its index is {place}, and the next chunk has index {self._place}"
+                number, "its message has not begun here: the connection broke, or the message has ended already"
             )
+        elif place != self._place or len(label) != _LABEL.size:
+            raise self._refused(number, f"its index is {place}, and the next chunk has index {self._place}")
         assert self._message is not None
         message = self._fill(number, frames[1:], self._message)
         self._place += 1
@@ -342,15 +340,3 @@ class Reassembler:
         self._end()
         self._over = number
         return WireError(f"a chunk of a large message is refused: {why}")
-
-
-__all__ = [
-    "CHUNK_BYTES",
-    "PROGRESS_ACK",
-    "ACK_EVERY_S",
-    "WINDOW_BYTES",
-    "Reassembler",
-    "ChunkedSender",
-    "is_large",
-    "is_chunk",
-]

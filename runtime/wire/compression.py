@@ -20,9 +20,7 @@ LEAST_BYTES: Final = 64 << 10  # smaller tensors are not compressed
 MOST_BYTES: Final = 256 << 20  # unpacked bytes per message
 _LEVEL: Final = 1  # higher levels take several times as long, for a few per cent less
 _SAMPLE: Final = 64 << 10
-_WORTH: Final = (
-    3 / 4
-)  # largest accepted ratio: random numbers reach 6 / 7, and take longest
+_WORTH: Final = 3 / 4  # largest accepted ratio: random numbers reach 6 / 7, and take longest
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -227,6 +227,3 @@ def first_bytes(views: Iterable[memoryview], most: int) -> list[memoryview]:
         if most <= 0 or len(found) == _MOST_BUFFERS:
             break
     return found
-
-
-__all__ = ["FIRST_BYTES", "SETTING", "PartialMessage", "TooLargeError", "first_bytes", "memory_left", "most_bytes"]

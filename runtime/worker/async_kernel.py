@@ -169,6 +169,3 @@ class AsyncKernel(Generic[W]):
         self._ended(self, result, error)
         if error is None and waiter is not None:
             self._resume(waiter)
-
-
-__all__ = ["AsyncKernel", "State"]

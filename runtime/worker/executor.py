@@ -35,6 +35,7 @@ from ...graph.core.errors import (
     ResourceExhaustedError,
     UnimplementedError,
     UnknownError,
+    invalid,
 )
 from ...graph.resources.async_request import AsyncResource, Request
 from ...graph.resources.cancellation import Cancellation
@@ -348,10 +349,8 @@ def _value(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value  # as most are
     if value is DEAD:
-        raise InvalidArgumentError(
-            None, None, "What is fetched has no value: it is computed in a branch that was not taken"
-        )
+        raise invalid("What is fetched has no value: it is computed in a branch that was not taken")
     if isinstance(value, AsyncResource):
-        raise InvalidArgumentError(None, None, f"A handle cannot be fetched: {value} stays where it is")
+        raise invalid(f"A handle cannot be fetched: {value} stays where it is")
     read = getattr(value, "read", None)
     return read() if read is not None else value

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
-from ...graph.core.errors import InvalidArgumentError, OpError
+from ...graph.core.errors import OpError, invalid
 from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
@@ -24,8 +24,6 @@ from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from .registration import Registration
 from .worker import Worker
-
-__all__ = ["StepHandlers", "WorkerHandlers"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +88,7 @@ class StepHandlers:
         if not self._worker.is_new(step):
             return  # its abort, which may overtake it, came first
         if len(names) != len(tensors):
-            error = InvalidArgumentError(None, None, f"{len(names)} feeds named, {len(tensors)} values sent")
+            error = invalid(f"{len(names)} feeds named, {len(tensors)} values sent")
             self.responder.refuse(peer, request, error)
             return
         feeds = dict(zip(names, tensors, strict=True))
@@ -173,11 +171,10 @@ class WorkerHandlers:
         for unit in registration.units:
             if unit.device not in known:
                 task, has = self._responder.task, ", ".join(sorted(known))
-                raise InvalidArgumentError(None, None, f"{unit.device} is no device of {task}; it has {has}")
+                raise invalid(f"{unit.device} is no device of {task}; it has {has}")
         strangers = sorted({t for t in _partners(registration.units) if not self._responder.peers.knows(t)})
         if strangers:
-            raise InvalidArgumentError(
-                None, None,
+            raise invalid(
                 f"{self._responder.task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no "
                 "such task. Start all tasks with the same cluster",
             )  # fmt: skip
@@ -222,7 +219,7 @@ class WorkerHandlers:
         names = fields["names"]
         lengths = (2, 5) if fields.get("changed") else (2,)  # the name of an accumulator includes its kind
         if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
-            raise InvalidArgumentError(None, None, "A publish message must name variables by container and name")
+            raise invalid("A publish message must name variables by container and name")
         places = self._worker.post(
             fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))
         )

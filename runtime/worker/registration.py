@@ -28,7 +28,7 @@ from ...codegen.ir.partition import (
 from ...codegen.options import KernelOptions
 from ...graph.core.device import DeviceName, parse_strict
 from ...graph.core.dtypes import DType, bfloat16, float32
-from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import opdef
 from ...graph.io.deserialize import extend_from_bytes
@@ -37,8 +37,6 @@ from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.one_sided_reads import VARIABLES
 from ..rpc.dispatch import NAME_CHARS
-
-__all__ = ["Registration", "device_fields", "device_from_fields", "pack_units", "unpack_units"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +85,16 @@ class Registration:
         seed, isolated, compresses = info.get("seed"), info.get("isolated"), info.get("compresses", False)
         peer_timeout_s = info.get("peer_timeout_s")
         if not isinstance(seed, int) or not isinstance(isolated, bool) or not isinstance(peer_timeout_s, float):
-            raise InvalidArgumentError(
-                None, None, "A register message needs a seed, whether the session is isolated, and its peer timeout"
-            )
+            raise invalid("A register message needs a seed, whether the session is isolated, and its peer timeout")
         if not isinstance(compresses, bool):
-            raise InvalidArgumentError(None, None, "In a register message, `compresses` must be true or false")
+            raise invalid("In a register message, `compresses` must be true or false")
         client = info.get("client", "")
         if not isinstance(client, str) or len(client) > NAME_CHARS:
-            raise InvalidArgumentError(
-                None, None, f"In a register message, `client` must be a text of at most {NAME_CHARS} characters"
-            )
+            raise invalid(f"In a register message, `client` must be a text of at most {NAME_CHARS} characters")
         try:
             kernels = KernelOptions.from_fields(info.get("kernels"))
         except (TypeError, ValueError) as e:
-            raise InvalidArgumentError(None, None, f"Malformed kernel options in a register message: {e}") from None
+            raise invalid(f"Malformed kernel options in a register message: {e}") from None
         units = tuple(unpack_units(fields["partition"]))
         return cls(
             fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, client
@@ -136,7 +130,7 @@ def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
         and isinstance(incarnation, int)
         and isinstance(host, str)
     ):
-        raise InvalidArgumentError(None, None, f"Malformed device in a message: {fields!r}")
+        raise invalid(f"Malformed device in a message: {fields!r}")
     return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation, host=host)
 
 
@@ -257,7 +251,7 @@ def unpack_units(data: bytes) -> list[PartitionGraph]:
         described = msgpack.unpackb(data, use_list=False, strict_map_key=True)
         return [_unpack(d) for d in described]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as e:
-        raise InvalidArgumentError(None, None, f"Malformed partition in a message: {type(e).__name__}: {e}") from None
+        raise invalid(f"Malformed partition in a message: {type(e).__name__}: {e}") from None
 
 
 def _unpack(described: Any) -> PartitionGraph:

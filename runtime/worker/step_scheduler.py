@@ -42,11 +42,6 @@ from .colocated import CallerThread
 from .executor import Executor
 from .step import TaskStep
 
-__all__ = [
-    "BLOCKED_S", "CALLER_THREAD_S", "LARGE_BYTES", "MAX_COALESCED", "SHORT_S", "SLOW_MEMORY", "Finish", "InlineStep",
-    "RegisteredProgram", "RunQueue", "RunQueues", "Segment", "StepOwner", "StepRunner", "WorkerThreads", "only_segment",
-]  # fmt: skip
-
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
 SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again

@@ -229,6 +229,3 @@ class TensorExchange:
 def _channels(said: Iterable[Any]) -> list[ChannelKey]:
     """The channels that a peer names."""
     return [c for c in said if isinstance(c, int | str)]
-
-
-__all__ = ["TensorExchange"]
