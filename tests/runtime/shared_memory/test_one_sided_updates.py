@@ -404,6 +404,7 @@ def test_tasks_that_are_killed_and_started_again():
             assert other.run(v)[0] >= 2  # and its variable is not held up
             other.run(v.assign_add([1.0, 1.0, 1.0]))
             cluster.start("worker", 0)
+            cluster.wait_until_up(60.0)
         with tf.Session(cluster.target("worker"), config=config) as session:
             session.run(up, feeds)
             assert is_moved(session)
@@ -413,6 +414,7 @@ def test_tasks_that_are_killed_and_started_again():
             with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
                 session.run(up, feeds)
             cluster.start("ps", 0)
+            cluster.wait_until_up(60.0)
             with tf.Session(cluster.target("worker"), config=config) as again:
                 again.run(v.initializer)
                 np.testing.assert_array_equal(again.run(up, feeds), [2, 4, 6])
