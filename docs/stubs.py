@@ -1,8 +1,10 @@
-"""Writes the type stubs of the modules that give names when they are used: `python docs/stubs.py`.
+"""Writes the type stubs of what a type checker cannot follow: `python docs/stubs.py`.
 
-`import dovetail` loads large parts and old names late, in `__getattr__`, which a type checker cannot follow. Each of these modules has a
-stub beside it that imports every name from the module that defines it, so an unknown name is an error and the others have their types.
-A test sees that the stubs are up to date.
+`import dovetail` loads large parts and old names late, in `__getattr__`. Each of these modules has a stub beside it that imports every
+name from the module that defines it, so an unknown name is an error and the others have their types.
+
+A public path such as `dovetail.keras.layers` has no file, because its module lies elsewhere (`dovetail/public_paths.py`). A stub stands at
+each such path and gives the names of that module. A test sees that all stubs are up to date.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
@@ -60,6 +63,34 @@ def stub(path: str) -> str:
     return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__)
 
 
+def public_path_stubs() -> dict[str, str]:
+    """The stubs at public paths that have no file: path -> text."""
+    found: dict[str, str] = {}
+    for name, home in HOMES.items():
+        _alias(f"dovetail.{name}", f"dovetail.{home}", found)
+    return found
+
+
+def _alias(public: str, home: str, found: dict[str, str]) -> None:
+    """Add the stub of a public path, and those of the modules that a package promises."""
+    module = importlib.import_module(home)
+    inner = [n for n in getattr(module, "__all__", ()) if isinstance(getattr(module, n), ModuleType)]
+    inner = [n for n in inner if hasattr(module, "__path__") and getattr(module, n).__name__ == f"{home}.{n}"]
+    for name in inner:
+        _alias(f"{public}.{name}", f"{home}.{name}", found)
+    lines = [_HEAD.format(public).rstrip().rpartition("\n")[0], f"from {home} import *"]
+    source = next((path for path, (name, *_) in STUBS.items() if name == public), None)
+    if public == "dovetail.compat.v1":
+        source, home = "dovetail/__init__.pyi", "dovetail"
+    if source:  # its old names, which are not in `__all__`
+        tree = ast.parse((ROOT / source).read_text(encoding="utf-8"))
+        names = [a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname]
+        names += [n.target.id for n in tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+        lines += [f"from {home} import (", _filled(", ".join(f"{n} as {n}" for n in sorted(names))), ")"]
+    path = public.replace(".", "/") + ("/__init__.pyi" if inner else ".pyi")
+    found[path] = "\n".join(lines) + "\n"
+
+
 def _imported(source: str, package: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """The names that a module imports from Dovetail, each with the module that defines it and its name there."""
     for node in ast.walk(ast.parse(source)):
@@ -96,3 +127,6 @@ def _filled(text: str) -> str:
 if __name__ == "__main__":
     for path in STUBS:
         (ROOT / path).write_text(stub(path), encoding="utf-8")
+    for path, text in public_path_stubs().items():
+        (ROOT / path).parent.mkdir(exist_ok=True)
+        (ROOT / path).write_text(text, encoding="utf-8")

@@ -61,12 +61,17 @@ def test_types_of_the_installed_package(wheel: Path, tmp_path: Path) -> None:
     """`py.typed` and the stubs are installed: names have types, and one that there is not is an error."""
     pytest.importorskip("mypy")
     pip("install", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel)
-    (tmp_path / "program.py").write_text("import dovetail as dt\n\nreveal_type(dt.train.AdamOptimizer(0.1))\ndt.matmull\n")
+    (tmp_path / "program.py").write_text(
+        "import dovetail as dt\nfrom dovetail.keras import layers\n\nreveal_type(dt.train.AdamOptimizer(0.1))\ndt.matmull\n"
+        "reveal_type(layers.Dense(3))\nlayers.Dens\n"
+    )
     command = [sys.executable, "-m", "mypy", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "program.py"]
     environment = {"MYPYPATH": str(tmp_path / "site"), "PATH": ""}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert 'type is "dovetail.train.optimizers.adam.AdamOptimizer"' in done.stdout
-    assert 'program.py:4: error: Module has no attribute "matmull"' in done.stdout
+    assert 'program.py:5: error: Module has no attribute "matmull"' in done.stdout
+    assert 'type is "dovetail.compat.tf1.keras.layers.core.Dense"' in done.stdout
+    assert 'program.py:7: error: Module has no attribute "Dens"' in done.stdout
 
 
 def test_wheel_imports_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:

@@ -13,7 +13,32 @@ assert _spec is not None and _spec.loader is not None
 stubs = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(stubs)
 
-PROGRAM = """\
+PATHS = """\
+import dovetail.keras.layers
+import dovetail.compat.v1 as tf
+import dovetail.distribute.cluster_resolver as resolvers
+from dovetail.keras import layers, models
+from dovetail.keras.layers import Dense
+from dovetail.nn import dynamic_rnn, relu
+from dovetail.saved_model import tag_constants
+from dovetail.train import AdamOptimizer
+
+reveal_type(dovetail.keras.layers.Dense(3))
+reveal_type(layers.Dense(3))
+reveal_type(Dense(3))
+reveal_type(tf.keras.layers.Dense(3))
+reveal_type(models.Sequential())
+reveal_type(resolvers.TFConfigClusterResolver())
+reveal_type(AdamOptimizer(0.1))
+reveal_type(relu(dovetail.constant(1.0)))
+tag_constants.SERVED
+layers.Dense("three")
+layers.Dens(3)
+tf.matmull
+from dovetail.keras.layerz import Dense
+"""
+
+NAMES = """\
 import dovetail as dt
 
 reveal_type(dt.constant(1.0))
@@ -37,19 +62,58 @@ def test_a_stub_is_what_the_script_writes(path: str) -> None:
     assert (ROOT / path).read_text(encoding="utf-8") == stubs.stub(path), "run: python docs/stubs.py"
 
 
-@pytest.mark.slow
-def test_names_have_types_in_a_clone(tmp_path: Path) -> None:
+def test_a_stub_of_a_public_path_is_what_the_script_writes() -> None:
+    wanted = stubs.public_path_stubs()
+    there = {path: (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else "" for path in wanted}
+    assert there == wanted, "run: python docs/stubs.py"
+    folders = {path.parent for path in (ROOT / "dovetail").rglob("*.pyi") if not any(p.is_symlink() for p in path.parents)}
+    known = {ROOT / path for path in (*wanted, *stubs.STUBS)}
+    assert {path for folder in folders for path in folder.glob("*.pyi")} == known
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What mypy, run in a clone, says of each program."""
     pytest.importorskip("mypy")
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--config-file", "", "--cache-dir", str(tmp_path / "cache")]
-    done = subprocess.run([*command, str(tmp_path / "program.py")], cwd=ROOT, capture_output=True, text=True)
-    said = [line.partition("program.py:")[2] for line in done.stdout.splitlines() if "program.py:" in line]
-    revealed = [line for line in said if "Revealed type" in line]
-    assert [line.rpartition(" type is ")[2] for line in (revealed[0], *revealed[2:])] == [
-        '"dovetail.graph.core.graph.Tensor"',
-        '"dovetail.train.optimizers.adam.AdamOptimizer"',
-        '"dovetail.compat.tf1.keras.layers.core.Dense"',
-        '"dovetail.compat.tf1.sessions.supervisor.Supervisor"',
+    folder = tmp_path_factory.mktemp("programs")
+    programs = {"names.py": NAMES, "paths.py": PATHS}
+    for name, text in programs.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", "", "--cache-dir", str(folder / "cache")]
+    done = subprocess.run([*command, *(str(folder / n) for n in programs)], cwd=ROOT, capture_output=True, text=True)
+    return {n: [s.partition(f"{n}:")[2] for s in done.stdout.splitlines() if f"{n}:" in s] for n in programs}
+
+
+def revealed(lines: list[str]) -> list[str]:
+    """The types that `reveal_type` has shown."""
+    return [line.rpartition(" type is ")[2].strip('"') for line in lines if "Revealed type" in line]
+
+
+def errors(lines: list[str]) -> list[int]:
+    """The lines in which there are errors."""
+    return sorted({int(line.partition(":")[0]) for line in lines if "error:" in line})
+
+
+@pytest.mark.slow
+def test_names_have_types_in_a_clone(said: dict[str, list[str]]) -> None:
+    tensor, place, *rest = revealed(said["names.py"])
+    assert [tensor, *rest] == [
+        "dovetail.graph.core.graph.Tensor",
+        "dovetail.train.optimizers.adam.AdamOptimizer",
+        "dovetail.compat.tf1.keras.layers.core.Dense",
+        "dovetail.compat.tf1.sessions.supervisor.Supervisor",
     ]
-    assert revealed[1].endswith('-> dovetail.placer.plan.Plan"')
-    assert sorted({int(line.partition(":")[0]) for line in said if "error:" in line}) == [10, 11, 12, 13, 14, 15]
+    assert place.endswith("-> dovetail.placer.plan.Plan")
+    assert errors(said["names.py"]) == [10, 11, 12, 13, 14, 15]
+
+
+@pytest.mark.slow
+def test_public_paths_have_types_in_a_clone(said: dict[str, list[str]]) -> None:
+    assert revealed(said["paths.py"]) == [
+        *["dovetail.compat.tf1.keras.layers.core.Dense"] * 4,
+        "dovetail.compat.tf1.keras.model.Sequential",
+        "dovetail.distribute.resolvers.cluster_resolver.TFConfigClusterResolver",
+        "dovetail.train.optimizers.adam.AdamOptimizer",
+        "dovetail.graph.core.graph.Tensor",
+    ]
+    assert errors(said["paths.py"]) == [18, 19, 20, 21, 22]

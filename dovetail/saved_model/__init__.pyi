@@ -1,0 +1,4 @@
+"""Types of `dovetail.saved_model`. Made by `python docs/stubs.py`; do not edit."""
+
+# ruff: noqa
+from dovetail.interop.tensorflow.saved_model import *
