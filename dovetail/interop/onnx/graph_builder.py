@@ -20,9 +20,8 @@ from ...graph.core.graph import Graph, Tensor
 from ...graph.core.shape import Dims
 from ...graph.core.source_location import RecordedFile
 from ...graph.variables.variable import Variable
-from .importers import all as _all  # noqa: F401  (registers the importers)
-from .messages import array_of, attributes, opset_of, type_message
-from .package import onnx
+from . import importers as _importers  # noqa: F401  (registers them)
+from .messages import array_of, attributes, onnx, opset_of, type_message
 from .registry import IMPORTERS, STATIC, Call, UnsupportedError
 
 Around: TypeAlias = Mapping[str, Any] | None

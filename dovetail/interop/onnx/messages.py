@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.dtypes import DType, as_dtype, string
-from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.errors import InvalidArgumentError, UnimplementedError
 from ...graph.core.graph import Tensor
 from ...graph.core.shape import Dims
-from .package import onnx
 from .registry import Array, UnsupportedError
 
 OPSETS = (7, 28)
@@ -144,3 +144,19 @@ def attributes(node: Any) -> dict[str, Any]:
             value = list(value)
         found[a.name] = value
     return found
+
+
+def onnx(part: str = "") -> Any:
+    """The package `onnx`, or one of its modules.
+
+    Raises:
+        UnimplementedError: it is not installed.
+    """
+    try:
+        return import_module(f"onnx.{part}" if part else "onnx")
+    except ModuleNotFoundError as e:
+        if e.name != "onnx":
+            raise
+        raise UnimplementedError(
+            None, None, "Models in ONNX's format need the package onnx: pip install 'dovetail[onnx]'"
+        ) from None

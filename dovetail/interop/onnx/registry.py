@@ -130,6 +130,12 @@ def imports_as(function: Callable[..., Any], *ops: str) -> None:
     imports(*ops)(lambda call, *inputs: function(*inputs))
 
 
+def imports_by(**ops: Callable[..., Made]) -> None:
+    """Say how ops are made of functions of the graph: by functions of the call and of the tensors that it takes."""
+    for op, make in ops.items():
+        imports(op)(make)
+
+
 def int64s(values: Any) -> Tensor:
     """A constant of the type that the standard has for sizes, axes and places."""
     return constant(np.array(values, np.int64), int64)

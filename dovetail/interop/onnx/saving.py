@@ -11,9 +11,8 @@ from ...graph.core.build import convert
 from ...graph.core.default_graph import get_default_session
 from ...graph.core.errors import FailedPreconditionError, UnimplementedError
 from ...graph.core.graph import Graph, Node, Tensor
-from .exporters import all as _all  # noqa: F401  (registers the exporters)
-from .messages import type_message
-from .package import onnx
+from . import exporters as _exporters  # noqa: F401  (registers them)
+from .messages import onnx, type_message
 from .registry import UnsupportedError
 from .writing import EXPORTERS, Writer
 

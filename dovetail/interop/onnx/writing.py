@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,8 +22,7 @@ import numpy as np
 from ...graph.core.constant_value import static_value
 from ...graph.core.dtypes import DType, int64
 from ...graph.core.graph import Node, Tensor
-from .messages import element_number
-from .package import onnx
+from .messages import element_number, onnx
 from .registry import Array, UnsupportedError
 
 Names: TypeAlias = str | Sequence[str]
@@ -46,6 +46,26 @@ def exports_as(**ops: str) -> None:
     """Say that an op of the graph is one of the standard with the same inputs."""
     for mine, theirs in ops.items():
         exports(mine)(_same(theirs))
+
+
+def exports_by(**ops: Exporter) -> None:
+    """Say which function exports each op, for functions of one expression."""
+    for op, function in ops.items():
+        exports(op)(function)
+
+
+def exports_composed(**ops: Callable[..., Names]) -> None:
+    """The same, for functions of the writer, the node, and what all of the node's inputs are called."""
+    for op, function in ops.items():
+        exports(op)(_composed(function))
+
+
+def _composed(function: Callable[..., Names]) -> Exporter:
+    @wraps(function)
+    def exporter(w: Writer, node: Node) -> Names:
+        return function(w, node, *(w.name(t) for t in node.inputs))
+
+    return exporter
 
 
 def _same(op: str) -> Exporter:

@@ -5,30 +5,36 @@ from __future__ import annotations
 from ....graph.core.graph import Node
 from ..messages import element_number
 from ..registry import UnsupportedError
-from ..writing import Names, Writer, exports, exports_as
+from ..writing import Names, Writer, exports, exports_as, exports_composed
 
+# Whose importers do more than call a function of the graph: see also `correspondences`.
 exports_as(
-    Abs="Abs", Acos="Acos", Acosh="Acosh", AddN="Sum", AddV2="Add", Asin="Asin", Asinh="Asinh", Atan="Atan", Atanh="Atanh",
-    BitwiseAnd="BitwiseAnd", BitwiseOr="BitwiseOr", BitwiseXor="BitwiseXor", Ceil="Ceil", Cos="Cos", Cosh="Cosh", Elu="Elu",
-    Equal="Equal", Erf="Erf", Exp="Exp", Floor="Floor", Greater="Greater", GreaterEqual="GreaterOrEqual", Identity="Identity",
-    EnsureShape="Identity", Invert="BitwiseNot", IsInf="IsInf", IsNan="IsNaN", Less="Less", LessEqual="LessOrEqual", Log="Log",
-    LogicalAnd="And", LogicalNot="Not", LogicalOr="Or", Maximum="Max", Minimum="Min", Mul="Mul", Neg="Neg", Pow="Pow",
-    PlaceholderWithDefault="Identity", PreventGradient="Identity", Reciprocal="Reciprocal", Relu="Relu", Rint="Round",
-    Round="Round", SelectV2="Where", Selu="Selu", Sigmoid="Sigmoid", Sign="Sign", Sin="Sin", Sinh="Sinh", Softplus="Softplus",
-    Softsign="Softsign", Sqrt="Sqrt", StopGradient="Identity", Sub="Sub", Tan="Tan", Tanh="Tanh", TruncateDiv="Div",
+    AddN="Sum", Elu="Elu", EnsureShape="Identity", IsInf="IsInf", Maximum="Max", Minimum="Min", PlaceholderWithDefault="Identity",
+    Pow="Pow", PreventGradient="Identity", RealDiv="Div", Rint="Round", Selu="Selu", StopGradient="Identity", TruncateDiv="Div",
 )  # fmt: skip
 
 
-@exports("IdentityN")
-def identities(w: Writer, node: Node) -> Names:
-    """One node for each value."""
-    return [w.emit("Identity", w.name(t)) for t in node.inputs]
+def _squared(w: Writer, x: str) -> str:
+    return w.emit("Mul", x, x)
 
 
-@exports("RealDiv")
-def real_div(w: Writer, node: Node) -> Names:
-    """Of floating types; whole numbers were cast before."""
-    return w.emit("Div", w.input(node, 0), w.input(node, 1))
+exports_composed(
+    Erfc=lambda w, node, x: w.emit("Sub", w.like(1, node.inputs[0]), w.emit("Erf", x)),
+    # exp(x) - 1 and log(1 + x) are less exact near 0 than here.
+    Expm1=lambda w, node, x: w.emit("Sub", w.emit("Exp", x), w.like(1, node.inputs[0])),
+    Log1p=lambda w, node, x: w.emit("Log", w.emit("Add", x, w.like(1, node.inputs[0]))),
+    IdentityN=lambda w, node, *xs: [w.emit("Identity", x) for x in xs],
+    IsFinite=lambda w, node, x: w.emit("Not", w.emit("Or", w.emit("IsInf", x), w.emit("IsNaN", x))),
+    LeakyRelu=lambda w, node, x: w.emit("LeakyRelu", x, alpha=float(node.attrs["alpha"])),
+    NotEqual=lambda w, node, x, y: w.emit("Not", w.emit("Equal", x, y)),
+    Relu6=lambda w, node, x: w.emit("Clip", x, w.like(0, node.inputs[0]), w.like(6, node.inputs[0])),
+    Rsqrt=lambda w, node, x: w.emit("Reciprocal", w.emit("Sqrt", x)),
+    Silu=lambda w, node, x: w.emit("Mul", x, w.emit("Sigmoid", x)),
+    Square=lambda w, node, x: _squared(w, x),
+    SquaredDifference=lambda w, node, x, y: _squared(w, w.emit("Sub", x, y)),
+    Trunc=lambda w, node, x: w.emit("Mul", w.emit("Sign", x), w.emit("Floor", w.emit("Abs", x))),
+    TruncateMod=lambda w, node, x, y: w.emit("Mod", x, y, fmod=1),
+)
 
 
 @exports("DivNoNan")
@@ -56,18 +62,6 @@ def floor_mod(w: Writer, node: Node) -> Names:
     return w.emit("Sub", x, w.emit("Mul", y, w.emit("Floor", w.emit("Div", x, y))))
 
 
-@exports("TruncateMod")
-def truncate_mod(w: Writer, node: Node) -> Names:
-    """With the dividend's sign."""
-    return w.emit("Mod", w.input(node, 0), w.input(node, 1), fmod=1)
-
-
-@exports("NotEqual")
-def not_equal(w: Writer, node: Node) -> Names:
-    """Not equal."""
-    return w.emit("Not", w.emit("Equal", w.input(node, 0), w.input(node, 1)))
-
-
 @exports("Select")
 def select(w: Writer, node: Node) -> Names:
     """A condition of rank 1 chooses rows."""
@@ -78,75 +72,6 @@ def select(w: Writer, node: Node) -> Names:
     if len(condition.dims) == 1 and len(x.dims) > 1:
         name = w.emit("Unsqueeze", name, w.int64s(range(1, len(x.dims))))
     return w.emit("Where", name, w.name(x), w.name(y))
-
-
-@exports("Square")
-def square(w: Writer, node: Node) -> Names:
-    """x times x."""
-    return w.emit("Mul", w.input(node, 0), w.input(node, 0))
-
-
-@exports("SquaredDifference")
-def squared_difference(w: Writer, node: Node) -> Names:
-    """The square of a difference."""
-    away = w.emit("Sub", w.input(node, 0), w.input(node, 1))
-    return w.emit("Mul", away, away)
-
-
-@exports("Rsqrt")
-def rsqrt(w: Writer, node: Node) -> Names:
-    """One over the root."""
-    return w.emit("Reciprocal", w.emit("Sqrt", w.input(node, 0)))
-
-
-@exports("Expm1")
-def expm1(w: Writer, node: Node) -> Names:
-    """exp(x) - 1; less exact near 0 than here."""
-    return w.emit("Sub", w.emit("Exp", w.input(node, 0)), w.like(1, node.inputs[0]))
-
-
-@exports("Log1p")
-def log1p(w: Writer, node: Node) -> Names:
-    """log(1 + x); less exact near 0 than here."""
-    return w.emit("Log", w.emit("Add", w.input(node, 0), w.like(1, node.inputs[0])))
-
-
-@exports("Erfc")
-def erfc(w: Writer, node: Node) -> Names:
-    """1 - erf(x)."""
-    return w.emit("Sub", w.like(1, node.inputs[0]), w.emit("Erf", w.input(node, 0)))
-
-
-@exports("IsFinite")
-def is_finite(w: Writer, node: Node) -> Names:
-    """Neither infinite nor no number."""
-    x = w.input(node, 0)
-    return w.emit("Not", w.emit("Or", w.emit("IsInf", x), w.emit("IsNaN", x)))
-
-
-@exports("Trunc")
-def trunc(w: Writer, node: Node) -> Names:
-    """Towards zero."""
-    x = w.input(node, 0)
-    return w.emit("Mul", w.emit("Sign", x), w.emit("Floor", w.emit("Abs", x)))
-
-
-@exports("Relu6")
-def relu6(w: Writer, node: Node) -> Names:
-    """Within 0 and 6."""
-    return w.emit("Clip", w.input(node, 0), w.like(0, node.inputs[0]), w.like(6, node.inputs[0]))
-
-
-@exports("LeakyRelu")
-def leaky_relu(w: Writer, node: Node) -> Names:
-    """A small slope below zero."""
-    return w.emit("LeakyRelu", w.input(node, 0), alpha=float(node.attrs["alpha"]))
-
-
-@exports("Silu")
-def silu(w: Writer, node: Node) -> Names:
-    """x * sigmoid(x)."""
-    return w.emit("Mul", w.input(node, 0), w.emit("Sigmoid", w.input(node, 0)))
 
 
 @exports("Cast")

@@ -6,9 +6,15 @@ import numpy as np
 
 from ....graph.core.graph import Node, Tensor
 from ..registry import UnsupportedError
-from ..writing import Names, Writer, exports
+from ..writing import Names, Writer, exports, exports_by
 
 _FAR = int(np.iinfo(np.int64).max)
+
+exports_by(
+    GatherNd=lambda w, node: w.emit("GatherND", w.input(node, 0), w.sizes(node.inputs[1])),
+    ResourceGather=lambda w, node: w.emit("Gather", w.input(node, 0), w.input(node, 1), axis=0),
+    Where=lambda w, node: w.turned(w.emit("NonZero", w.input(node, 0)), [1, 0]),
+)
 
 
 @exports("Slice")
@@ -112,18 +118,6 @@ def gather(w: Writer, node: Node) -> Names:
     return w.emit("Gather", w.input(node, 0), w.input(node, 1), axis=axis)
 
 
-@exports("ResourceGather")
-def resource_gather(w: Writer, node: Node) -> Names:
-    """Rows of a variable."""
-    return w.emit("Gather", w.input(node, 0), w.input(node, 1), axis=0)
-
-
-@exports("GatherNd")
-def gather_nd(w: Writer, node: Node) -> Names:
-    """Elements or slices by coordinates."""
-    return w.emit("GatherND", w.input(node, 0), w.sizes(node.inputs[1]))
-
-
 @exports("OneHot")
 def one_hot(w: Writer, node: Node) -> Names:
     """One-hot values. An index out of range gives only `off`; the standard would count a negative one from the end."""
@@ -133,12 +127,6 @@ def one_hot(w: Writer, node: Node) -> Names:
     inside = w.emit("Where", w.emit("Less", at, w.int64s(0)), many, at)
     values = w.emit("Concat", *(w.emit("Reshape", w.name(v), w.int64s([1])) for v in (off, on)), axis=0)
     return w.emit("OneHot", inside, many, values, axis=int(node.attrs["axis"]))
-
-
-@exports("Where")
-def where(w: Writer, node: Node) -> Names:
-    """Coordinates of what is true, one in each row."""
-    return w.turned(w.emit("NonZero", w.input(node, 0)), [1, 0])
 
 
 _SCATTERS = {

@@ -8,7 +8,18 @@ from ....graph.core.dtypes import int64
 from ....graph.core.graph import Node, Tensor
 from ....graph.core.shape import is_static
 from ..registry import UnsupportedError
-from ..writing import Names, Writer, exports
+from ..writing import Names, Writer, exports, exports_by
+
+exports_by(
+    BroadcastTo=lambda w, node: w.emit("Expand", w.input(node, 0), w.sizes(node.inputs[1])),
+    ExpandDims=lambda w, node: w.emit("Unsqueeze", w.input(node, 0), w.int64s(w.numbers(node, 1, "the axis"))),
+    Fill=lambda w, node: w.emit("Expand", w.input(node, 1), w.sizes(node.inputs[0])),
+    OnesLike=lambda w, node: w.emit("Expand", w.like(1, node.outputs[0]), w.emit("Shape", w.input(node, 0))),
+    Range=lambda w, node: w.emit("Range", *(w.name(t) for t in node.inputs)),
+    Rank=lambda w, node: w.array(np.int32(w.rank(node.inputs[0]))),
+    Tile=lambda w, node: w.emit("Tile", w.input(node, 0), w.sizes(node.inputs[1])),
+    ZerosLike=lambda w, node: w.emit("Expand", w.like(0, node.outputs[0]), w.emit("Shape", w.input(node, 0))),
+)
 
 
 @exports("Reshape")
@@ -33,12 +44,6 @@ def transpose(w: Writer, node: Node) -> Names:
     """The order of the axes must be known."""
     order = w.numbers(node, 1, "the order of the axes")
     return w.emit("Transpose", w.input(node, 0), perm=order) if order else w.emit("Identity", w.input(node, 0))
-
-
-@exports("ExpandDims")
-def expand_dims(w: Writer, node: Node) -> Names:
-    """A new axis."""
-    return w.emit("Unsqueeze", w.input(node, 0), w.int64s(w.numbers(node, 1, "the axis")))
 
 
 @exports("Squeeze")
@@ -105,31 +110,6 @@ def pad(w: Writer, node: Node) -> Names:
     return w.emit("Pad", w.input(node, 0), pads, mode="reflect")
 
 
-@exports("Tile")
-def tile(w: Writer, node: Node) -> Names:
-    """Repeated."""
-    return w.emit("Tile", w.input(node, 0), w.sizes(node.inputs[1]))
-
-
-@exports("BroadcastTo")
-def broadcast_to(w: Writer, node: Node) -> Names:
-    """To a larger shape."""
-    return w.emit("Expand", w.input(node, 0), w.sizes(node.inputs[1]))
-
-
-@exports("Fill")
-def fill(w: Writer, node: Node) -> Names:
-    """One number for all elements of a shape."""
-    return w.emit("Expand", w.input(node, 1), w.sizes(node.inputs[0]))
-
-
-@exports("ZerosLike", "OnesLike")
-def filled_like(w: Writer, node: Node) -> Names:
-    """0 or 1 for all elements, in the shape of the input."""
-    number = w.like(0 if node.type == "ZerosLike" else 1, node.outputs[0])
-    return w.emit("Expand", number, w.emit("Shape", w.input(node, 0)))
-
-
 @exports("Shape")
 def shape(w: Writer, node: Node) -> Names:
     """As int64, or as what the graph has."""
@@ -145,18 +125,6 @@ def size(w: Writer, node: Node) -> Names:
     """The number of elements."""
     found, dtype = w.emit("Size", w.input(node, 0)), node.outputs[0].dtype.base
     return found if dtype is int64 else w.cast(found, dtype)
-
-
-@exports("Rank")
-def rank(w: Writer, node: Node) -> Names:
-    """A number that is known."""
-    return w.array(np.int32(w.rank(node.inputs[0])))
-
-
-@exports("Range")
-def range_(w: Writer, node: Node) -> Names:
-    """Numbers from a start up to a limit."""
-    return w.emit("Range", *(w.name(t) for t in node.inputs))
 
 
 @exports("ReverseV2")

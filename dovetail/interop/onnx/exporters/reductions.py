@@ -5,9 +5,14 @@ from __future__ import annotations
 from ....graph.core.dtypes import bool_, int32, int64
 from ....graph.core.graph import Node
 from ..registry import UnsupportedError
-from ..writing import Names, Writer, exports
+from ..writing import Names, Writer, exports, exports_by
 
 _REDUCTIONS = {"Sum": "ReduceSum", "Mean": "ReduceMean", "Max": "ReduceMax", "Min": "ReduceMin", "Prod": "ReduceProd"}
+
+exports_by(
+    LogSoftmax=lambda w, node: w.emit("LogSoftmax", w.input(node, 0), axis=-1),
+    Softmax=lambda w, node: w.emit("Softmax", w.input(node, 0), axis=-1),
+)
 
 
 @exports(*_REDUCTIONS)
@@ -49,12 +54,6 @@ def top_k(w: Writer, node: Node) -> Names:
     k = w.emit("Reshape", w.sizes(node.inputs[1]), w.int64s([1]))
     values, places = w.emit_many(2, "TopK", w.input(node, 0), k)
     return [values, w.cast(places, node.outputs[1].dtype.base)]
-
-
-@exports("Softmax", "LogSoftmax")
-def softmax(w: Writer, node: Node) -> Names:
-    """Along the last axis."""
-    return w.emit(node.type, w.input(node, 0), axis=-1)
 
 
 @exports("MatMul")

@@ -1,17 +1,152 @@
-"""Convolutions, and those from the result to the input."""
+"""Convolutions, those from the result to the input, and pooling over windows and over whole pictures.
+
+A picture of the standard is `[batch, channels, *sizes]`. Those with one axis get a second one of size 1 in front, so that all
+are `NCHW`, the layout with channels first that the graph's own ops have.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
 from typing import Any
 
+import numpy as np
+
+from ....graph.core.build import constant
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat, split
 from ....graph.ops.array.padding import pad
-from ....graph.ops.array.shapes import reshape, shape, transpose
+from ....graph.ops.array.shapes import expand_dims, reshape, shape, squeeze, transpose
+from ....graph.ops.math.arithmetic import absolute, add, divide, maximum, power
+from ....graph.ops.math.reduce import reduce_max, reduce_mean, reduce_sum
 from ....graph.ops.nn.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
 from ....graph.ops.nn.dense import bias_add
-from ..registry import Call, UnsupportedError, imports
-from .windows import Windows, as_before, as_picture, windows_of
+from ....graph.ops.nn.pooling import avg_pool, max_pool
+from ..registry import Call, UnsupportedError, imports, imports_by
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a window moves over a picture; one entry for each of its two axes.
+
+    Attributes:
+        taps, strides, dilations: of the window.
+        pads: (before, after), or None where they follow from the size, as many windows as ceil(size / stride).
+        sizes: of the picture, None where they are not known.
+        ceil: whether a last window that reaches beyond the end counts.
+    """
+
+    taps: Pair
+    strides: Pair
+    dilations: Pair
+    pads: tuple[Pair, Pair] | None
+    sizes: tuple[int | None, int | None]
+    ceil: bool = False
+
+    def span(self, axis: int) -> int:
+        """From a window's first tap to its last, both included."""
+        return (self.taps[axis] - 1) * self.dilations[axis] + 1
+
+    def around(self, axis: int) -> Pair:
+        """The padding of one axis, as a number.
+
+        Raises:
+            UnsupportedError: it depends on a size that is not known.
+        """
+        if self.pads is not None:
+            return self.pads[axis]
+        size, stride = self.sizes[axis], self.strides[axis]
+        if size is None and stride > 1:
+            raise UnsupportedError(f"padding of axis {axis + 2}, whose size is known only when the graph runs")
+        more = max(0, self.span(axis) - (stride if size is None or size % stride == 0 else size % stride))
+        return more // 2, more - more // 2
+
+    def beyond(self, axis: int) -> int:
+        """How far the last window of `ceil` reaches beyond the padding."""
+        if not self.ceil or self.strides[axis] == 1:
+            return 0
+        (before, after), size = self.around(axis), self.sizes[axis]
+        stride, span = self.strides[axis], self.span(axis)
+        if size is None:
+            if after + stride - 1 >= span:
+                raise UnsupportedError(f"ceil_mode along axis {axis + 2}, whose size is known only when the graph runs")
+            return stride - 1
+        count = -(-(size + before + after - span) // stride) + 1
+        if (count - 1) * stride >= size + before:  # its window would contain only padding
+            count -= 1
+        return max(0, (count - 1) * stride + span - (size + before + after))
+
+    def explicit(self) -> list[list[int]]:
+        """All padding in the graph's own way: pairs for batches, channels, and both axes."""
+        return [[0, 0], [0, 0], *([b, a + self.beyond(i)] for i, (b, a) in enumerate(map(self.around, (0, 1))))]
+
+    def padding(self) -> Any:
+        """The padding as the graph's ops take it."""
+        return "SAME" if self.pads is None else self.explicit()
+
+    def positions(self, axis: int) -> int:
+        """How many windows there are.
+
+        Raises:
+            UnsupportedError: the size is not known.
+        """
+        size = self.sizes[axis]
+        if size is None:
+            raise UnsupportedError(
+                f"dilated windows along axis {axis + 2}, whose size is known only when the graph runs"
+            )
+        before, after = self.around(axis)
+        return (size + before + after + self.beyond(axis) - self.span(axis)) // self.strides[axis] + 1
+
+    def each_tap(self) -> Iterator[tuple[slice, ...]]:
+        """For each tap, the pixels of the padded picture that it sees."""
+        for tap in product(*map(range, self.taps)):
+            seen = (
+                slice(t * d, t * d + (self.positions(a) - 1) * s + 1, s)
+                for a, (t, d, s) in enumerate(zip(tap, self.dilations, self.strides, strict=True))
+            )
+            yield slice(None), slice(None), *seen
+
+
+def windows_of(call: Call, x: Tensor, taps: tuple[int, ...]) -> Windows:
+    """The windows that a node's attributes describe, for a picture with as many axes as the window."""
+    axes = len(taps)
+    if axes not in (1, 2):
+        raise UnsupportedError(f"windows over {axes} axes; they can have 1 or 2")
+    strides, dilations = (tuple(call.attr(n) or (1,) * axes) for n in ("strides", "dilations"))
+    how = call.only("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    numbers = call.attr("pads", (0,) * 2 * axes) if how == "NOTSET" else (0,) * 2 * axes
+    if min(numbers) < 0:
+        raise UnsupportedError("negative padding")
+    pads: tuple[Pair, ...] | None = tuple(zip(numbers[:axes], numbers[axes:], strict=True))
+    sizes = call.dims(x)[2:]
+    if axes == 1:
+        taps, strides, dilations, sizes = (1, *taps), (1, *strides), (1, *dilations), (1, *sizes)
+        pads = ((0, 0), *(pads or ()))
+    made = Windows(taps, strides, dilations, None, sizes)  # type: ignore[arg-type]
+    if how == "SAME_LOWER":
+        turned = tuple(made.around(a)[::-1] for a in (0, 1))
+        return Windows(taps, strides, dilations, turned, sizes)  # type: ignore[arg-type]
+    return made if how == "SAME_UPPER" else Windows(
+        taps, strides, dilations, pads, sizes, bool(call.attr("ceil_mode", 0))  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def as_picture(x: Tensor) -> Tensor:
+    """With two axes, the first one of size 1 if there is only one."""
+    return expand_dims(x, 2) if x.dims is not None and len(x.dims) == 3 else x
+
+
+def as_before(made: Tensor, x: Tensor) -> Tensor:
+    """With as many axes as x."""
+    return squeeze(made, [2]) if x.dims is not None and len(x.dims) == 3 else made
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
 
 
 def _taps(call: Call, w: Tensor) -> tuple[int, ...]:
@@ -22,10 +157,6 @@ def _taps(call: Call, w: Tensor) -> tuple[int, ...]:
     return taps
 
 
-def _padding(windows: Windows) -> Any:
-    return "SAME" if windows.pads is None else windows.explicit()
-
-
 @imports("Conv")
 def conv(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """In groups, too; a filter of the standard is `[out, in / groups, *taps]`."""
@@ -33,7 +164,7 @@ def conv(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor
     groups, channels = call.attr("group", 1), call.dims(x)[1]
     images, filters = as_picture(x), as_picture(w)
     how: dict[str, Any] = {
-        "strides": windows.strides, "padding": _padding(windows), "data_format": "NCHW", "dilations": windows.dilations,
+        "strides": windows.strides, "padding": windows.padding(), "data_format": "NCHW", "dilations": windows.dilations,
     }  # fmt: skip
     if groups == 1:
         made = conv2d(images, transpose(filters, [2, 3, 1, 0]), **how)
@@ -112,3 +243,76 @@ def _cut(call: Call, windows: Windows, axis: int, more: int, wished: Any) -> tup
     small, large = total // 2, total - total // 2
     before, after = (small, large) if how == "SAME_UPPER" else (large, small)
     return (before, after - more), to
+
+
+# --- pooling ----------------------------------------------------------------------------------------------------------
+
+
+def _windows(call: Call, x: Tensor) -> Windows:
+    return windows_of(call, x, tuple(call.attr("kernel_shape")))
+
+
+def _how(windows: Windows) -> dict[str, Any]:
+    return {"ksize": windows.taps, "strides": windows.strides, "padding": windows.padding(), "data_format": "NCHW"}
+
+
+def _each(x: Tensor, windows: Windows, fill: Any) -> list[Tensor]:
+    """What each tap sees of the picture."""
+    around = windows.explicit()
+    padded = pad(x, around, constant_values=constant(np.array(fill, x.dtype.base.np))) if np.any(around) else x
+    return [padded[seen] for seen in windows.each_tap()]
+
+
+@imports("MaxPool")
+def max_pool_(call: Call, x: Tensor) -> Tensor:
+    """The largest pixel; padding is never the largest."""
+    if call.wants(1):
+        raise UnsupportedError("the output Indices")
+    windows, image = _windows(call, x), as_picture(x)
+    if windows.dilations == (1, 1):
+        return as_before(max_pool(image, **_how(windows)), x)
+    lowest = -np.inf if x.dtype.base.is_floating else x.dtype.base.min
+    return as_before(reduce(maximum, _each(image, windows, lowest)), x)
+
+
+@imports("AveragePool")
+def average_pool(call: Call, x: Tensor) -> Tensor:
+    """The mean; padding counts with `count_include_pad` only, elements beyond it never."""
+    windows, image = _windows(call, x), as_picture(x)
+    if windows.dilations != (1, 1):
+        total = reduce(add, _each(image, windows, 0))
+        high, wide = (windows.sizes[a] for a in (0, 1))
+        around = windows.explicit()
+        inner = np.ones((1, 1, high or 0, wide or 0))
+        if call.attr("count_include_pad", 0):
+            inner = np.pad(inner, [(0, 0), (0, 0), *map(windows.around, (0, 1))], constant_values=1)
+            around = [[0, 0], [0, 0], [0, windows.beyond(0)], [0, windows.beyond(1)]]
+        ones = np.pad(inner, around)
+        counts = sum(ones[seen] for seen in windows.each_tap())
+        return as_before(divide(total, constant(np.asarray(counts, x.dtype.base.np))), x)
+    how = _how(windows)
+    if call.attr("count_include_pad", 0):
+        pads = [(0, 0), (0, 0), *map(windows.around, (0, 1))]
+        image = pad(image, pads)
+        how["padding"] = [[0, 0], [0, 0], [0, windows.beyond(0)], [0, windows.beyond(1)]]
+    return as_before(avg_pool(image, **how), x)
+
+
+def _picture_axes(call: Call, x: Tensor) -> list[int]:
+    return list(range(2, len(call.dims(x))))
+
+
+def _norm(call: Call, x: Tensor, summed: Callable[[Tensor], Tensor]) -> Tensor:
+    """The p-norm of what `summed` adds up."""
+    p = call.attr("p", 2)
+    return power(summed(power(absolute(x), float(p))), 1.0 / p)
+
+
+imports_by(
+    GlobalAveragePool=lambda call, x: reduce_mean(x, _picture_axes(call, x), True),
+    GlobalLpPool=lambda call, x: _norm(call, x, lambda powers: reduce_sum(powers, _picture_axes(call, x), True)),
+    GlobalMaxPool=lambda call, x: reduce_max(x, _picture_axes(call, x), True),
+    LpPool=lambda call, x: as_before(
+        _norm(call, as_picture(x), lambda powers: reduce(add, _each(powers, _windows(call, x), 0))), x
+    ),
+)

@@ -5,94 +5,56 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
+from ....api.ops import math, nn
 from ....graph.core.dtypes import DType, bool_, float64
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import ones_like, zeros_like
 from ....graph.ops.array.identity_and_placeholders import identity
-from ....graph.ops.math.arithmetic import (
-    absolute,
-    add,
-    divide,
-    floormod,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    power,
-    reciprocal,
-    sign,
-    sqrt,
-    subtract,
-    truncatediv,
-    truncatemod,
-)
+from ....graph.ops.math.arithmetic import truncatediv, truncatemod
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, where_v2
-from ....graph.ops.math.elementwise import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    ceil,
-    cos,
-    cosh,
-    erf,
-    exp,
-    floor,
-    is_inf,
-    is_nan,
-    log,
-    round,
-    sigmoid,
-    sin,
-    sinh,
-    tan,
-    tanh,
-    trunc,
-)
-from ....graph.ops.math.logic import (
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    invert,
-    left_shift,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    right_shift,
-)
-from ....graph.ops.nn.activations import elu, gelu, leaky_relu, relu, softplus, softsign
+from ....graph.ops.math.compare import where_v2
+from ....graph.ops.math.elementwise import trunc
+from ....graph.ops.math.logic import left_shift, right_shift
 from ..messages import element_type
-from ..registry import Call, UnsupportedError, imports, imports_as
+from ..registry import Call, UnsupportedError, imports, imports_by
 
-for _function, _op in (
-    (absolute, "Abs"), (acos, "Acos"), (acosh, "Acosh"), (asin, "Asin"), (asinh, "Asinh"), (atan, "Atan"), (atanh, "Atanh"),
-    (ceil, "Ceil"), (cos, "Cos"), (cosh, "Cosh"), (erf, "Erf"), (exp, "Exp"), (floor, "Floor"), (identity, "Identity"),
-    (is_nan, "IsNaN"), (log, "Log"), (negative, "Neg"), (logical_not, "Not"), (reciprocal, "Reciprocal"), (relu, "Relu"),
-    (round, "Round"), (sigmoid, "Sigmoid"), (sign, "Sign"), (sin, "Sin"), (sinh, "Sinh"), (softplus, "Softplus"),
-    (softsign, "Softsign"), (sqrt, "Sqrt"), (tan, "Tan"), (tanh, "Tanh"), (invert, "BitwiseNot"),
-    (add, "Add"), (subtract, "Sub"), (multiply, "Mul"), (logical_and, "And"), (logical_or, "Or"), (logical_xor, "Xor"),
-    (equal, "Equal"), (less, "Less"), (less_equal, "LessOrEqual"), (greater, "Greater"), (greater_equal, "GreaterOrEqual"),
-    (bitwise_and, "BitwiseAnd"), (bitwise_or, "BitwiseOr"), (bitwise_xor, "BitwiseXor"), (where_v2, "Where"),
-):  # fmt: skip
-    imports_as(_function, _op)
+
+def _curved(x: Tensor, alpha: float) -> Tensor:
+    """x above zero, `alpha * (exp(x) - 1)` below."""
+    return where_v2(math.greater(x, 0), x, math.multiply(math.subtract(math.exp(math.minimum(x, 0)), 1), alpha))
+
+
+def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
+    """`alpha * x + beta` within 0 and 1."""
+    return math.maximum(math.minimum(math.add(math.multiply(x, alpha), beta), 1), 0)
+
+
+imports_by(
+    CastLike=lambda call, x, like: _converted(call, x, like.dtype.base),
+    Cast=lambda call, x: _converted(call, x, element_type(call.attr("to"))),
+    Gelu=lambda call, x: nn.gelu(x, call.only("approximate", "none", "tanh") == "tanh"),
+    HardSigmoid=lambda call, x: _hard_sigmoid(x, call.attr("alpha", 0.2), call.attr("beta", 0.5)),
+    HardSwish=lambda call, x: math.multiply(x, _hard_sigmoid(x, 1 / 6, 0.5)),
+    LeakyRelu=lambda call, x: nn.leaky_relu(x, call.attr("alpha", 0.01)),
+    Mish=lambda call, x: math.multiply(x, math.tanh(math.softplus(x))),
+    PRelu=lambda call, x, slope: where_v2(math.less(x, 0), math.multiply(x, slope), x),
+    Swish=lambda call, x: math.multiply(x, math.sigmoid(math.multiply(x, call.attr("alpha", 1.0)))),
+    ThresholdedRelu=lambda call, x: where_v2(math.greater(x, call.attr("alpha", 1.0)), x, zeros_like(x)),
+)
 
 
 @imports("Div")
 def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """Whole numbers are cut towards zero."""
-    return truncatediv(x, y) if x.dtype.base.is_integer else divide(x, y)
+    return truncatediv(x, y) if x.dtype.base.is_integer else math.divide(x, y)
 
 
 @imports("Mod")
 def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """The sign is the divisor's, or with `fmod` the dividend's."""
     if not call.attr("fmod", 0):
-        return floormod(x, y)
-    return truncatemod(x, y) if x.dtype.base.is_integer else subtract(x, multiply(y, trunc(divide(x, y))))
+        return math.floormod(x, y)
+    return truncatemod(x, y) if x.dtype.base.is_integer else math.subtract(x, math.multiply(y, trunc(math.divide(x, y))))
 
 
 @imports("Pow")
@@ -100,10 +62,10 @@ def pow_(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """The result has the base's type, whatever the exponent's."""
     base = x.dtype.base
     if y.dtype.base is base:
-        return power(x, y)
+        return math.pow(x, y)
     if base.is_floating:
-        return power(x, cast(y, base))
-    raised: Tensor = cast(power(cast(x, float64), cast(y, float64)), base)
+        return math.pow(x, cast(y, base))
+    raised: Tensor = cast(math.pow(cast(x, float64), cast(y, float64)), base)
     return raised
 
 
@@ -116,9 +78,9 @@ def bit_shift(call: Call, x: Tensor, y: Tensor) -> Tensor:
 @imports("Max", "Min", "Sum", "Mean")
 def of_many(call: Call, *xs: Tensor) -> Tensor:
     """One number from those of all inputs."""
-    function: Any = {"Max": maximum, "Min": minimum}.get(call.op, add)
+    function: Any = {"Max": math.maximum, "Min": math.minimum}.get(call.op, math.add)
     result: Tensor = reduce(function, xs) if len(xs) > 1 else identity(xs[0])
-    return divide(result, float(len(xs))) if call.op == "Mean" and len(xs) > 1 else result
+    return math.divide(result, float(len(xs))) if call.op == "Mean" and len(xs) > 1 else result
 
 
 @imports("Clip")
@@ -126,70 +88,22 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     """Limits are inputs, in older models attributes; each may be missing."""
     least, most = (low if low is not None else call.attr("min")), (high if high is not None else call.attr("max"))
     if least is not None:
-        x = maximum(x, least)
-    return minimum(x, most) if most is not None else identity(x)
+        x = math.maximum(x, least)
+    return math.minimum(x, most) if most is not None else identity(x)
 
 
 @imports("Elu")
 def elu_(call: Call, x: Tensor) -> Tensor:
     """With any slope below zero."""
     alpha = call.attr("alpha", 1.0)
-    return elu(x) if alpha == 1.0 else where_v2(greater(x, 0), x, multiply(subtract(exp(minimum(x, 0)), 1), alpha))
+    return nn.elu(x) if alpha == 1.0 else _curved(x, alpha)
 
 
 @imports("Selu")
 def selu_(call: Call, x: Tensor) -> Tensor:
     """gamma * elu(x), its lower half times alpha."""
     alpha, gamma = call.attr("alpha", 1.6732632423543772), call.attr("gamma", 1.0507009873554805)
-    return multiply(where_v2(greater(x, 0), x, multiply(subtract(exp(minimum(x, 0)), 1), alpha)), gamma)
-
-
-@imports("LeakyRelu")
-def leaky(call: Call, x: Tensor) -> Tensor:
-    """A small slope below zero."""
-    return leaky_relu(x, call.attr("alpha", 0.01))
-
-
-@imports("ThresholdedRelu")
-def thresholded(call: Call, x: Tensor) -> Tensor:
-    """x above alpha, else 0."""
-    return where_v2(greater(x, call.attr("alpha", 1.0)), x, zeros_like(x))
-
-
-@imports("PRelu")
-def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
-    """A slope below zero that is learnt."""
-    return where_v2(less(x, 0), multiply(x, slope), x)
-
-
-@imports("HardSigmoid")
-def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    """alpha * x + beta within 0 and 1."""
-    return maximum(minimum(add(multiply(x, call.attr("alpha", 0.2)), call.attr("beta", 0.5)), 1), 0)
-
-
-@imports("HardSwish")
-def hard_swish(call: Call, x: Tensor) -> Tensor:
-    """x times the hard sigmoid of slope 1/6."""
-    return multiply(x, maximum(minimum(add(multiply(x, 1 / 6), 0.5), 1), 0))
-
-
-@imports("Gelu")
-def gelu_(call: Call, x: Tensor) -> Tensor:
-    """Exact, or by tanh."""
-    return gelu(x, call.only("approximate", "none", "tanh") == "tanh")
-
-
-@imports("Mish")
-def mish(call: Call, x: Tensor) -> Tensor:
-    """x * tanh(softplus(x))."""
-    return multiply(x, tanh(softplus(x)))
-
-
-@imports("Swish")
-def swish_(call: Call, x: Tensor) -> Tensor:
-    """x * sigmoid(alpha * x)."""
-    return multiply(x, sigmoid(multiply(x, call.attr("alpha", 1.0))))
+    return math.multiply(_curved(x, alpha), gamma)
 
 
 @imports("IsInf")
@@ -197,10 +111,10 @@ def is_inf_(call: Call, x: Tensor) -> Tensor:
     """Of either sign, or of one."""
     above, below = call.attr("detect_positive", 1), call.attr("detect_negative", 1)
     if above and below:
-        return is_inf(x)
+        return math.is_inf(x)
     if not above and not below:
         return zeros_like(x, bool_)
-    return logical_and(is_inf(x), greater(x, 0) if above else less(x, 0))
+    return math.logical_and(math.is_inf(x), math.greater(x, 0) if above else math.less(x, 0))
 
 
 def _converted(call: Call, x: Tensor, to: DType) -> Tensor:
@@ -214,18 +128,6 @@ def _converted(call: Call, x: Tensor, to: DType) -> Tensor:
         raise UnsupportedError(f"a cast from {source.name} to {to.name}")
     made: Tensor = cast(x, to)
     return made
-
-
-@imports("Cast")
-def cast_(call: Call, x: Tensor) -> Tensor:
-    """To the type `to`."""
-    return _converted(call, x, element_type(call.attr("to")))
-
-
-@imports("CastLike")
-def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
-    """To another tensor's type."""
-    return _converted(call, x, like.dtype.base)
 
 
 @imports("Dropout", static=(2,))

@@ -1,4 +1,4 @@
-"""Ops that move elements: shapes, axes, joining and cutting, padding."""
+"""Ops that move elements (shapes, axes, joining and cutting, padding), and values that are made."""
 
 from __future__ import annotations
 
@@ -9,22 +9,37 @@ import numpy as np
 
 from ....graph.core.build import constant
 from ....graph.core.constant_value import static_dims, static_value
-from ....graph.core.dtypes import int32, int64
+from ....graph.core.dtypes import float32, int32, int64
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static, merge
 from ....graph.ops.array.concat_stack import concat, split
-from ....graph.ops.array.creation import zeros_like
+from ....graph.ops.array.creation import fill, zeros_like
+from ....graph.ops.array.diagonal import eye
 from ....graph.ops.array.gather import gather
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.padding import pad, tile
 from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.roll_repeat_meshgrid import reverse_sequence
-from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, squeeze, transpose
+from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import equal, greater_equal, where_v2
 from ....graph.ops.math.reduce import reduce_prod
-from ..registry import Call, UnsupportedError, imports, int64s, positive
+from ....graph.ops.random.random import random_normal, random_uniform
+from ..messages import element_type
+from ..registry import Call, UnsupportedError, imports, imports_by, int64s, positive
+
+imports_by(
+    Concat=lambda call, *xs: concat(list(xs), call.attr("axis")),
+    ConstantOfShape=lambda call, dims: fill(dims, constant(call.attr("value", np.zeros(1, np.float32)).reshape(()))),
+    Range=lambda call, *limits: range_(*(reshape(n, []) for n in limits)),
+    ReverseSequence=lambda call, x, lengths: reverse_sequence(
+        x, lengths, seq_axis=call.attr("time_axis", 0), batch_axis=call.attr("batch_axis", 1)
+    ),
+    Size=lambda call, x: size(x, out_type=int64),
+    Tile=lambda call, x, repeats: tile(x, repeats),
+    Transpose=lambda call, x: transpose(x, call.attr("perm")),  # without `perm`, the axes in reverse order
+)
 
 
 @imports("Reshape")
@@ -66,12 +81,6 @@ def flatten(call: Call, x: Tensor) -> Tensor:
     return flat(x, axis if axis == rank else positive(axis, rank))
 
 
-@imports("Transpose")
-def transpose_(call: Call, x: Tensor) -> Tensor:
-    """Without `perm`, the axes in reverse order."""
-    return transpose(x, call.attr("perm"))
-
-
 @imports("Squeeze", static=(1,))
 def squeeze_(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """Axes of size 1 go: those named, or all."""
@@ -89,12 +98,6 @@ def unsqueeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
     for axis in sorted(positive(a, rank) for a in along):
         x = expand_dims(x, axis)
     return x
-
-
-@imports("Concat")
-def concat_(call: Call, *xs: Tensor) -> Tensor:
-    """Along an axis."""
-    return concat(list(xs), call.attr("axis"))
 
 
 @imports("Split", static=(1,))
@@ -131,12 +134,6 @@ def _new_axes(x: Tensor, count: int) -> Tensor:
     for _ in range(count):
         x = expand_dims(x, 0)
     return x
-
-
-@imports("Tile")
-def tile_(call: Call, x: Tensor, repeats: Tensor) -> Tensor:
-    """Repeated along each axis."""
-    return tile(x, repeats)
 
 
 @imports("Pad", static=(1, 3))
@@ -208,12 +205,6 @@ def _shaped(x: Tensor, sizes: list[Any]) -> Tensor:
     return reshape(x, [n if isinstance(n, (Tensor, int)) else int(n) for n in sizes])
 
 
-@imports("ReverseSequence")
-def reverse_sequence_(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
-    """Each sequence of a batch turned round."""
-    return reverse_sequence(x, lengths, seq_axis=call.attr("time_axis", 0), batch_axis=call.attr("batch_axis", 1))
-
-
 @imports("Trilu", static=(1,))
 def trilu(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor:
     """The upper or the lower triangle; zeros elsewhere."""
@@ -224,3 +215,63 @@ def trilu(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor:
     start = 0 if k is None else cast(reshape(k, []), int32)
     inside = greater_equal(away, start) if call.attr("upper", 1) else greater_equal(start, away)
     return where_v2(inside, x, zeros_like(x))
+
+
+_VALUES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
+@imports("Constant")
+def constant_(call: Call) -> Tensor:
+    """A tensor, a number, text, or a list of those."""
+    value = call.attr("value")
+    for name, kind in _VALUES.items():
+        if name in call.attrs:
+            value = np.array(call.attr(name), kind)
+    for name in ("value_string", "value_strings"):
+        if name in call.attrs:
+            given = call.attr(name)
+            return constant(given.encode() if isinstance(given, str) else [v.encode() for v in given])
+    if value is None:
+        raise UnsupportedError("a constant that is no tensor")
+    return constant(value)
+
+
+@imports("Shape")
+def shape_(call: Call, x: Tensor) -> Tensor:
+    """The sizes from `start` to `end`."""
+    sizes = shape(x, out_type=int64)
+    start, end = call.attr("start", 0), call.attr("end")
+    if start == 0 and end is None:
+        return sizes
+    rank = len(call.dims(x))
+    first, behind, _ = slice(start, end).indices(rank)
+    return sizes[first : max(first, behind)]
+
+
+@imports("EyeLike")
+def eye_like(call: Call, x: Tensor) -> Tensor:
+    """Ones on a diagonal."""
+    dtype = element_type(call.attr("dtype")) if "dtype" in call.attrs else x.dtype.base
+    rows, columns = call.dims(x)
+    k = call.attr("k", 0)
+    if rows is None or columns is None:
+        if k:
+            raise UnsupportedError("a moved diagonal of a matrix of unknown size")
+        sizes = shape(x)
+        made: Tensor = cast(eye(sizes[0], sizes[1]), dtype)
+        return made
+    return constant(np.eye(rows, columns, k, dtype.np))
+
+
+@imports("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+def random(call: Call, like: Tensor | None = None) -> Tensor:
+    """Random numbers; as everywhere, a seed gives other numbers than other libraries draw."""
+    seed = call.attr("seed")
+    dims = shape(like) if like is not None else call.attr("shape")
+    dtype = (
+        element_type(call.attr("dtype")) if "dtype" in call.attrs else like.dtype.base if like is not None else float32
+    )
+    seed = None if seed is None else int(seed)
+    if call.op.startswith("RandomNormal"):
+        return random_normal(dims, call.attr("mean", 0.0), call.attr("scale", 1.0), dtype, seed)
+    return random_uniform(dims, call.attr("low", 0.0), call.attr("high", 1.0), dtype, seed)

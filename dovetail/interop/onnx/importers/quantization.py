@@ -16,7 +16,7 @@ from ....graph.ops.math.reduce import reduce_max, reduce_min
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, positive
 from .convolutions import conv
-from .matmul import matmul_integer
+from .reductions import matmul_integer
 
 
 def _spread(call: Call, x: Tensor, scale: Tensor) -> Any:

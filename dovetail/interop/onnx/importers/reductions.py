@@ -1,4 +1,4 @@
-"""Ops that make one number of many: sums, extremes, places of extremes, running sums; and softmax."""
+"""Ops that make one number of many: sums, extremes, places of extremes, running sums; softmax, products of matrices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 from ....graph.core.dtypes import int32, int64
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.gather import gather, one_hot, reverse
-from ....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
+from ....graph.ops.array.shapes import expand_dims, reshape, shape, squeeze, transpose
 from ....graph.ops.array.sorting import argsort, top_k
-from ....graph.ops.math.arithmetic import absolute, sqrt, square, subtract
+from ....graph.ops.linalg.einsum import einsum
+from ....graph.ops.linalg.linalg import matmul
+from ....graph.ops.math.arithmetic import absolute, add, multiply, sqrt, square, subtract
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.elementwise import log
 from ....graph.ops.math.reduce import (
@@ -24,8 +26,21 @@ from ....graph.ops.math.reduce import (
 from ....graph.ops.math.scan import argmax, argmin, cumprod, cumsum
 from ....graph.ops.math.statistics import reduce_logsumexp
 from ....graph.ops.nn.softmax import log_softmax, softmax
-from ..registry import Call, UnsupportedError, imports, positive
+from ..registry import Call, UnsupportedError, imports, imports_by, positive
 from .layout import flat
+
+imports_by(
+    CumProd=lambda call, x, axis: _running(call, cumprod, x, axis),
+    CumSum=lambda call, x, axis: _running(call, cumsum, x, axis),
+    Einsum=lambda call, *xs: einsum(call.attr("equation").replace(" ", ""), *xs),
+    MatMul=lambda call, a, b: product(call, a, b),
+)
+
+
+def _running(call: Call, function: Any, x: Tensor, axis: Tensor) -> Tensor:
+    found: Tensor = function(x, reshape(axis, []), bool(call.attr("exclusive", 0)), bool(call.attr("reverse", 0)))
+    return found
+
 
 _REDUCTIONS: dict[str, Any] = {
     "ReduceSum": reduce_sum,
@@ -92,13 +107,6 @@ def topk(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor
     return first, second
 
 
-@imports("CumSum", "CumProd")
-def cumulated(call: Call, x: Tensor, axis: Tensor) -> Tensor:
-    """Running sums or products."""
-    function = cumsum if call.op == "CumSum" else cumprod
-    return function(x, reshape(axis, []), bool(call.attr("exclusive", 0)), bool(call.attr("reverse", 0)))
-
-
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def softmax_(call: Call, x: Tensor) -> Tensor:
     """Along one axis; before opset 13 along all from the axis on."""
@@ -118,3 +126,41 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
     axis = positive(axis, len(x.dims))
     depth = x.dims[axis] if x.dims[axis] is not None else shape(x)[axis]
     return one_hot(argmax(x, axis), depth, axis=axis, dtype=x.dtype.base)
+
+
+def product(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """NumPy's `matmul`: vectors are rows or columns, leading axes broadcast."""
+    left, right = len(call.dims(a, "the left factor")), len(call.dims(b, "the right factor"))
+    made = matmul(expand_dims(a, 0) if left == 1 else a, expand_dims(b, 1) if right == 1 else b)
+    gone = [axis for axis, rank in ((-2, left), (-1, right)) if rank == 1]
+    return squeeze(made, gone) if gone else made
+
+
+@imports("Gemm")
+def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    """alpha * a @ b + beta * c."""
+    made = matmul(a, b, transpose_a=bool(call.attr("transA", 0)), transpose_b=bool(call.attr("transB", 0)))
+    alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
+    if alpha != 1.0:
+        made = multiply(made, _like(made, alpha))
+    if c is None:
+        return made
+    return add(made, c if beta == 1.0 else multiply(c, _like(made, beta)))
+
+
+def _like(x: Tensor, number: float) -> float | int:
+    return int(number) if x.dtype.base.is_integer else number
+
+
+@imports("MatMulInteger")
+def matmul_integer(
+    call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+) -> Tensor:
+    """A product of small integers around their zero points; int32 comes out."""
+    left, right = cast(a, int32), cast(b, int32)
+    if a_zero is not None:
+        zero = cast(a_zero, int32)
+        left = subtract(left, expand_dims(zero, -1) if a_zero.dims is not None and len(a_zero.dims) == 1 else zero)
+    if b_zero is not None:
+        right = subtract(right, cast(b_zero, int32))
+    return product(call, left, right)

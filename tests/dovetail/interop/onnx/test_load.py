@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import dovetail as dt
-from dovetail.onnx import package
+from dovetail.onnx import messages
 from dovetail.onnx.importers import recurrent
 from dovetail.tools.cli import app
 
@@ -186,7 +186,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(package, "import_module", missing)
+    monkeypatch.setattr(messages, "import_module", missing)
     with pytest.raises(dt.errors.UnimplementedError, match=r"pip install 'dovetail\[onnx\]'"):
         dt.onnx.load("model.onnx")
 

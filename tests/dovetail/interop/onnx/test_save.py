@@ -15,7 +15,7 @@ from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.graph.core.dtypes import as_dtype
-from dovetail.onnx.exporters import all as _all  # noqa: F401  (registers the exporters)
+from dovetail.onnx import exporters as _exporters  # noqa: F401  (registers them)
 from dovetail.onnx.writing import EXPORTERS
 
 onnx = pytest.importorskip("onnx")
