@@ -48,7 +48,7 @@ bench: .venv/stamp-dev
 	done
 
 bench-gpu: .venv/stamp-test .venv/stamp-cuda
-	$(BIN)/python bench/gpu.py --json bench/results/gpu.json --plot bench/results/gpu.svg
+	$(BIN)/python bench/gpu.py --json bench/results/gpu.json
 
 docs: $(CHECKED)
 	$(BIN)/mkdocs build --strict --quiet

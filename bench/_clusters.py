@@ -1,46 +1,37 @@
 """A cluster of one system, Dovetail's or the peer's, driven by a process of its own in that system's interpreter.
 
-The programs are written once in TensorFlow 1's names and run by both. The conversation with the driver is one line of JSON each way:
-it begins with `{"version": "2.21.0"}` or `{"missing": why}`; `{"prepare": name, ...}` builds a program and runs it once;
-`{"run": count}` answers with the seconds of each run and the processor seconds that all processes of the cluster spent.
+The programs are written once in TensorFlow 1's names and run by both. The driver is a `Conversation` (`_processes.py`):
+`{"prepare": name, ...}` builds a program and runs it once; `{"run": count}` answers with the seconds of each run and the processor
+seconds that all processes of the cluster spent.
 
 Run as `python bench/_clusters.py SYSTEM` by `Driver`, and by the driver itself with more arguments for each server.
 The top of this file needs the standard library only.
 """
 
-import importlib
 import json
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from _switches import turn_off
 
-ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"dovetail": "dovetail", "tensorflow": "tensorflow.compat.v1"}
-TITLES = {"dovetail": "Dovetail", "tensorflow": "TensorFlow"}
+import _processes
+from _processes import Conversation, answer, free_ports, version_of
+
 JOBS = {"ps": 2, "worker": 2}
 PATIENCE_S = 120  # for one answer
 
 
 def load(system: str) -> Any:
-    """The system's module, in graph mode."""
-    if system == "dovetail":
-        sys.path.insert(0, str(ROOT))
-    tf = importlib.import_module(MODULES[system])
+    """The system's module, in graph mode, without the mechanism that the environment names."""
+    tf = _processes.load(system)
     if system == "dovetail":
         turn_off()
-    if system == "tensorflow":
-        tf.disable_v2_behavior()
     return tf
 
 
@@ -151,51 +142,13 @@ PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, 
 # --- the processes -------------------------------------------------------------------------------------------------------
 
 
-def _start(system: str, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, __file__, system, *arguments],
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-
-
 def serve(tf: Any, cluster: dict[str, list[str]], job: str, task: int) -> None:
-    """One server; on each line of input a worker trains for so many steps and answers with the seconds they took.
-
-    The first line builds the trainer, too.
-    """
+    """One server, until its input ends."""
     server = tf.train.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=task)
     print("up", flush=True)
-    run = None
-    for line in sys.stdin:
-        steps = int(line)
-        if run is None:
-            run = _trainer(tf, server, cluster, task)
-        began = time.perf_counter()
-        run(steps)
-        print(time.perf_counter() - began, flush=True)
+    sys.stdin.read()
+    del server
     os._exit(0)
-
-
-def _trainer(tf: Any, server: Any, cluster: dict[str, list[str]], task: int) -> Callable[[int], None]:
-    import numpy as np
-
-    tf.set_random_seed(1)
-    x, y, train = digits(tf, tf.train.ClusterSpec(cluster), task)
-    rng = np.random.default_rng(task)
-    images = rng.random((1500, 64), np.float32)
-    labels = rng.integers(0, 10, 1500)
-    session = tf.Session(server.target)
-    session.run(tf.global_variables_initializer())
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            batch = rng.integers(0, 1500, 64)
-            session.run(train, {x: images[batch], y: labels[batch]})
-
-    return run
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -210,65 +163,47 @@ def cpu_seconds(pids: list[int]) -> float:
 
 def drive(system: str) -> None:
     """Answer requests until standard input closes."""
-    try:
+    servers: list[subprocess.Popen[str]] = []
+
+    def begin() -> tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]:
         tf = load(system)
-    except ImportError as e:
-        print(json.dumps({"missing": str(e)}), flush=True)
-        return
-    with_ports: dict[str, list[str]] = {}
-    held = []
-    for job, count in JOBS.items():
-        for _ in range(count):
-            s = socket.socket()
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            s.bind(("127.0.0.1", 0))
-            held.append(s)
-            with_ports.setdefault(job, []).append(f"localhost:{s.getsockname()[1]}")
-    text = json.dumps(with_ports)
-    for s in held:
-        s.close()
-    servers = {(job, i): _start(system, text, job, str(i)) for job, count in JOBS.items() for i in range(count)}
-    try:
-        for p in servers.values():
+        ports = iter(free_ports(sum(JOBS.values())))
+        cluster = {job: [f"localhost:{next(ports)}" for _ in range(count)] for job, count in JOBS.items()}
+        for job, addresses in cluster.items():
+            for i in range(len(addresses)):
+                command = [sys.executable, __file__, system, json.dumps(cluster), job, str(i)]
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+                servers.append(subprocess.Popen(command, text=True, **pipes))  # type: ignore[call-overload]
+        for p in servers:
             assert p.stdout is not None and p.stdout.readline().strip() == "up", "a server did not start"
-        pids = [os.getpid(), *(p.pid for p in servers.values())]
-        version = getattr(tf, "__version__", "") or getattr(tf.version, "VERSION", "")
-        print(json.dumps({"version": version}), flush=True)
-        run: Run | None = None
-        for line in sys.stdin:
-            request = json.loads(line)
-            try:
-                if "prepare" in request:
-                    tf.reset_default_graph()
-                    run = PROGRAMS[request.pop("prepare")](tf, f"grpc://{with_ports['worker'][0]}", **request)
-                    run(1.0)
-                    answer: Any = {}
-                elif "train" in request:
-                    cpu = cpu_seconds(pids)
-                    workers = [p for (job, _), p in servers.items() if job == "worker"]
-                    for p in workers:
-                        print(request["train"], file=p.stdin, flush=True)
-                    answer = {"seconds": [float(p.stdout.readline()) for p in workers]}  # type: ignore[union-attr]
-                    answer["cpu"] = cpu_seconds(pids) - cpu
-                else:
-                    assert run is not None
-                    cpu, seconds = cpu_seconds(pids), []
-                    for _ in range(request["run"]):
-                        began = time.perf_counter()
-                        run(1.0)
-                        seconds.append(time.perf_counter() - began)
-                    answer = {"seconds": seconds, "cpu": cpu_seconds(pids) - cpu}
-            except Exception:
-                answer = {"error": traceback.format_exc()}
-            print(json.dumps(answer), flush=True)
+        pids = [os.getpid(), *(p.pid for p in servers)]
+        run: list[Run] = []
+
+        def respond(request: dict[str, Any]) -> dict[str, Any]:
+            if "prepare" in request:
+                tf.reset_default_graph()
+                run[:] = [PROGRAMS[request.pop("prepare")](tf, f"grpc://{cluster['worker'][0]}", **request)]
+                run[0](1.0)
+                return {}
+            cpu, seconds = cpu_seconds(pids), []
+            for _ in range(request["run"]):
+                began = time.perf_counter()
+                run[0](1.0)
+                seconds.append(time.perf_counter() - began)
+            return {"seconds": seconds, "cpu": cpu_seconds(pids) - cpu}
+
+        return version_of(tf), respond
+
+    try:
+        answer(begin)
     finally:
-        for p in servers.values():
+        for p in servers:
             p.kill()
             p.wait()
 
 
-class Driver:
-    """A system's cluster. Use it as a context manager; `missing` says why it cannot run. `settings` go into its environment.
+class Driver(Conversation):
+    """A system's cluster. `settings` go into its environment.
 
     >>> with Driver("dovetail") as cluster:
     ...     cluster.prepare("ten_hops")
@@ -276,68 +211,15 @@ class Driver:
     """
 
     def __init__(self, system: str, python: str = sys.executable, **settings: str) -> None:
-        quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | settings
-        self._process = subprocess.Popen(
-            [python, __file__, system],
-            env=quiet,
-            text=True,
-            start_new_session=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        hello = self._answer()
-        self.missing: str = hello.get("missing", "")
-        self.title = f"{TITLES[system]} {hello.get('version', '')}"
+        super().__init__(__file__, system, python, PATIENCE_S, **settings)
 
     def prepare(self, program: str, **parameters: Any) -> None:
         """Build a program and run it once."""
-        self._ask({"prepare": program, **parameters})
+        self.ask(prepare=program, **parameters)
 
     def run(self, count: int) -> dict[str, Any]:
         """Run the program so often: {"seconds": [...], "cpu": total}."""
-        return self._ask({"run": count})
-
-    def train(self, steps: int) -> dict[str, float]:
-        """All workers train at once: {"rate": steps per second and worker, "cpu": seconds of all processes per step}."""
-        answer = self._ask({"train": steps})
-        seconds = answer["seconds"]
-        return {
-            "rate": sum(steps / s for s in seconds) / len(seconds),
-            "cpu": answer["cpu"] / steps / len(seconds),
-        }
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
-            raise TimeoutError(f"no answer for {PATIENCE_S} s")
-        line = self._process.stdout.readline()  # it writes whole lines, and one for each that it reads
-        if not line:
-            raise RuntimeError("the process ended")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
-
-    def __enter__(self) -> "Driver":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the cluster."""
-        if self._process.poll() is None:
-            try:
-                self._process.communicate(timeout=10)
-            except subprocess.TimeoutExpired:  # it hangs; so its servers are not its any more
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.communicate()
+        return self.ask(run=count)
 
 
 if __name__ == "__main__":

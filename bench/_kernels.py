@@ -1,93 +1,39 @@
 """A process that runs numeric workloads with one system: Dovetail, NumPy, JAX, PyTorch or TensorFlow, in whatever interpreter has it.
 
-Each system gets a process of its own, so that neither's threads and memory weigh on the other. The conversation is one line
-of JSON each way: the process begins with `{"version": "2.4"}`, or `{"missing": why}`, and answers `{"workload": "gelu",
-"calls": 3}` with `{"seconds": 0.01, "check": 1.5}`: the seconds of all calls, and a number that every system must agree on.
+Each system gets a process of its own (`_processes.py`). It answers `{"workload": "gelu", "calls": 3}` with `{"seconds": 0.01, "check":
+1.5}`: the seconds of all calls, and a number that every system must agree on.
 
 Run as `python bench/_kernels.py SYSTEM` by `System`; what it needs of the system is imported there.
 """
 
-import importlib
-import json
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import _convolutions
 import _models
+from _processes import Conversation, answer, load, version_of
 
-ROOT = Path(__file__).resolve().parent.parent
-TITLES = {
-    "dovetail": "Dovetail",
-    "dovetail-numpy": "Dovetail, NumPy kernels",
-    "tensorflow": "TensorFlow",
-    "numpy": "NumPy",
-    "jax": "JAX",
-    "torch": "PyTorch",
-}
-MODULES = {
-    "dovetail": "dovetail",
-    "dovetail-numpy": "dovetail",
-    "numpy": "numpy",
-    "jax": "jax",
-    "torch": "torch",
-    "tensorflow": "tensorflow",
-}
-SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}  # its cells are in tf_keras
 C = math.sqrt(2 / math.pi)
 TINY = 16  # elements of the arrays of the tiny graph
 
 
-class System:
-    """A system in a process of its own. Use it as a context manager; `missing` says why it cannot run.
-
-    Attributes:
-        seconds: spent in all calls so far: a clock that only runs while this system works.
-    """
+class System(Conversation):
+    """A system in a process of its own. `seconds` runs while it computes."""
 
     def __init__(self, system: str, python: str = sys.executable) -> None:
-        self._who = f"{system} in {python}"
-        try:
-            self._process = subprocess.Popen(
-                [python, __file__, system], text=True, env=os.environ | SETTINGS,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        except OSError as e:
-            raise SystemExit(f"Cannot start {python}: {e.strerror}") from None
-        hello = self._answer()
-        self.missing: str = hello.get("missing", "")
-        self.title = f"{TITLES[system]} {hello.get('version', '')}"
-        self.seconds = 0.0
+        super().__init__(__file__, system, python)
 
     def run(self, workload: str, calls: int = 1) -> float:
         """Call a workload; the number to agree on. RuntimeError when it fails."""
-        assert self._process.stdin is not None
-        print(json.dumps({"workload": workload, "calls": calls}), file=self._process.stdin, flush=True)
-        answer = self._answer()
-        self.seconds += answer["seconds"]
-        check: float = answer["check"]
+        found = self.ask(workload=workload, calls=calls)
+        self.seconds += found["seconds"]
+        check: float = found["check"]
         return check
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._who} ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def __enter__(self) -> "System":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.communicate()
 
 
 # --- the workloads' data, the same for everybody ---------------------------------------------------------------------
@@ -184,35 +130,29 @@ def torch(workload: str) -> Callable[[], Any]:
 
 def serve(system: str) -> None:
     """Answer requests until the input ends."""
-    sys.path.insert(1, str(ROOT))  # Dovetail runs in a checkout, installed or not
-
-    def reply(**answer: Any) -> None:
-        print(json.dumps(answer), flush=True)
-
-    try:
-        version = getattr(importlib.import_module(MODULES[system]), "__version__", "")
-        maker = {
-            "dovetail": lambda: dovetail("auto"), "dovetail-numpy": lambda: dovetail("numpy"), "numpy": lambda: numpy,
-            "jax": lambda: jax, "torch": lambda: torch, "tensorflow": lambda: _models.tensorflow,
-        }[system]()  # fmt: skip
-    except ImportError as e:
-        reply(missing=str(e))
-        return
-    reply(version=version)
     made: dict[str, Callable[[], Any]] = {}
-    for line in sys.stdin:
-        request = json.loads(line)
-        workload = request["workload"]
-        if workload not in made:
-            made.clear()  # its memory goes before the next one's comes
-            made[workload] = maker(workload)
-            made[workload]()
-        began = time.perf_counter()
-        for _ in range(request["calls"]):
-            result = made[workload]()
-        seconds = time.perf_counter() - began
-        values = np.asarray(result, np.float64).ravel()
-        reply(seconds=seconds, check=float(np.abs(values[:: max(1, values.size // 1000)]).sum()))
+
+    def begin() -> tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+        makers = {"numpy": numpy, "jax": jax, "torch": torch, "tensorflow": _models.tensorflow}
+        version = version_of(load(system))
+        maker = makers[system] if system in makers else dovetail("numpy" if system == "dovetail-numpy" else "auto")
+
+        def respond(request: dict[str, Any]) -> dict[str, Any]:
+            workload = request["workload"]
+            if workload not in made:
+                made.clear()  # its memory goes before the next one's comes
+                made[workload] = maker(workload)
+                made[workload]()
+            began = time.perf_counter()
+            for _ in range(request["calls"]):
+                result = made[workload]()
+            seconds = time.perf_counter() - began
+            values = np.asarray(result, np.float64).ravel()
+            return {"seconds": seconds, "check": float(np.abs(values[:: max(1, values.size // 1000)]).sum())}
+
+        return version, respond
+
+    answer(begin)
 
 
 if __name__ == "__main__":

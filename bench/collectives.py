@@ -11,17 +11,14 @@ All of it takes about four minutes on two cores. `--only NAME` measures a part o
 import contextlib
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from _harness import Row, main, peer_python, row
+from _processes import Group, free_ports
 
 MEMBER = Path(__file__).with_name("_collectives.py")
 KIB, MIB = 1 << 10, 1 << 20
@@ -36,21 +33,14 @@ LIMIT_S = 100.0  # for one system, size and round
 START_S = 300.0  # for the first, until which all processes must have started
 
 
-class Group:
-    """The processes of one system that reduce together. `missing` says why there are none (any more)."""
+class Members(Group):
+    """The processes of one system that reduce together; rank 0 answers."""
 
     def __init__(self, system: str, python: str, members: int) -> None:
-        self.system, self.missing = system, ""
+        self.system = system
         self._warm: set[int] = set()
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (it lives as long as the group)
-        ports = ",".join(map(str, _free_ports(members)))
-        self._processes = [
-            subprocess.Popen(
-                [python, str(MEMBER), system, str(i), ports],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors if i == 0 else subprocess.DEVNULL, text=True,
-            )
-            for i in range(members)
-        ]  # fmt: skip
+        ports = ",".join(map(str, free_ports(members)))
+        super().__init__([[python, str(MEMBER), system, str(i), ports] for i in range(members)])
 
     def measure(self, size: int, count: int) -> list[float]:
         """Seconds of each of `count` all-reduces; none when the group is missing."""
@@ -58,35 +48,12 @@ class Group:
             return []
         warm, limit_s = 1 if size in self._warm else 3, LIMIT_S if self._warm else START_S
         self._warm = {size}
-        limit = threading.Timer(limit_s, self._kill)
-        limit.start()
-        try:
-            for p in self._processes:
-                assert p.stdin is not None
-                with contextlib.suppress(OSError):
-                    print(size, warm, count, file=p.stdin, flush=True)
-            assert self._processes[0].stdout is not None
-            for line in self._processes[0].stdout:
-                if line.startswith("RESULT "):
-                    found: list[float] = json.loads(line.removeprefix("RESULT "))
-                    return found
-        finally:
-            limit.cancel()
-        self.close()
-        self._errors.seek(0)
-        self.missing = (self._errors.read().strip().splitlines() or [f"no answer in {limit_s:.0f} s"])[-1]
-        print(f"{self.system} left out: {self.missing}", file=sys.stderr)
-        return []
-
-    def _kill(self) -> None:
-        for p in self._processes:
-            p.kill()
-
-    def close(self) -> None:
-        """End the processes."""
-        self._kill()
-        for p in self._processes:
-            p.communicate()
+        found = self.say(f"{size} {warm} {count}", "RESULT", 1, limit_s)
+        if self.missing:
+            print(f"{self.system} left out: {self.missing}", file=sys.stderr)
+            return []
+        seconds: list[float] = json.loads(found[0])
+        return seconds
 
 
 def rows(members: int, quick: bool) -> Iterator[Row]:
@@ -98,7 +65,7 @@ def rows(members: int, quick: bool) -> Iterator[Row]:
     }
     sizes = {s: max(2, c // 4) for s, c in SIZES.items() if s <= 16 * MIB} if quick else SIZES
     with contextlib.ExitStack() as stack:
-        groups = [stack.enter_context(contextlib.closing(Group(s, p, members))) for s, p in pythons.items()]
+        groups = [stack.enter_context(contextlib.closing(Members(s, p, members))) for s, p in pythons.items()]
         for size, count in sizes.items():
             times: dict[str, list[float]] = {g.system: [] for g in groups}
             for number in range(1 if quick else ROUNDS):
@@ -120,17 +87,6 @@ def _row(name: str, members: int, size: int, ours: list[float], theirs: list[flo
     moved = 2 * (members - 1) / members * size / 1e9
     figures = [None if s is None else moved / s for s in seconds]
     return row(name, "GB/s", figures[0] or 0.0, figures[1], title, "ratio >= 1.0")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def _text(size: int) -> str:

@@ -4,7 +4,6 @@ The graph has 100,000 additions over 4 CPU devices of one task: four parallel ch
 TensorFlow runs without its graph optimiser, which would take it several times longer. Each system gets a fresh process per round.
 """
 
-import importlib
 import json
 import os
 import statistics
@@ -12,13 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from _harness import Row, main, peer_python, row
+from _processes import SETTINGS, load, version_of
 
-ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"dovetail": "dovetail", "tensorflow": "tensorflow.compat.v1"}
 DEVICES = 4
 
 
@@ -42,25 +39,20 @@ def rows(quick: bool) -> Iterator[Row]:
 
 
 def _first_step(system: str, python: str, shape: str, nodes: int) -> dict[str, Any]:
-    quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [python, __file__, system, shape, str(nodes)], env=quiet, capture_output=True, text=True, check=True
-    )
+    command = [python, __file__, system, shape, str(nodes)]
+    done = subprocess.run(command, env=os.environ | SETTINGS, capture_output=True, text=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
 def measure(system: str, shape: str, nodes: int) -> dict[str, Any]:
     """Build the graph and time its first step, in this process."""
-    if system == "dovetail":
-        sys.path.insert(0, str(ROOT))
     try:
-        tf = importlib.import_module(MODULES[system])
+        tf = load(system)
     except ImportError as e:
         return {"missing": str(e)}
     config = tf.ConfigProto(device_count={"CPU": DEVICES})
     if system == "tensorflow":
-        tf.disable_v2_behavior()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         config.graph_options.optimizer_options.opt_level = -1
     ends = []
@@ -82,11 +74,11 @@ def measure(system: str, shape: str, nodes: int) -> dict[str, Any]:
     with tf.Session(config=config) as session:
         began = time.perf_counter()
         session.run(ends, {x: 0.0})
-        return {"seconds": time.perf_counter() - began, "version": getattr(tf, "__version__", "")}
+        return {"seconds": time.perf_counter() - began, "version": version_of(tf)}
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4 and sys.argv[1] in MODULES:
+    if len(sys.argv) == 4:
         print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
     else:
         main("The first step of a large graph", rows)

@@ -1,6 +1,6 @@
 """Kernels, products, training steps and launches on an NVIDIA GPU, beside PyTorch and JAX in the same run.
 
-    python bench/gpu.py --json bench/results/gpu.json --plot bench/results/gpu.svg
+    python bench/gpu.py --json bench/results/gpu.json
 
 One command, under nine minutes. What it measures:
 
@@ -14,7 +14,7 @@ One command, under nine minutes. What it measures:
     links         from the memory of one process's GPU to another's, and reductions by NCCL where there are several GPUs
 
 Each part runs in a process of its own, with a limit to its time: one that fails, hangs or breaks the GPU's context says so, and the
-others go on. The files are written anew after each part, so whatever was measured is there.
+others go on. The file is written anew after each part, so whatever was measured is there.
 
 It needs NumPy, ml_dtypes, msgpack, Triton and cuda-bindings (no Numba, SciPy or pyzmq); peers that are not installed are left out.
 """
@@ -96,62 +96,19 @@ def line(each: Row) -> str:
     return f"{each.name}: {each.dovetail:.4g} {each.unit}{peer}{judged}"
 
 
-def plot(measured: list[Row], title: str) -> str:
-    """An SVG: for each row with a target, how far along Dovetail is; 1 is the target. Other rows with a peer: 1 is the peer."""
-    bars = []
-    for each in measured:
-        if each.target:
-            kind, sign, number = each.target.split()
-            value = each.ratio if kind == "ratio" else each.dovetail
-            if value is None:
-                continue
-            reached = value / float(number) if sign == ">=" else float(number) / max(value, 1e-12)
-        elif each.ratio is not None:
-            reached = each.ratio
-        else:
-            continue
-        good = bool(each.met) if each.target else reached >= 1
-        bars.append((f"{each.name}" + (f" / {each.peer_name}" if each.peer_name else ""), reached, good))
-    left, width, high = 520, 300, 22
-    full = 2.0
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 80}" height="{60 + high * len(bars)}" '
-        'font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="10" y="20" font-size="14">{_escaped(title)}: how much of each target is reached</text>',
-    ]
-    for i, (name, reached, met) in enumerate(bars):
-        y = 40 + high * i
-        long = min(reached, full) / full * width
-        out.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{_escaped(name)}</text>')
-        out.append(
-            f'<rect x="{left}" y="{y}" width="{long:.1f}" height="16" fill="{"#3b7dd8" if met else "#d8723b"}"/>'
-        )
-        out.append(f'<text x="{left + long + 4:.1f}" y="{y + 12}">{reached:.2f}</text>')
-    at = left + width / full
-    out.append(f'<line x1="{at}" y1="32" x2="{at}" y2="{40 + high * len(bars)}" stroke="black"/></svg>')
-    return "\n".join(out) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def main(argv: list[str] | None = None) -> None:
     """Run it from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short run: fewer and smaller cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, machine and versions there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (SVG) there")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part alone; may be given several times")
     parser.add_argument(
         "--part", choices=PARTS, help="this part, in this process: rows and errors alone go into --json"
     )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for everything")
     args = parser.parse_args(argv)
-    for path in (args.json, args.plot):
-        if path is not None and not path.parent.is_dir():
-            parser.error(f"{path}: there is no folder {path.parent}")  # before minutes are spent
+    if args.json is not None and not args.json.parent.is_dir():
+        parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # before minutes are spent
     from dovetail.codegen.gpu.driver.api import gpu_count
 
     if not gpu_count():
@@ -163,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def every(args: argparse.Namespace) -> None:
-    """All parts, one after the other, and the files."""
+    """All parts, one after the other, and the file."""
     end = time.monotonic() + 60 * args.minutes
     rows: list[Row] = []
     errors: dict[str, str] = {}
@@ -179,8 +136,6 @@ def every(args: argparse.Namespace) -> None:
         if args.json is not None:
             facts = report(title, args.quick, rows) | {"gpu": title.removeprefix("GPU kernels on "), "errors": errors}
             args.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        if args.plot is not None:
-            args.plot.write_text(plot(rows, title), encoding="utf-8")
     print(f"\n{title}: {sum(bool(r.met) for r in rows)} of {sum(r.met is not None for r in rows)} targets met")
     for each in rows:
         print(line(each))

@@ -10,22 +10,98 @@ The table ends with how time grows: the slope of log(seconds) over log(nodes) fr
 log(devices) at the same number of nodes, it stays near 0. A plot of seconds over nodes follows the table.
 """
 
+import gc
 import json
 import math
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from _harness import Row, main, row
 
-ONE = Path(__file__).with_name("_place_one.py")
-GRAPHS = ("towers", "hopping")
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 ACCELERATORS = (16, 256, 4_096, 10_000)
 WIDTH, HEIGHT = 60, 15  # of the plot, in characters
+TASKS, GPUS, SERVERS = 8, 7, 8  # unless told otherwise: 8 * 7 GPUs of workers and the CPUs of 8 servers are 64 devices
 
+
+# --- one graph, in a process of its own ---------------------------------------------------------------------------------
+
+
+def towers(dt: Any, count: int, tasks: int, gpus: int) -> None:
+    """A tower per GPU, each a chain of layers on weights of the servers; almost all edges stay on their device."""
+    setter = dt.train.replica_device_setter(ps_tasks=SERVERS)
+    with dt.device(setter):
+        weights = [dt.Variable([[1.0] * 4] * 4, name=f"w{i}") for i in range(SERVERS * 2)]
+    graph = dt.get_default_graph()
+    each = (count - len(graph.nodes)) // (tasks * gpus)
+    for task in range(tasks):
+        for gpu in range(gpus):
+            with dt.device(f"/job:worker/task:{task}/gpu:{gpu}"), dt.name_scope(f"tower_{task}_{gpu}"):
+                x = dt.zeros([8, 4])
+                start = len(graph.nodes)
+                while len(graph.nodes) - start < each - 3:
+                    w = weights[len(graph.nodes) % len(weights)]
+                    x = dt.nn.relu(dt.matmul(x, w) + 1.0)
+
+
+def hopping(dt: Any, count: int, tasks: int, gpus: int) -> None:
+    """A chain that changes device at every node: every edge crosses, which is as bad as it gets."""
+    places = [f"/job:worker/task:{t}/gpu:{g}" for g in range(gpus) for t in range(tasks)]
+    places += [f"/job:ps/task:{t}" for t in range(SERVERS)]
+    x = dt.constant(1.0)
+    for i in range(count - 1):
+        with dt.device(places[i % len(places)]):
+            x = dt.negative(x)
+
+
+GRAPHS = {"towers": towers, "hopping": hopping}
+
+
+def plan_one(name: str, count: int, repeats: int, accelerators: int = 0) -> dict[str, Any]:
+    """Build and plan one graph in this process: nodes, channels, seconds, and bytes at the peak and of the graph.
+
+    The seconds are processor time: planning is one thread's work that waits for nothing, so this is what it takes on a quiet machine,
+    also while the machine is busy. The peak is that of the whole process. With a number of GPUs, workers have 8 each, and the plan's
+    page is written, too: `page_seconds`, `page_bytes`.
+    """
+    import dovetail as dt
+
+    tasks, gpus = (accelerators // 8, 8) if accelerators else (TASKS, GPUS)
+    cluster, devices = {"ps": SERVERS, "worker": tasks}, {"worker": [f"gpu:{i}" for i in range(gpus)]}
+    with dt.Graph().as_default() as graph:
+        GRAPHS[name](dt, count, tasks, gpus)
+    built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = []
+    for _ in range(repeats):
+        plan = None  # the plan before is not this one's memory
+        gc.collect()
+        start = time.thread_time()
+        plan = dt.place(graph, cluster, devices=devices)
+        seconds.append(time.thread_time() - start)
+    assert plan is not None
+    assert sum(len(p.nodes) for p in plan.partitions.values()) == len(graph.nodes)
+    assert len(plan.partitions) == tasks * gpus + SERVERS or count < 2000
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = {
+        "nodes": len(graph.nodes), "channels": len(plan.channels), "seconds": seconds, "peak": peak, "graph": built,
+    }  # fmt: skip
+    if accelerators:
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "plan.html"
+            start = time.thread_time()
+            plan.to_html(page)
+            found |= {"page_seconds": time.thread_time() - start, "page_bytes": page.stat().st_size}
+    return found
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------------
 
 def over_devices(quick: bool) -> Iterator[Row]:
     """Seconds, memory and page per number of GPUs, for one number of nodes; then the slope."""
@@ -65,8 +141,8 @@ def over_nodes(quick: bool) -> Iterator[Row]:
 
 
 def measured(graph: str, size: int, repeats: int, accelerators: int = 0) -> dict[str, float]:
-    """One graph of one size in a process of its own; see _place_one.py for what comes back."""
-    command = [sys.executable, str(ONE), graph, str(size), str(repeats), str(accelerators)]
+    """One graph of one size in a process of its own; see `plan_one` for what comes back."""
+    command = [sys.executable, __file__, "--one", graph, str(size), str(repeats), str(accelerators)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -92,7 +168,7 @@ def plot(points: dict[str, list[tuple[int, float]]]) -> str:
         if 0 <= line <= HEIGHT and grid[line][column] in " .":
             grid[line][column] = mark
 
-    size, seconds = points[GRAPHS[0]][1]
+    size, seconds = points[next(iter(GRAPHS))][1]
     for column in range(WIDTH + 1):
         x = left + (right - left) * column / WIDTH
         put(x, math.log10(seconds) + x - math.log10(size), ".")
@@ -108,5 +184,7 @@ def plot(points: dict[str, list[tuple[int, float]]]) -> str:
     )
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:2] == ["--one"]:
+    print(json.dumps(plan_one(sys.argv[2], *map(int, sys.argv[3:]))))
+elif __name__ == "__main__":
     main("Placing and cutting", {"nodes": over_nodes, "devices": over_devices})

@@ -4,13 +4,12 @@ Both systems run the same programs (bench/_clusters.py) on two ps and two worker
 single steps; `cpu` is processor time of all processes together, per step. The rows `over tcp` are measured without what only
 processes of one machine can do for each other: shared memory and streams.
 
-All of it takes about five minutes on two cores. `--only NAME` measures a part of it anew.
+All of it takes about four minutes on two cores; training is in bench/training.py. `--only NAME` measures a part of it anew.
 """
 
 import contextlib
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ from _clusters import Driver
 from _harness import Row, main, peer_python, row
 
 ROUNDS = 5
-WARM_S = 15
 MIB = (1, 16, 64, 256)
 OURS, APART, PEER = "dovetail", "dovetail over tcp", "tensorflow"
 
@@ -71,7 +69,6 @@ def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
         "transfers": partial(_transfers, clusters, OURS, "", "ratio >= 5"),
         "over tcp": partial(_over_tcp, clusters),
         "64 clients": partial(_clients, clusters),
-        "training": partial(_training, clusters),
     }
     return {name: partial(fresh, measure) for name, measure in table.items()}
 
@@ -111,22 +108,6 @@ def _clients(clusters: Clusters, quick: bool) -> Iterator[Row]:
     latency, cpu = _steps(both, "many_clients", 1, clients=clients, steps=steps)
     yield _row(both, "64 clients", "steps/s", [clients * steps / t * 1e6 for t in latency], "ratio >= 5")
     yield _row(both, "64 clients, cpu", "µs", [c / clients / steps for c in cpu])
-
-
-def _training(clusters: Clusters, quick: bool) -> Iterator[Row]:
-    both = clusters.both()
-    for system in both:  # until kernels are compiled, and caches warm
-        until = time.monotonic() + (0 if quick else WARM_S)
-        system.train(50)
-        while time.monotonic() < until:
-            system.train(200)
-    found: list[list[dict[str, float]]] = [[] for _ in both]
-    for _ in range(1 if quick else ROUNDS):
-        for i, system in enumerate(both):
-            found[i].append(system.train(50 if quick else 300))
-    speed, cpu = ([statistics.median(f[which] for f in each) for each in found] for which in ("rate", "cpu"))
-    yield _row(both, "digits training, per worker", "steps/s", speed, "ratio >= 5")
-    yield _row(both, "digits training, cpu", "µs", [c * 1e6 for c in cpu])
 
 
 def _steps(systems: list[Driver], program: str, count: int, **parameters: Any) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from _clusters import Driver, cpu_seconds
+from _clusters import Driver
 from _switches import MECHANISMS, environment
 from training import CLUSTERS, Cluster
 
@@ -73,11 +73,10 @@ def _steps(cluster: Driver, count: int) -> Batch:
 
 def _trains(cluster: Cluster, count: int) -> Batch:
     def batch() -> tuple[float, float]:
-        began = cpu_seconds(cluster.pids)
-        rate = cluster.train(count)
-        if rate is None:
+        found = cluster.train(count)
+        if found is None:
             raise RuntimeError(cluster.missing)
-        return 1 / rate, (cpu_seconds(cluster.pids) - began) / count
+        return 1 / found[0], found[1]
 
     return batch
 

@@ -9,19 +9,16 @@ All of it takes about three minutes on two cores. `--only NAME` measures a part 
 
 import contextlib
 import json
-import os
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from _clusters import cpu_seconds
+
 from _harness import Row, main, peer_python, row
+from _processes import Group, free_ports
 
 TASK = Path(__file__).with_name("_training.py")
 CLUSTERS = {
@@ -39,78 +36,25 @@ WARM, STEPS, ROUNDS = 600, 300, 5
 LIMIT_S = 300.0  # also for starting
 
 
-class Cluster:
-    """The processes of one system, with `settings` in their environment. `missing` says why there are none (any more)."""
+class Cluster(Group):
+    """The processes of one system, with `settings` in their environment."""
 
     def __init__(self, system: str, python: str, way: str, **settings: str) -> None:
-        self.missing = ""
         jobs = CLUSTERS[way]
-        ports = iter(_free_ports(sum(jobs.values())))
+        ports = iter(free_ports(sum(jobs.values())))
         cluster = {job: [f"localhost:{next(ports)}" for _ in range(count)] for job, count in jobs.items()}
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (it lives as long as the cluster)
-        self._tasks = {
-            (job, i): subprocess.Popen(
-                [python, str(TASK), system, way, json.dumps(cluster), job, str(i)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, start_new_session=True,
-                env=os.environ | settings,
-            )
-            for job, count in jobs.items()
-            for i in range(count)
-        }  # fmt: skip
-        self.pids = [p.pid for p in self._tasks.values()]
-        self.workers = [p for (job, _), p in self._tasks.items() if job == "worker"]
+        tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
+        commands = [[python, str(TASK), system, way, json.dumps(cluster), job, str(i)] for job, i in tasks]
+        self.workers = [number for number, (job, _) in enumerate(tasks) if job == "worker"]
+        super().__init__(commands, self.workers, **settings)
 
-    def train(self, steps: int) -> float | None:
-        """All workers train at once: steps per second and worker; None when something has failed."""
-        if self.missing:
+    def train(self, steps: int) -> tuple[float, float] | None:
+        """All workers train at once: steps per second and worker, and processor seconds of a step; None when something has failed."""
+        began = 0.0 if self.missing else cpu_seconds(self.pids)
+        seconds = [float(s) for s in self.say(str(steps), "SECONDS", len(self.workers), LIMIT_S)]
+        if not seconds:
             return None
-        limit = threading.Timer(LIMIT_S, self._kill)
-        limit.start()
-        try:
-            for p in self.workers:
-                assert p.stdin is not None
-                with contextlib.suppress(OSError):
-                    print(steps, file=p.stdin, flush=True)
-            seconds = [_answer(p) for p in self.workers]
-        finally:
-            limit.cancel()
-        found = [s for s in seconds if s is not None]
-        if len(found) == len(self.workers):
-            return sum(steps / s for s in found) / len(found)
-        self.close()
-        self._errors.seek(0)
-        self.missing = (self._errors.read().strip().splitlines() or [f"no answer in {LIMIT_S:.0f} s"])[-1]
-        return None
-
-    def _kill(self) -> None:
-        for p in self._tasks.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(p.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """End the processes."""
-        self._kill()
-        for p in self._tasks.values():
-            p.communicate()
-
-
-def _answer(process: "subprocess.Popen[str]") -> float | None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("SECONDS "):
-            return float(line.split()[1])
-    return None
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+        return sum(steps / s for s in seconds) / len(seconds), (cpu_seconds(self.pids) - began) / steps / len(seconds)
 
 
 def rows(way: str, quick: bool) -> Iterator[Row]:
@@ -121,7 +65,7 @@ def rows(way: str, quick: bool) -> Iterator[Row]:
         clusters = [stack.enter_context(contextlib.closing(Cluster(s, p, way))) for s, p in pythons.items()]
         for cluster in clusters:  # until kernels are compiled
             cluster.train(50 if quick else WARM)
-        found: list[list[float]] = [[] for _ in clusters]
+        found: list[list[tuple[float, float]]] = [[] for _ in clusters]
         for number in range(1 if quick else ROUNDS):
             order = list(range(len(clusters)))
             for i in order if number % 2 == 0 else order[::-1]:
@@ -131,8 +75,9 @@ def rows(way: str, quick: bool) -> Iterator[Row]:
             raise RuntimeError(clusters[0].missing)
         if clusters[1].missing:
             print(f"TensorFlow left out ({pythons['tensorflow']}): {clusters[1].missing}", file=sys.stderr)
-    rates = [statistics.median(f) if f else None for f in found]
-    yield row(TITLES[way], "steps/s", rates[0] or 0.0, rates[1], SYSTEMS["tensorflow"], "ratio >= 5")
+    for which, (name, unit, scale, target) in enumerate((("", "steps/s", 1.0, "ratio >= 5"), (", cpu", "µs", 1e6, ""))):
+        figures = [statistics.median(f[which] for f in each) * scale if each else None for each in found]
+        yield row(f"{TITLES[way]}{name}", unit, figures[0] or 0.0, figures[1], SYSTEMS["tensorflow"], target)
 
 
 if __name__ == "__main__":

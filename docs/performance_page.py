@@ -56,9 +56,7 @@ PARTS = (
         "runtime",
         "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine a variable "
         "is read where it lies, in shared memory, so transfers take the same time whatever their size, and their GB/s say no more than "
-        "that. *Over tcp* is what processes of two machines without keys do, over loopback. In the digits training the workers "
-        "change the variables in the parameter servers' memory "
-        "([direct updates](architecture.md#between-processes-of-one-machine)); between machines, gradients travel.",
+        "that. *Over tcp* is what processes of two machines without keys do, over loopback.",
         (", cpu",),
         (
             "empty step",
@@ -74,8 +72,10 @@ PARTS = (
         "Training on a cluster",
         "training",
         "The digits classifier 64-256-256-10, batches of 64, with two parameter servers and two workers, or two workers alone. "
-        "All are processes of one machine; asynchronous training uses [direct updates](architecture.md#between-processes-of-one-machine).",
-        picture=("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
+        "All are processes of one machine; in asynchronous training the workers change the variables in the parameter servers' memory "
+        "([direct updates](architecture.md#between-processes-of-one-machine)); between machines, gradients travel.",
+        (", cpu",),
+        ("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
     ),
     Part(
         "Mechanisms of the runtime",

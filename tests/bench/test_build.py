@@ -21,7 +21,7 @@ def builder_module() -> Iterator[ModuleType]:
     finally:
         sys.path.remove(str(BENCH))
     yield _builder
-    for name in ("_builder", "_graphs"):
+    for name in ("_builder", "_graphs", "_processes"):
         sys.modules.pop(name, None)
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba")
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-MODULES = ("_convolutions", "_harness", "_kernels", "_models", "cpu")
+MODULES = ("_convolutions", "_harness", "_kernels", "_models", "_processes", "cpu")
 
 
 @pytest.fixture(scope="module")
